@@ -1,0 +1,110 @@
+"""Label-smoothed cross-entropy summed over target tokens (section 5.4), plain and fused with the output projection."""
+
+import torch
+from torch import nn
+
+IGNORE_INDEX = -100
+# Rows of logits that exist at once: 1,024 rows of 32,000 tokens are 128 MiB in float32.
+CHUNK_ROWS = 1024
+
+
+def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
+    """
+    The sum over target tokens of the cross-entropy with (1 - label_smoothing) on the label plus label_smoothing / V on
+    every token, as `torch.nn.functional.cross_entropy` defines it.
+
+    Args:
+        logits: (batch_size, target_length, V).
+        labels: (batch_size, target_length), already aligned with the logits; -100 is ignored.
+    """
+    logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
+    return nn.functional.cross_entropy(
+        logits, labels.flatten().to(logits.device), reduction="sum", label_smoothing=label_smoothing
+    )
+
+
+def target_token_count(labels: torch.Tensor) -> torch.Tensor:
+    """How many labels count; at least 1, so that a batch of ignored labels gives a loss of 0 and not NaN."""
+    return (labels != IGNORE_INDEX).sum().clamp(min=1)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """
+    Projection, softmax and loss over chunks of rows, with the gradients made in the forward pass while a chunk's
+    probabilities are at hand: the logits never exist as a whole, neither forward nor backward.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden_states, weight, bias, labels, label_smoothing):
+        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,), none ignored.
+        wants_gradient = any(ctx.needs_input_grad[:3])
+        vocab_size = weight.shape[0]
+        wide = torch.promote_types(hidden_states.dtype, torch.float32)
+        total = torch.zeros((), dtype=wide, device=hidden_states.device)
+        grad_hidden = torch.empty_like(hidden_states) if wants_gradient else None
+        grad_weight = torch.zeros_like(weight) if wants_gradient else None
+        grad_bias = torch.zeros(vocab_size, dtype=wide, device=weight.device) if wants_gradient else None
+        for start in range(0, hidden_states.shape[0], CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
+            chunk, target = hidden_states[rows], labels[rows].unsqueeze(1)
+            logits = nn.functional.linear(chunk, weight, bias).to(wide)  # (CHUNK_ROWS, V)
+            target_logits = logits.gather(1, target).squeeze(1)
+            mean_logits = logits.mean(dim=1) if label_smoothing else 0.0
+            largest = logits.amax(dim=1, keepdim=True)
+            probabilities = logits.sub_(largest).exp_()
+            normaliser = probabilities.sum(dim=1, keepdim=True)
+            log_normaliser = (normaliser.log() + largest).squeeze(1)
+            # -(1-e) log p(target) - e/V sum_v log p(v), with log p(v) = logit(v) - log_normaliser
+            total += (log_normaliser - (1 - label_smoothing) * target_logits - label_smoothing * mean_logits).sum()
+            if not wants_gradient:
+                continue
+            # d loss / d logit(v) = p(v) - e/V - (1-e) [v = target]
+            gradient = probabilities.div_(normaliser)
+            if label_smoothing:
+                gradient.sub_(label_smoothing / vocab_size)
+            gradient.scatter_add_(1, target, torch.full_like(target, label_smoothing - 1, dtype=wide))
+            if bias is not None:
+                grad_bias += gradient.sum(dim=0)
+            gradient = gradient.to(weight.dtype)
+            torch.mm(gradient, weight, out=grad_hidden[rows])
+            grad_weight.addmm_(gradient.t(), chunk)
+        if wants_gradient:
+            ctx.save_for_backward(grad_hidden, grad_weight, grad_bias.to(bias.dtype) if bias is not None else None)
+        return total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output):
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+        factor = grad_output
+        return (
+            grad_hidden * factor.to(grad_hidden.dtype),
+            grad_weight * factor.to(grad_weight.dtype),
+            None if grad_bias is None else grad_bias * factor.to(grad_bias.dtype),
+            None,
+            None,
+        )
+
+
+def linear_cross_entropy_sum(
+    hidden_states: torch.Tensor, head: nn.Linear, labels: torch.Tensor, label_smoothing: float = 0.0
+) -> torch.Tensor:
+    """
+    `cross_entropy_sum(head(hidden_states), labels, label_smoothing)` without ever storing the logits. Ignored labels
+    cost nothing: their rows are left out.
+
+    Args:
+        hidden_states: (batch_size, target_length, d_model).
+        head: the output projection, weight (V, d_model).
+        labels: (batch_size, target_length); -100 is ignored.
+    """
+    labels = labels.flatten().to(hidden_states.device)
+    kept = (labels != IGNORE_INDEX).nonzero().squeeze(1)
+    hidden_states = hidden_states.flatten(0, -2).index_select(0, kept)
+    weight, bias = head.weight, head.bias
+    device_type = hidden_states.device.type
+    if torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
+        hidden_states, weight = hidden_states.to(dtype), weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    return _LinearCrossEntropy.apply(hidden_states, weight, bias, labels.index_select(0, kept), label_smoothing)
