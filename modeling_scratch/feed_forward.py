@@ -5,6 +5,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from .configuration_scratch import ScratchConfig
+from .dropout import ScratchDropout
 
 
 class ScratchFeedForward(nn.Module):
@@ -19,7 +20,7 @@ class ScratchFeedForward(nn.Module):
         self.gate_proj = nn.Linear(config.d_model, ffn_dim, bias=config.ffn_bias) if config.gated_ffn else None
         self.down_proj = nn.Linear(ffn_dim, config.d_model, bias=config.ffn_bias)
         self.activation = ACT2FN[config.activation_function]
-        self.dropout = nn.Dropout(config.activation_dropout)
+        self.dropout = ScratchDropout(config.activation_dropout)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(batch_size, sequence_length, d_model) to the same shape."""

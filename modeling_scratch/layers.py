@@ -7,6 +7,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import ScratchCrossAttention, ScratchSelfAttention
 from .configuration_scratch import ScratchConfig
+from .dropout import ScratchDropout
 from .feed_forward import ScratchFeedForward
 
 
@@ -22,7 +23,7 @@ class ScratchLayer(GradientCheckpointingLayer):
     def __init__(self, config: ScratchConfig):
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = ScratchDropout(config.dropout)
 
     def enter(self, hidden_states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
         """What the sub-layer reads: x, or, pre-norm, Norm(x)."""

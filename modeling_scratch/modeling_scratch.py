@@ -20,6 +20,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .attention import ScratchCrossAttention, ScratchSelfAttention
 from .configuration_scratch import ScratchConfig
+from .dropout import ScratchDropout
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer, ScratchLayer, build_norm
 from .loss import IGNORE_INDEX, cross_entropy_sum, linear_cross_entropy_sum, target_token_count
 from .masking import bidirectional_mask, causal_mask, check_mask, count_positions
@@ -95,7 +96,7 @@ class ScratchStack(ScratchPreTrainedModel):
             self.embed_positions = LearnedPositionEmbedding(config.max_position_embeddings, config.d_model)
         else:
             self.embed_positions = SinusoidalPositionEmbedding(config.d_model)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = ScratchDropout(config.dropout)
         self.layers = nn.ModuleList(layers)
         self.layer_norm = build_norm(config) if config.final_norm else nn.Identity()
         self.gradient_checkpointing = False

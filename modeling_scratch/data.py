@@ -1,0 +1,286 @@
+"""Sentence pairs from wherever a user has them, tokenized once and filtered by length."""
+
+import csv
+import gzip
+import itertools
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from datasets import Dataset, DatasetDict, Features, Value, load_dataset
+from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
+from datasets.fingerprint import Hasher
+from transformers import PreTrainedTokenizerBase
+
+from .corpus import make_corpus
+from .recipe import EMBEDDED_CORPUS, TABLE_SUFFIXES, DataSection, Files
+
+logger = logging.getLogger(__name__)
+
+SPLITS = ("train", "validation", "test")
+SOURCE, TARGET = "source", "target"
+
+
+def load_pairs(data: DataSection, seed: int, only: str | None = None) -> DatasetDict:
+    """
+    The splits that a recipe names, each with text columns `source` and `target`.
+
+    Args:
+        data: where they are.
+        seed: of the embedded corpus, and of the validation pairs held out where no validation split is given.
+        only: load this split alone.
+
+    Raises:
+        ValueError: a file is missing, empty, misaligned or not UTF-8; a column, language or split does not exist.
+    """
+    files = {"train": data.train_files, "validation": data.validation_files, "test": data.test_files}
+    wanted = [only] if only else list(SPLITS)
+    if any(files.values()):
+        if only is None and not files["train"]:
+            raise ValueError("data.train_files is not set, but other files are; name the training pairs too")
+        splits = {split: _from_files(files[split], data, split) for split in wanted if files[split]}
+    elif data.name == EMBEDDED_CORPUS:
+        splits = _from_embedded(data, seed, wanted)
+    else:
+        splits = _from_hub(data, wanted)
+    if only and only not in splits:
+        raise ValueError(f"the recipe names no {only} split; set data.{only}_files or data.{only}")
+    if not only and "validation" not in splits:
+        splits = _hold_out(splits, data.validation_size, seed)
+    return DatasetDict(splits)
+
+
+def _hold_out(splits: dict[str, Dataset], size: int, seed: int) -> dict[str, Dataset]:
+    train = splits["train"]
+    if size >= len(train):
+        raise ValueError(f"data.validation_size ({size}) leaves nothing of the {len(train)} pairs to train on")
+    parts = train.train_test_split(test_size=size, seed=seed)
+    logger.info(f"data: no validation split is named; held out {size:,} of {len(train):,} training pairs")
+    return splits | {"train": parts["train"], "validation": parts["test"]}
+
+
+def _from_embedded(data: DataSection, seed: int, wanted: list[str]) -> dict[str, Dataset]:
+    languages = (data.source_language, data.target_language)
+    if set(languages) != {"en", "de"}:
+        raise ValueError(f"the embedded corpus has the languages en and de, not {' and '.join(languages)}")
+    corpus = make_corpus(data.embedded_size, 500, 500, seed)
+    return {
+        split: Dataset.from_dict(
+            {
+                SOURCE: [pair[data.source_language] for pair in corpus[split]],
+                TARGET: [pair[data.target_language] for pair in corpus[split]],
+            }
+        )
+        for split in wanted
+    }
+
+
+def _from_hub(data: DataSection, wanted: list[str]) -> dict[str, Dataset]:
+    names = {"train": data.train, "validation": data.validation, "test": data.test}
+    splits = {}
+    for split in wanted:
+        if names[split] is None:
+            continue
+        try:
+            dataset = load_dataset(data.name, data.subset, split=names[split])
+        except DatasetNotFoundError as error:
+            raise ValueError(f"data.name: {str(error).splitlines()[0]}") from error
+        except ConnectionError as error:
+            raise ValueError(
+                f"data.name: cannot reach the Hub for {data.name!r} and it is not in the cache; for local data set "
+                "data.train_files"
+            ) from error
+        splits[split] = _select_columns(dataset, data, data.name)
+    return splits
+
+
+def _from_files(files: Files, data: DataSection, split: str) -> Dataset:
+    paths = [Path(file) for file in ([files] if isinstance(files, str) else files)]
+    kinds = {TABLE_SUFFIXES.get(path.suffix.lower()) for path in paths}
+    if kinds != {None}:
+        return _from_tables(paths, data)
+    if len(paths) == 1:
+        paths = [_with_language(paths[0], data.source_language), _with_language(paths[0], data.target_language)]
+    if len(paths) != 2:
+        raise ValueError(f"data.{split}_files: expected two text files, source and target, got {len(paths)}")
+    return _from_text(*paths)
+
+
+def _with_language(prefix: Path, language: str) -> Path:
+    candidates = [Path(f"{prefix}.{language}"), Path(f"{prefix}.{language}.gz")]
+    for path in candidates:
+        if path.exists():
+            return path
+    raise ValueError(f"{candidates[0]}: no such file, nor {candidates[1].name}")
+
+
+def _read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 text file, plain or gzipped. Only a line feed ends a line."""
+    opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    with opened as file:
+        lines = enumerate(file, start=1)
+        while True:
+            try:
+                number, line = next(lines)
+            except StopIteration:
+                return
+            except (gzip.BadGzipFile, EOFError) as error:
+                raise ValueError(f"{path}: not a complete gzip file ({error})") from None
+            try:
+                yield line.decode("utf-8").strip()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
+
+
+def _read_pairs(source: str, target: str, stamps: list) -> Iterator[dict[str, str]]:
+    # `stamps` takes part in the cache's key: a file that changed is read again.
+    for source_line, target_line in zip(_read_lines(Path(source)), _read_lines(Path(target)), strict=True):
+        yield {SOURCE: source_line, TARGET: target_line}
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path}: the file is empty")
+
+
+def _from_text(source: Path, target: Path) -> Dataset:
+    counts = {}
+    for path in (source, target):
+        _check_file(path)
+        counts[path] = sum(1 for _ in _read_lines(path))  # also finds what is not UTF-8, before anything is cached
+        if counts[path] == 0:
+            raise ValueError(f"{path}: the file is empty")
+    if counts[source] != counts[target]:
+        raise ValueError(
+            f"{source} has {counts[source]:,} lines and {target} has {counts[target]:,}; line i of one must translate "
+            "line i of the other"
+        )
+    stamps = [(path.stat().st_size, path.stat().st_mtime_ns) for path in (source, target)]
+    return Dataset.from_generator(
+        _read_pairs,
+        features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
+        gen_kwargs={"source": str(source.resolve()), "target": str(target.resolve()), "stamps": stamps},
+    )
+
+
+def _from_tables(paths: list[Path], data: DataSection) -> Dataset:
+    for path in paths:
+        _check_file(path)
+    suffixes = {path.suffix.lower() for path in paths}
+    if len(suffixes) > 1:
+        raise ValueError(f"the files of one split must be of one kind, got {', '.join(sorted(suffixes))}")
+    suffix = suffixes.pop()
+    options = {}
+    if suffix in (".csv", ".tsv"):
+        options = {"keep_default_na": False, "dtype": str}  # "NA" and "null" are words
+    if suffix == ".tsv":
+        options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}  # as corpora are: a quotation mark is text
+    names = [str(path.resolve()) for path in paths]
+    try:
+        dataset = load_dataset(TABLE_SUFFIXES[suffix], data_files=names, split="train", **options)
+    except (DatasetGenerationError, ValueError, UnicodeDecodeError) as error:
+        cause = error.__cause__ or error
+        raise ValueError(f"{', '.join(map(str, paths))}: cannot be read as {suffix[1:]}: {cause}") from error
+    return _select_columns(dataset, data, ", ".join(map(str, paths)))
+
+
+def _select_columns(dataset: Dataset, data: DataSection, where: str) -> Dataset:
+    """`source` and `target` from a `translation` column with language keys, or from two flat columns."""
+    columns = {}
+    for side in (SOURCE, TARGET):
+        language, column = getattr(data, f"{side}_language"), getattr(data, f"{side}_column")
+        if column is None and "translation" in dataset.column_names:
+            languages = dataset.features["translation"]
+            languages = languages.languages if hasattr(languages, "languages") else list(languages)
+            if language not in languages:
+                raise ValueError(f"{where} has no language {language!r}; it has {', '.join(languages)}")
+            columns[side] = ("translation", language)
+            continue
+        name = column or language
+        if name not in dataset.column_names:
+            raise ValueError(
+                f"{where} has no column {name!r}; it has {', '.join(dataset.column_names)} (set data.{side}_column)"
+            )
+        columns[side] = (name, None)
+
+    def pick(batch: dict[str, list]) -> dict[str, list]:
+        result = {}
+        for side, (name, key) in columns.items():
+            values = batch[name] if key is None else [row[key] for row in batch[name]]
+            result[side] = ["" if value is None else str(value).strip() for value in values]
+        return result
+
+    return dataset.map(
+        pick,
+        batched=True,
+        remove_columns=dataset.column_names,
+        new_fingerprint=Hasher.hash([dataset._fingerprint, columns]),
+        desc="selecting columns",
+    )
+
+
+def tokenize_pairs(
+    dataset: Dataset,
+    source_tokenizer: PreTrainedTokenizerBase,
+    target_tokenizer: PreTrainedTokenizerBase,
+    data: DataSection,
+    split: str,
+) -> Dataset:
+    """
+    Token ids, cached by datasets: `input_ids` and `labels`, both ending in eos. Empty and overlong pairs are dropped,
+    and their number is logged.
+
+    Raises:
+        ValueError: no pair is left.
+    """
+
+    def tokenize(batch: dict[str, list[str]]) -> dict[str, list]:
+        inputs = source_tokenizer(batch[SOURCE], add_special_tokens=True).input_ids
+        labels = target_tokenizer(batch[TARGET], add_special_tokens=True).input_ids
+        rows = {"input_ids": [], "labels": [], "source_length": [], "target_length": []}
+        for source, target, source_ids, target_ids in zip(batch[SOURCE], batch[TARGET], inputs, labels, strict=True):
+            fits = len(source_ids) <= data.max_source_tokens and len(target_ids) <= data.max_target_tokens
+            if source and target and fits:
+                for name, value in zip(rows, (source_ids, target_ids, len(source_ids), len(target_ids)), strict=True):
+                    rows[name].append(value)
+        return rows
+
+    tokenizers = [
+        tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else repr(sorted(tokenizer.get_vocab().items()))
+        for tokenizer in (source_tokenizer, target_tokenizer)
+    ]
+    limits = (data.max_source_tokens, data.max_target_tokens)
+    tokenized = dataset.map(
+        tokenize,
+        batched=True,
+        remove_columns=dataset.column_names,
+        # Hashing a tokenizer object is not stable from one process to the next; its serialised form is.
+        new_fingerprint=Hasher.hash([dataset._fingerprint, tokenizers, limits, "tokenize"]),
+        desc=f"tokenizing {split}",
+    )
+    dropped = len(dataset) - len(tokenized)
+    if dropped:
+        logger.info(
+            f"data: dropped {dropped:,} of {len(dataset):,} {split} pairs that were empty or longer than {limits[0]} "
+            f"source or {limits[1]} target tokens"
+        )
+    if len(tokenized) == 0:
+        raise ValueError(
+            f"all {len(dataset):,} {split} pairs were dropped: each was empty or longer than data.max_source_tokens "
+            f"({limits[0]}) or data.max_target_tokens ({limits[1]})"
+        )
+    return tokenized
+
+
+def pair_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Source and target lengths of tokenized pairs, eos counted."""
+    table = dataset.select_columns(["source_length", "target_length"]).with_format("numpy")
+    return np.asarray(table["source_length"][:]), np.asarray(table["target_length"][:])
+
+
+def texts(dataset: Dataset) -> tuple[list[str], list[str]]:
+    """The sources and the targets of untokenized pairs."""
+    return list(itertools.chain(dataset[SOURCE])), list(itertools.chain(dataset[TARGET]))

@@ -1,0 +1,255 @@
+"""The typed recipe: everything that one run needs, from a YAML file and KEY=VALUE overrides. Unknown keys are errors."""
+
+import difflib
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .configuration_scratch import ScratchConfig
+
+CONFIGURATION_FOLDER = Path(__file__).resolve().parent.parent / "configuration"
+EMBEDDED_CORPUS = "embedded"
+TABLE_SUFFIXES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Interval = Literal["epoch"] | Annotated[int, Field(ge=1)]
+Files = str | list[str]
+
+
+class Section(BaseModel):
+    """A part of the recipe: typed, closed to unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+
+
+class ModelSection(Section):
+    """Which model: built from a file under configuration/models, or started from one that exists."""
+
+    config: str | None = Field("tiny", description="a name in configuration/models, or the path of a YAML file")
+    overrides: dict[str, Any] = Field({}, description="ScratchConfig fields that replace the file's")
+    start_from: str | None = Field(None, description="a model folder or Hub name to fine-tune, with its tokenizer")
+
+
+class DataSection(Section):
+    """Which sentence pairs, and how long they may be."""
+
+    name: str = Field(EMBEDDED_CORPUS, description="`embedded`, or a data set's name on the Hub")
+    subset: str | None = Field(None, description="the Hub data set's configuration, as de-en of wmt14")
+    source_language: str = "en"
+    target_language: str = "de"
+    source_column: str | None = Field(None, description="default: translation[source_language], or that column")
+    target_column: str | None = None
+    train: str = Field("train", description="name of the split in a Hub data set")
+    validation: str | None = Field("validation", description="likewise; null: hold out validation_size pairs")
+    test: str | None = Field("test", description="likewise; null: no test")
+    train_files: Files | None = Field(
+        None,
+        description="local data instead of `name`: a .jsonl, .csv, .tsv or .parquet file or several, two text files "
+        "[source, target], or the prefix of two (data/train for data/train.en.gz and data/train.de.gz)",
+    )
+    validation_files: Files | None = None
+    test_files: Files | None = None
+    validation_size: int = Field(1000, ge=1, description="pairs held out of training where no validation is given")
+    embedded_size: int = Field(24000, ge=1, description="training pairs of the embedded corpus")
+    max_source_tokens: int = Field(256, ge=1, description="longer training pairs are dropped and counted")
+    max_target_tokens: int = Field(256, ge=1)
+    num_workers: int = Field(0, ge=0, description="processes that prepare batches ahead, for each training process")
+
+
+class TokenizerSection(Section):
+    """A new BPE vocabulary, or one that exists."""
+
+    vocab_size: int = Field(8000, ge=300, description="merges, the 256 bytes and the special tokens together")
+    shared: bool = Field(True, description="one vocabulary for both languages")
+    max_sentences: int = Field(1_000_000, ge=1, description="train on a seeded sample where there are more")
+    existing: str | None = Field(None, description="a folder, a Hub name or a tiktoken encoding, instead of training")
+
+
+class OptimizationSection(Section):
+    """How the weights move."""
+
+    max_epochs: int | None = Field(None, ge=1)
+    max_steps: int | None = Field(None, ge=1)
+    tokens_per_batch: int = Field(
+        4096, ge=1, description="padded source or target tokens in one update, over all processes"
+    )
+    gradient_accumulation_steps: int = Field(1, ge=1, description="parts into which a process splits its share")
+    learning_rate: float = Field(1e-3, gt=0, description="at the schedule's peak")
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    warmup_steps: int = Field(1000, ge=0)
+    betas: tuple[Probability, Probability] = (0.9, 0.98)
+    epsilon: float = Field(1e-9, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float | None = Field(1.0, gt=0)
+    label_smoothing: Probability = 0.1
+
+    @model_validator(mode="after")
+    def _has_an_end(self):
+        if self.max_epochs is None and self.max_steps is None:
+            raise ValueError("set max_epochs or max_steps, or both (whichever comes first)")
+        return self
+
+
+class EvaluationSection(Section):
+    """When and how the model is judged."""
+
+    every: Interval = "epoch"
+    translate_every: int = Field(1, ge=1, description="of so many evaluations, one also translates and scores")
+    metric: Literal["loss", "bleu", "chrf"] = Field("bleu", description="decides which checkpoint is best")
+    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
+    validation_beams: int = Field(1, ge=1, description="beams while training; the final scores use num_beams")
+    num_beams: int = Field(5, ge=1)
+    length_penalty: float = 1.0
+    max_new_tokens: int = Field(256, ge=1)
+    batch_size: int = Field(64, ge=1, description="sentences translated at once, over all processes' shares alike")
+
+
+class CheckpointSection(Section):
+    """What is kept to continue from, and what becomes the final model."""
+
+    every: Interval = "epoch"
+    keep_last: int = Field(2, ge=1)
+    average_last: int = Field(1, ge=1, description="the final model is the mean of so many last checkpoints")
+
+
+class Recipe(Section):
+    """Everything that one run needs."""
+
+    output_dir: str
+    seed: int = Field(0, ge=0)
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    tokenizer: TokenizerSection = TokenizerSection()
+    optimization: OptimizationSection
+    evaluation: EvaluationSection = EvaluationSection()
+    checkpoints: CheckpointSection = CheckpointSection()
+    logging_steps: int = Field(50, ge=1)
+    trackers: list[str] = Field([], description="names that Accelerate knows: tensorboard, wandb, ...")
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self):
+        longest = max(self.data.max_source_tokens, self.data.max_target_tokens)
+        if self.optimization.tokens_per_batch < longest:
+            raise ValueError(
+                f"optimization.tokens_per_batch ({self.optimization.tokens_per_batch}) must hold the longest pair "
+                f"that data.max_source_tokens and data.max_target_tokens allow ({longest})"
+            )
+        if self.evaluation.metric != "loss" and self.evaluation.translate_every != 1 and self.evaluation.patience:
+            raise ValueError("evaluation.patience counts evaluations: with metric bleu or chrf set translate_every to 1")
+        return self
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's floats: PyYAML reads 1e-3, without a dot, as text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)$"), list("-+.0123456789")
+)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. ValueError if there is none."""
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file") from None
+    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise ValueError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
+    return content
+
+
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def parse_overrides(overrides: list[str]) -> dict[str, Any]:
+    """`["optimization.learning_rate=1e-3"]` as `{"optimization": {"learning_rate": 0.001}}`; values are YAML."""
+    result: dict[str, Any] = {}
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key:
+            raise ValueError(f"{override!r} is not of the form KEY=VALUE, as optimization.learning_rate=1e-3")
+        try:
+            value = yaml.load(text, Loader=_Loader)
+        except yaml.YAMLError:
+            raise ValueError(f"{key}: {text!r} is not a YAML value") from None
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        result = _merge(result, value)
+    return result
+
+
+def _valid_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name, field in section.model_fields.items():
+        nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        keys += _valid_keys(field.annotation, f"{prefix}{name}.") if nested else [prefix + name]
+    return keys
+
+
+def _describe(error: ValidationError) -> str:
+    """Pydantic's findings as one line: the key, what is wrong, what would be right."""
+    lines = {}
+    for item in error.errors():
+        names = [str(part) for part in item["loc"] if isinstance(part, str) and re.fullmatch(r"[a-z_]+", part)]
+        key = ".".join(names)
+        if item["type"] == "extra_forbidden":
+            valid = _valid_keys(Recipe)
+            close = difflib.get_close_matches(key, valid, n=1, cutoff=0.5)
+            # A right name in the wrong section is closer than any spelling.
+            close = [name for name in valid if name.split(".")[-1] == names[-1]][:1] or close
+            lines[key] = f"unknown recipe key {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            got = "" if item["type"] in ("missing", "value_error") else f", got {item['input']!r}"
+            lines.setdefault(key, f"{key}: {message}{got}" if key else message)
+    return "; ".join(lines.values())
+
+
+def parse_recipe(content: dict[str, Any]) -> Recipe:
+    """A recipe from plain values. ValueError naming the key, the value, and the closest valid key if it is unknown."""
+    try:
+        return Recipe.model_validate(content)
+    except ValidationError as error:
+        raise ValueError(_describe(error)) from None
+
+
+def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
+    """A recipe from a YAML file, with KEY=VALUE overrides applied."""
+    content = _merge(read_yaml(path), parse_overrides(overrides or []))
+    try:
+        return parse_recipe(content)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    """Write the recipe with every default spelled out, so that it makes the same run under later defaults."""
+    content = recipe.model_dump(mode="json")
+    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def model_fields(section: ModelSection) -> dict[str, Any]:
+    """The ScratchConfig fields that the recipe's model file and overrides set."""
+    name = section.config or "tiny"
+    path = CONFIGURATION_FOLDER / "models" / f"{name}.yaml"
+    if not path.exists():
+        path = Path(name)
+    if not path.exists():
+        known = sorted(file.stem for file in (CONFIGURATION_FOLDER / "models").glob("*.yaml"))
+        raise ValueError(f"model.config: {name!r} is neither a file nor one of {', '.join(known)}")
+    fields = read_yaml(path) | section.overrides
+    unknown = [key for key in fields if key not in ScratchConfig.field_names()]
+    for key in unknown:
+        raise ValueError(f"model: {ScratchConfig._describe_unknown(key)}")
+    return fields
