@@ -1,0 +1,60 @@
+"""What the command lines share: logging that leaves progress bars whole, and errors of one line."""
+
+import logging
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import datasets
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from tqdm.auto import tqdm
+
+from .recipe import CONFIGURATION_FOLDER
+
+RECIPES = CONFIGURATION_FOLDER / "recipes"
+BAD_INPUT = 2
+INTERRUPTED = 130  # as shells say of SIGINT
+
+
+class _BarHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+def log_to_terminal(level: int) -> None:
+    """Send this package's log to stderr, above any progress bar, and keep the libraries' own bars out of the way."""
+    logger = logging.getLogger("modeling_scratch")
+    logger.setLevel(level)
+    logger.handlers = [_BarHandler()]
+    logger.propagate = False
+    transformers.utils.logging.disable_progress_bar()
+    if level > logging.INFO:
+        datasets.disable_progress_bars()
+
+
+@contextmanager
+def one_line_errors(debug: bool, speak: bool = True) -> Iterator[None]:
+    """
+    Turn an error that a user can mend into one line on stderr and exit code 2; Ctrl-C into one line and 130.
+
+    Args:
+        debug: print the traceback too.
+        speak: False on all processes but one, which say the same.
+    """
+    try:
+        yield
+    except (ValueError, OSError, StrictDataclassError, SafetensorError) as error:
+        if debug:
+            traceback.print_exc()
+        if speak:
+            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    except KeyboardInterrupt:
+        if debug:
+            traceback.print_exc()
+        if speak:
+            print("\ninterrupted; if a checkpoint was written, --resume continues from it", file=sys.stderr)
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,187 @@
+"""What is in a run's folder, and how it is written: whole or not at all."""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS = "model.safetensors"
+RECIPE = "recipe.yaml"
+METRICS = "metrics.jsonl"
+CURVES = "curves.png"
+SAMPLES = "samples.md"
+STATE = "training_state.json"
+MANIFEST = "manifest.json"
+_CHECKPOINT = re.compile(r"step-(\d+)")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+class RunFolder:
+    """A run's folder: the model at its root, checkpoints to continue from, records of the training."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.snapshots = self.path / "averaging"
+
+    def is_run(self) -> bool:
+        return (self.path / RECIPE).is_file()
+
+    def check(self, resume: bool, overwrite: bool) -> None:
+        """Raise ValueError if the folder is not what the command line takes it to be."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path} is a file; output_dir must be a folder")
+        if resume and overwrite:
+            raise ValueError("--resume continues a run and --overwrite deletes it; give one of them")
+        if resume and not self.is_run():
+            raise ValueError(f"{self.path} holds no run to resume")
+        if self.is_run() and not resume and not overwrite:
+            raise ValueError(f"{self.path} already holds a run; continue it with --resume or replace it with --overwrite")
+        if not self.is_run() and self.path.is_dir() and any(self.path.iterdir()):
+            raise ValueError(f"{self.path} holds files that are not a run's; choose another output_dir")
+
+    def create(self) -> None:
+        """An empty folder; a run that was there is deleted (`check` has seen that it is one, and may be)."""
+        if self.is_run():
+            logger.info(f"deleting the run in {self.path}")
+            shutil.rmtree(self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:07d}"
+
+    def checkpoint_steps(self) -> list[int]:
+        """Steps that have a checkpoint, ascending."""
+        if not self.checkpoints.is_dir():
+            return []
+        matches = (_CHECKPOINT.fullmatch(path.name) for path in self.checkpoints.iterdir() if path.is_dir())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def begin_checkpoint(self, step: int) -> Path:
+        """An empty folder to fill; `finish_checkpoint` gives it its name."""
+        temporary = self.checkpoints / f".step-{step:07d}.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        return temporary
+
+    def finish_checkpoint(self, step: int, state: dict[str, Any], keep_last: int) -> None:
+        """Write the state and, last, the manifest; rename; delete all but the last checkpoints."""
+        temporary, final = self.checkpoints / f".step-{step:07d}.tmp", self.checkpoint(step)
+        (temporary / STATE).write_text(json.dumps(state, indent=2), encoding="utf-8")
+        files = sorted(path for path in temporary.rglob("*") if path.is_file())
+        manifest = {
+            path.relative_to(temporary).as_posix(): {"size": path.stat().st_size, "sha256": _sha256(path)}
+            for path in files
+        }
+        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+        for path in [*files, temporary / MANIFEST]:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        shutil.rmtree(final, ignore_errors=True)
+        os.rename(temporary, final)
+        for old in self.checkpoint_steps()[:-keep_last]:
+            shutil.rmtree(self.checkpoint(old))
+
+    def newest_checkpoint(self) -> Path:
+        """The checkpoint to resume from, verified. ValueError if it is missing, incomplete or altered."""
+        steps = self.checkpoint_steps()
+        if not steps:
+            raise ValueError(f"{self.path} holds no checkpoint to resume from; start again with --overwrite")
+        newest = self.checkpoint(steps[-1])
+        try:
+            verify_checkpoint(newest)
+        except ValueError as error:
+            before = f"to continue from {self.checkpoint(steps[-2]).name}" if len(steps) > 1 else "and use --overwrite"
+            raise ValueError(f"{error}; delete {newest.name} {before}") from None
+        return newest
+
+    # -- weights -------------------------------------------------------------------------------------------------
+
+    def snapshot(self, step: int, keep_last: int) -> None:
+        """Keep a checkpoint's weights for averaging, and delete all but the last such."""
+        self.snapshots.mkdir(exist_ok=True)
+        target = self.snapshots / f"step-{step:07d}.safetensors"
+        temporary = target.with_suffix(".tmp")
+        shutil.copyfile(self.checkpoint(step) / WEIGHTS, temporary)
+        os.replace(temporary, target)
+        for old in self._snapshots(step)[:-keep_last]:
+            old.unlink()
+
+    def _snapshots(self, step: int) -> list[Path]:
+        """Snapshots up to a step: a run continued from an earlier step leaves later ones behind."""
+        paths = sorted(self.snapshots.glob("step-*.safetensors"))
+        return [path for path in paths if int(path.stem.removeprefix("step-")) <= step]
+
+    def averaged_weights(self, step: int, last: int) -> dict[str, torch.Tensor]:
+        """The mean of the weights of the last checkpoints up to a step (section 6.1)."""
+        paths = self._snapshots(step)[-last:]
+        logger.info(f"averaging the weights of the last {len(paths)} checkpoints")
+        total: dict[str, torch.Tensor] = {}
+        dtypes = {}
+        for path in paths:
+            for name, tensor in load_file(path).items():
+                dtypes[name] = tensor.dtype
+                total[name] = total.get(name, 0) + tensor.double()
+        return {name: (tensor / len(paths)).to(dtypes[name]) for name, tensor in total.items()}
+
+    def write_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        """Put weights at the folder's root, where from_pretrained finds them."""
+        temporary = self.path / f".{WEIGHTS}.tmp"
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, {"format": "pt"})
+        os.replace(temporary, self.path / WEIGHTS)
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Append a line to metrics.jsonl."""
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.path / METRICS
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+    def forget_after(self, step: int) -> None:
+        """Drop the records of updates that a resumed run makes again."""
+        kept = [record for record in self.metrics() if record["step"] <= step and "final" not in record]
+        write_whole(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def verify_checkpoint(folder: Path) -> None:
+    """Raise ValueError if a file of a checkpoint is missing, has another size, or other contents than were written."""
+    if not (folder / MANIFEST).is_file():
+        raise ValueError(f"{folder}: {MANIFEST} is missing, so the checkpoint is not complete")
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        raise ValueError(f"{folder}: {MANIFEST} is damaged") from None
+    for name, expected in manifest.items():
+        path = folder / name
+        if not path.is_file():
+            raise ValueError(f"{folder}: {name} is missing")
+        if path.stat().st_size != expected["size"]:
+            raise ValueError(f"{folder}: {name} has {path.stat().st_size} bytes, not {expected['size']}: truncated")
+        if _sha256(path) != expected["sha256"]:
+            raise ValueError(f"{folder}: {name} is not what was written: its SHA-256 differs")

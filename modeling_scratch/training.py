@@ -1,0 +1,514 @@
+"""The training loop: train, evaluate, checkpoint, resume, finish. Everything that runs on several processes is here."""
+
+import itertools
+import json
+import logging
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, set_seed
+from datasets import Dataset, DatasetDict
+from safetensors.torch import load_file
+from tqdm.auto import tqdm
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from .batching import EpochPlan, make_loader, plan_batches, plan_epoch
+from .configuration_scratch import ScratchConfig
+from .data import SOURCE, TARGET, load_pairs, pair_lengths, texts, tokenize_pairs
+from .evaluation import generation_settings, score, translate
+from .modeling_scratch import ScratchForConditionalGeneration
+from .optimization import learning_rate_at, make_optimizer
+from .plots import plot_curves
+from .recipe import Recipe, load_recipe, model_fields, save_recipe
+from .run_folder import CURVES, RECIPE, SAMPLES, STATE, WEIGHTS, RunFolder, write_whole
+from .tokenizer import (
+    adopt_tokenizer,
+    load_tokenizers,
+    sample_sentences,
+    save_tokenizers,
+    train_tokenizer,
+    vocabulary_size,
+)
+
+logger = logging.getLogger(__name__)
+
+Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+
+
+def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
+    """Processes, devices and precision as `accelerate launch` or its config set them."""
+    trackers = recipe.trackers if recipe else []
+    return Accelerator(
+        cpu=not torch.accelerator.is_available(),
+        log_with=trackers or None,
+        project_dir=recipe.output_dir if trackers else None,
+    )
+
+
+def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
+    """Run on the main process and give every process the result, or the exception: none waits for one that failed."""
+    outcome: list[Any] = [None, None]
+    if accelerator.is_main_process:
+        try:
+            outcome[0] = function()
+        except Exception as error:
+            if accelerator.num_processes == 1:
+                raise
+            outcome[1] = error
+    broadcast_object_list(outcome)
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
+
+
+def make_tokenizers(recipe: Recipe, train: Dataset) -> Tokenizers:
+    """Adopt or train the source's and the target's tokenizer: one object if they share a vocabulary."""
+    if recipe.model.start_from:
+        return load_tokenizers(recipe.model.start_from)
+    section = recipe.tokenizer
+    if section.existing:
+        tokenizer = adopt_tokenizer(section.existing)
+        return tokenizer, tokenizer
+    made = []
+    for columns in [[SOURCE, TARGET]] if section.shared else [[SOURCE], [TARGET]]:
+        sentences, total = sample_sentences(train, columns, section.max_sentences, recipe.seed)
+        tokenizer = train_tokenizer(sentences, section.vocab_size, total)
+        logger.info(f"tokenizer: {len(tokenizer):,} tokens from {total:,} sentences ({', '.join(columns)})")
+        made.append(tokenizer)
+    return made[0], made[-1]
+
+
+def make_model(recipe: Recipe, tokenizers: Tokenizers) -> PreTrainedModel:
+    """
+    A new model by the recipe's file, or the one to start from. ValueError if the tokenizers have more tokens than its
+    embeddings have rows.
+    """
+    source, target = tokenizers
+    sizes = {"vocab_size": vocabulary_size(source), "decoder_vocab_size": vocabulary_size(target)}
+    if recipe.model.start_from:
+        config = AutoConfig.from_pretrained(recipe.model.start_from)
+        for name, value in recipe.model.overrides.items():
+            if name not in config:
+                raise ValueError(f"model.overrides: {recipe.model.start_from} has no field {name!r}")
+            setattr(config, name, value)
+        model = AutoModelForSeq2SeqLM.from_pretrained(recipe.model.start_from, config=config, dtype=torch.float32)
+        config = model.config
+    else:
+        fields = model_fields(recipe.model)
+        fields.setdefault("vocab_size", sizes["vocab_size"])
+        if source is not target:
+            fields.setdefault("decoder_vocab_size", sizes["decoder_vocab_size"])
+            if "share_encoder_decoder_embeddings" not in fields:
+                fields["share_encoder_decoder_embeddings"] = False
+        _check_vocabulary(fields["vocab_size"], fields.get("decoder_vocab_size"), sizes)
+        config = ScratchConfig(
+            **fields,
+            pad_token_id=source.pad_token_id,
+            bos_token_id=target.bos_token_id,
+            eos_token_id=target.eos_token_id,
+            unk_token_id=source.unk_token_id,
+            decoder_start_token_id=target.bos_token_id,
+        )
+        model = ScratchForConditionalGeneration(config)
+    _check_vocabulary(config.vocab_size, getattr(config, "decoder_vocab_size", None), sizes)
+    return model
+
+
+def _check_vocabulary(vocab_size: int, decoder_vocab_size: int | None, needed: dict[str, int]) -> None:
+    given = {"vocab_size": vocab_size, "decoder_vocab_size": decoder_vocab_size or vocab_size}
+    for name, size in given.items():
+        if needed[name] > size:
+            raise ValueError(
+                f"the tokenizer has {needed[name]:,} tokens, but the model's {name} is {size:,}: leave {name} out, or "
+                "make the tokenizer smaller"
+            )
+
+
+@dataclass
+class Progress:
+    """Where a run stands: all that a checkpoint must remember besides tensors and random states."""
+
+    step: int = 0
+    epoch: int = 0
+    update: int = 0  # updates done of this epoch
+    evaluations: int = 0
+    best: float | None = None
+    best_step: int = 0
+    without_better: int = 0
+    target_tokens: int = 0
+    seconds: float = 0.0  # in updates, evaluations and checkpoints not counted
+    loss_sum: float = 0.0  # since the last log line
+    loss_tokens: int = 0
+
+
+class TrainingRun:
+    """One run of a recipe. `train` makes the updates, `finish` chooses the final weights and scores them."""
+
+    def __init__(self, recipe: Recipe, accelerator: Accelerator, resume: bool = False, overwrite: bool = False):
+        self.recipe, self.accelerator = recipe, accelerator
+        self.folder = RunFolder(recipe.output_dir)
+        self.folder.check(resume, overwrite)
+        checkpoint = on_main(accelerator, self._checkpoint_to_resume) if resume else None
+        if recipe.model.start_from is None:
+            model_fields(recipe.model)  # a wrong field is found before minutes of tokenizing
+        set_seed(recipe.seed)
+        with accelerator.main_process_first():
+            self.pairs: DatasetDict = load_pairs(recipe.data, recipe.seed)
+        if resume:
+            self.tokenizers = load_tokenizers(str(self.folder.path))
+        else:
+            self.tokenizers = on_main(accelerator, lambda: make_tokenizers(recipe, self.pairs["train"]))
+        model = make_model(recipe, self.tokenizers)
+        with accelerator.main_process_first():
+            self.train_data = tokenize_pairs(self.pairs["train"], *self.tokenizers, recipe.data, "train")
+            self.validation_data = tokenize_pairs(
+                self.pairs["validation"], *self.tokenizers, recipe.data, "validation"
+            )
+        self.lengths = pair_lengths(self.train_data)
+        self.progress = Progress()
+        self.total_steps = self._count_steps()
+        self._set_generation(model)
+        if not resume:
+            on_main(accelerator, lambda: self._create_folder(model))
+        set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
+        self.model, self.optimizer = accelerator.prepare(model, make_optimizer(model, recipe.optimization))
+        if recipe.trackers:
+            accelerator.init_trackers("modeling_scratch")
+        if checkpoint is not None:
+            self._load_checkpoint(checkpoint)
+
+    @property
+    def unwrapped(self) -> PreTrainedModel:
+        return self.accelerator.unwrap_model(self.model)
+
+    # -- set-up --------------------------------------------------------------------------------------------------
+
+    def _checkpoint_to_resume(self) -> Path:
+        before = load_recipe(self.folder.path / RECIPE)
+        changed = [
+            key
+            for key in ("seed", "model", "data", "tokenizer", "optimization")
+            if getattr(before, key) != getattr(self.recipe, key)
+        ]
+        lengthened = before.optimization.model_copy(
+            update={key: getattr(self.recipe.optimization, key) for key in ("max_epochs", "max_steps")}
+        )
+        if "optimization" in changed and lengthened == self.recipe.optimization:
+            changed.remove("optimization")  # to train longer is to continue
+        if changed:
+            raise ValueError(
+                f"the recipe differs from that of the run in {self.folder.path} in {', '.join(changed)}: a run resumes "
+                "with its own recipe (only max_epochs and max_steps may change)"
+            )
+        return self.folder.newest_checkpoint()
+
+    def _create_folder(self, model: PreTrainedModel) -> None:
+        self.folder.create()
+        save_recipe(self.recipe, self.folder.path / RECIPE)
+        save_tokenizers(*self.tokenizers, self.folder.path)
+        self._save_model_files(model, self.folder.path)
+
+    def _save_model_files(self, model: PreTrainedModel, path: Path) -> None:
+        """Config, generation config and code; the weights are written apart from these."""
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(path)
+        model.generation_config.save_pretrained(path)
+
+    def _set_generation(self, model: PreTrainedModel) -> None:
+        section = self.recipe.evaluation
+        names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+        tokens = {name: getattr(model.config, name) for name in names}
+        model.generation_config = generation_settings(
+            section.num_beams, section.length_penalty, section.max_new_tokens, tokens
+        )
+
+    def _plan(self, epoch: int) -> EpochPlan:
+        return plan_epoch(*self.lengths, self.recipe.optimization.tokens_per_batch, self.recipe.seed, epoch)
+
+    def _count_steps(self) -> int:
+        # Every epoch has as many batches: where they are cut depends on the sorted lengths alone.
+        optimization = self.recipe.optimization
+        by_epochs = optimization.max_epochs * len(self._plan(0)) if optimization.max_epochs else None
+        return min(steps for steps in (by_epochs, optimization.max_steps) if steps is not None)
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def train(self) -> None:
+        """Make the updates from where the run stands to its end, or until patience runs out."""
+        bar = tqdm(
+            total=self.total_steps,
+            initial=self.progress.step,
+            desc="training",
+            unit="update",
+            disable=None if self.accelerator.is_main_process else True,
+            dynamic_ncols=True,
+        )
+        self.model.train()
+        with bar:
+            while self.progress.step < self.total_steps and not self._out_of_patience():
+                self._train_epoch(bar)
+
+    def _train_epoch(self, bar: tqdm) -> None:
+        progress, accelerator, optimization = self.progress, self.accelerator, self.recipe.optimization
+        plan = self._plan(progress.epoch)
+        accumulation = optimization.gradient_accumulation_steps
+        shares = plan.micro_batches(
+            progress.update, accelerator.process_index, accelerator.num_processes, accumulation
+        )
+        loader = make_loader(
+            self.train_data,
+            list(shares),
+            self.tokenizers[0].pad_token_id,
+            self.recipe.data.num_workers,
+            pin=accelerator.device.type == "cuda",
+        )
+        batches = iter(loader)
+        for update in range(progress.update, len(plan)):
+            if progress.step >= self.total_steps or self._out_of_patience():
+                return
+            started = time.perf_counter()
+            tokens = plan.target_tokens(update)
+            progress.step, progress.update = progress.step + 1, update + 1
+            loss = self._update(itertools.islice(batches, accumulation), tokens)
+            progress.seconds += time.perf_counter() - started
+            progress.target_tokens += tokens
+            progress.loss_sum += loss * tokens
+            progress.loss_tokens += tokens
+            bar.update()
+            bar.set_postfix_str(f"loss {loss:.3f}, {progress.target_tokens / progress.seconds:,.0f} target tokens/s")
+            if progress.update == len(plan):
+                progress.epoch, progress.update = progress.epoch + 1, 0
+            self._after_update()
+
+    def _update(self, micro_batches: itertools.islice, target_tokens: int) -> float:
+        """One step of the optimizer on one global batch. Returns its loss a target token, over all processes."""
+        accelerator, optimization = self.accelerator, self.recipe.optimization
+        rate = learning_rate_at(self.progress.step, optimization, self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        total = torch.zeros((), device=accelerator.device, dtype=torch.get_default_dtype())
+        for index, batch in enumerate(micro_batches, start=1):
+            last = index == optimization.gradient_accumulation_steps
+            batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
+            with nullcontext() if last else accelerator.no_sync(self.model):
+                loss = self.model(
+                    **batch,
+                    label_smoothing=optimization.label_smoothing,
+                    num_items_in_batch=target_tokens,
+                    skip_logits=True,
+                ).loss
+                # DDP takes the mean over processes; the loss is divided by the tokens of all of them already.
+                accelerator.backward(loss * accelerator.num_processes)
+            total += loss.detach()
+        if optimization.max_grad_norm is not None:
+            accelerator.clip_grad_norm_(self.model.parameters(), optimization.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return accelerator.reduce(total, "sum").item()
+
+    def _after_update(self) -> None:
+        step = self.progress.step
+        end = step >= self.total_steps
+        if step % self.recipe.logging_steps == 0 or end:
+            self._log_training()
+        if self._due(self.recipe.evaluation.every) or end:
+            self._evaluate(end)
+        if self._due(self.recipe.checkpoints.every) or end or self._out_of_patience():
+            self._save_checkpoint()
+
+    def _due(self, interval: int | str) -> bool:
+        return self.progress.update == 0 if interval == "epoch" else self.progress.step % interval == 0
+
+    def _out_of_patience(self) -> bool:
+        patience = self.recipe.evaluation.patience
+        return patience is not None and self.progress.without_better >= patience
+
+    def _log(self, record: dict[str, Any]) -> None:
+        record = {"step": self.progress.step, "epoch": self._epochs(), **record}
+        if self.accelerator.is_main_process:
+            self.folder.log(record)
+        if self.recipe.trackers:
+            values = {
+                f"{record['split']}/{key}": value for key, value in record.items() if isinstance(value, int | float)
+            }
+            self.accelerator.log(values, step=self.progress.step)
+
+    def _epochs(self) -> float:
+        return round(self.progress.epoch + self.progress.update / len(self._plan_length), 4)
+
+    @property
+    def _plan_length(self) -> range:
+        if not hasattr(self, "_updates_an_epoch"):
+            self._updates_an_epoch = range(len(self._plan(0)))
+        return self._updates_an_epoch
+
+    def _log_training(self) -> None:
+        progress = self.progress
+        self._log(
+            {
+                "split": "train",
+                "loss": progress.loss_sum / progress.loss_tokens,
+                "learning_rate": learning_rate_at(progress.step, self.recipe.optimization, self.total_steps),
+                "target_tokens": progress.target_tokens,
+                "target_tokens_per_second": progress.target_tokens / progress.seconds,
+                "seconds": progress.seconds,
+            }
+        )
+        progress.loss_sum, progress.loss_tokens = 0.0, 0
+
+    # -- evaluation ----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _loss(self, dataset: Dataset) -> float:
+        """Cross-entropy a target token, not smoothed."""
+        accelerator, model = self.accelerator, self.unwrapped
+        source_lengths, target_lengths = pair_lengths(dataset)
+        batches = plan_batches(source_lengths, target_lengths, self.recipe.optimization.tokens_per_batch, None)
+        mine = [batch.tolist() for batch in batches[accelerator.process_index :: accelerator.num_processes]]
+        total = torch.zeros((), dtype=torch.float64)
+        model.eval()
+        for batch in make_loader(dataset, mine, self.tokenizers[0].pad_token_id):
+            batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+            with accelerator.autocast():
+                total += model(**batch, num_items_in_batch=1, skip_logits=True).loss.double().cpu()
+        model.train()
+        return accelerator.reduce(total.to(accelerator.device), "sum").item() / int(target_lengths.sum())
+
+    def _evaluate(self, end: bool) -> None:
+        """Loss and, when due, scores of translations on the validation split; the best weights go to the root."""
+        section, progress = self.recipe.evaluation, self.progress
+        progress.evaluations += 1
+        record: dict[str, Any] = {"split": "validation", "loss": self._loss(self.validation_data)}
+        translates = progress.evaluations % section.translate_every == 0 or end
+        if translates:
+            _, scores = self._translate("validation", num_beams=section.validation_beams)
+            record |= {"bleu": scores["bleu"], "chrf": scores["chrf"]}
+        self._log(record)
+        found = ", ".join(f"{name} {record[name]:.2f}" for name in ("loss", "bleu", "chrf") if name in record)
+        logger.info(f"step {progress.step}, epoch {self._epochs():.1f}: validation {found}")
+        if self.accelerator.is_main_process:
+            plot_curves(self.folder.metrics(), self.folder.path / CURVES)
+        if section.metric not in record:
+            return
+        value = record[section.metric]
+        if progress.best is None or (value < progress.best if section.metric == "loss" else value > progress.best):
+            progress.best, progress.best_step, progress.without_better = value, progress.step, 0
+            self._write_root(self.accelerator.get_state_dict(self.model))
+        else:
+            progress.without_better += 1
+
+    def _translate(self, split: str, **generation) -> tuple[list[str], dict[str, Any]]:
+        sources, references = texts(self.pairs[split])
+        with self.accelerator.autocast():
+            translations = translate(
+                self.unwrapped,
+                *self.tokenizers,
+                sources,
+                batch_size=self.recipe.evaluation.batch_size,
+                accelerator=self.accelerator,
+                progress=tqdm if self.accelerator.is_main_process else None,
+                **generation,
+            )
+        return translations, on_main(self.accelerator, lambda: score(translations, references))
+
+    def _write_root(self, weights: dict[str, torch.Tensor]) -> None:
+        if self.accelerator.is_main_process:
+            # Tied weights are stored once, under the name that save_pretrained keeps.
+            tied = self.unwrapped.all_tied_weights_keys
+            self.folder.write_weights({name: tensor for name, tensor in weights.items() if name not in tied})
+        self.accelerator.wait_for_everyone()
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self) -> None:
+        accelerator, section, step = self.accelerator, self.recipe.checkpoints, self.progress.step
+        temporary = on_main(accelerator, lambda: self.folder.begin_checkpoint(step))
+        accelerator.save_state(str(temporary))
+        accelerator.wait_for_everyone()
+
+        def finish() -> None:
+            self._save_model_files(self.unwrapped, temporary)
+            save_tokenizers(*self.tokenizers, temporary)
+            self.folder.finish_checkpoint(step, asdict(self.progress), section.keep_last)
+            if section.average_last > 1:
+                self.folder.snapshot(step, section.average_last)
+            if not (self.folder.path / WEIGHTS).exists():
+                self.folder.write_weights(load_file(self.folder.checkpoint(step) / WEIGHTS))
+
+        on_main(accelerator, finish)
+
+    def _load_checkpoint(self, checkpoint: Path) -> None:
+        self.accelerator.load_state(str(checkpoint))
+        self.progress = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+        logger.info(f"resuming from {checkpoint}")
+
+        def restore() -> None:
+            self.folder.forget_after(self.progress.step)
+            save_recipe(self.recipe, self.folder.path / RECIPE)
+
+        on_main(self.accelerator, restore)
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def finish(self) -> dict[str, Any]:
+        """
+        Choose the final weights (the average of the last checkpoints, or the best by the recipe's metric), put them at
+        the folder's root, and score them on the test split, or validation where there is none.
+
+        Returns:
+            What `report` prints.
+        """
+        accelerator, last = self.accelerator, self.recipe.checkpoints.average_last
+        if last > 1:
+            weights = on_main(accelerator, lambda: self.folder.averaged_weights(self.progress.step, last))
+            self._write_root(weights)
+        weights = load_file(self.folder.path / WEIGHTS)
+        self.unwrapped.load_state_dict(weights, strict=False)  # tied weights are stored once
+        self.unwrapped.tie_weights()
+        if last > 1:
+            _, scores = self._translate("validation")
+            self._log({"split": "validation", "final": True, "loss": self._loss(self.validation_data), **scores})
+        split = "test" if "test" in self.pairs else "validation"
+        translations, scores = self._translate(split)
+        self._log({"split": split, "final": True, "num_beams": self.recipe.evaluation.num_beams, **scores})
+        sources, references = texts(self.pairs[split].select(range(min(5, len(self.pairs[split])))))
+        samples = list(zip(sources, references, translations[:5], strict=True))
+        if accelerator.is_main_process:
+            write_whole(self.folder.path / SAMPLES, _samples_page(samples, split))
+            plot_curves(self.folder.metrics(), self.folder.path / CURVES)
+        if self.recipe.trackers:
+            accelerator.end_training()
+        accelerator.wait_for_everyone()
+        return {"split": split, "samples": samples, "folder": str(self.folder.path), **scores, **asdict(self.progress)}
+
+
+def _samples_page(samples: list[tuple[str, str, str]], split: str) -> str:
+    lines = [f"# Translations of the first sentences of the {split} split", ""]
+    for source, reference, translation in samples:
+        lines += [f"- source: {source}", f"  reference: {reference}", f"  translation: {translation}"]
+    return "\n".join(lines) + "\n"
+
+
+def score_model(recipe: Recipe, name: str, split: str, accelerator: Accelerator) -> dict[str, Any]:
+    """
+    Score an existing model folder or Hub name on a split of the recipe's data, without training and without writing.
+
+    Returns:
+        bleu, chrf, their signatures, the number of sentences, and the translations.
+    """
+    pairs = load_pairs(recipe.data, recipe.seed, only=None if split == "validation" else split)[split]
+    tokenizers = load_tokenizers(name)
+    model = AutoModelForSeq2SeqLM.from_pretrained(name).to(accelerator.device)
+    sources, references = texts(pairs)
+    with accelerator.autocast():
+        translations = translate(
+            model, *tokenizers, sources, batch_size=recipe.evaluation.batch_size, accelerator=accelerator
+        )
+    scores = on_main(accelerator, lambda: score(translations, references))
+    return {"split": split, "sentences": len(sources), "translations": translations, **scores}

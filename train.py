@@ -1,0 +1,68 @@
+"""Train a translator from sentence pairs by a recipe, continue a stopped run, or score a model."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from modeling_scratch.cli import RECIPES, log_to_terminal, one_line_errors
+from modeling_scratch.recipe import load_recipe
+
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
+Config = Annotated[Path | None, typer.Option(help="recipe, a YAML file  [default: the embedded corpus's]")]
+
+
+def main(
+    overrides: Overrides = None,
+    config: Config = None,
+    resume: Annotated[bool, typer.Option("--resume", help="continue the run in output_dir")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in output_dir")] = False,
+    evaluate: Annotated[str | None, typer.Option(help="score this model folder or Hub name; do not train")] = None,
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what --evaluate scores")] = "test",
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+) -> None:
+    """Train a translator. For example: python train.py --config configuration/recipes/multi30k-en-de.yaml seed=1"""
+    main_process = os.environ.get("RANK", "0") == "0"
+    log_to_terminal(logging.INFO if main_process else logging.ERROR)
+    with one_line_errors(debug, speak=main_process):
+        if config is None:
+            recipe_of_run = Path(evaluate or "") / "recipe.yaml"
+            config = recipe_of_run if evaluate and recipe_of_run.is_file() else RECIPES / "embedded.yaml"
+        recipe = load_recipe(config, overrides)
+
+        from modeling_scratch.training import TrainingRun, make_accelerator, score_model
+
+        if evaluate:
+            scores = score_model(recipe, evaluate, split, make_accelerator())
+            if main_process:
+                print(f"{evaluate}, {scores['sentences']:,} sentences of {split}")
+                print_scores(scores)
+            return
+        run = TrainingRun(recipe, make_accelerator(recipe), resume=resume, overwrite=overwrite)
+        run.train()
+        result = run.finish()
+        if main_process:
+            report(result)
+
+
+def print_scores(scores: dict) -> None:
+    for name, label in (("bleu", "BLEU"), ("chrf", "chrF")):
+        print(f"  {label} {scores[name]:.2f}  ({scores[f'{name}_signature']})")
+
+
+def report(result: dict) -> None:
+    for source, reference, translation in result["samples"]:
+        print(f"\n  source       {source}\n  reference    {reference}\n  translation  {translation}")
+    minutes, rate = result["seconds"] / 60, result["target_tokens"] / result["seconds"]
+    print(f"\n{result['step']:,} updates in {minutes:.1f} minutes of training, {rate:,.0f} target tokens a second")
+    print(f"On the {result['split']} split:")
+    print_scores(result)
+    print(f"The model is in {result['folder']}. Next, translate a sentence of your own:")
+    print(f'  echo "{result["samples"][0][0]}" | {Path(sys.executable).name} -m modeling_scratch.translate {result["folder"]}')
+
+
+if __name__ == "__main__":
+    typer.run(main)
