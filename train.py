@@ -33,7 +33,8 @@ def main(
             config = recipe_of_run if evaluate and recipe_of_run.is_file() else RECIPES / "embedded.yaml"
         recipe = load_recipe(config, overrides)
 
-        from modeling_scratch.training import TrainingRun, make_accelerator, score_model
+        from modeling_scratch.preparation import make_accelerator
+        from modeling_scratch.training import TrainingRun, score_model
 
         if evaluate:
             scores = score_model(recipe, evaluate, split, make_accelerator())
@@ -61,7 +62,8 @@ def report(result: dict) -> None:
     print(f"On the {result['split']} split:")
     print_scores(result)
     print(f"The model is in {result['folder']}. Next, translate a sentence of your own:")
-    print(f'  echo "{result["samples"][0][0]}" | {Path(sys.executable).name} -m modeling_scratch.translate {result["folder"]}')
+    command = f"{os.path.relpath(sys.executable)} -m modeling_scratch.translate {result['folder']}"
+    print(f'  echo "{result["samples"][0][0]}" | {command}')
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Batches of a bounded number of tokens, of sentences of like length: the same ones whatever the number of processes."""
+"""Batches of a bounded number of tokens and of like lengths: the same ones whatever the number of processes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -31,6 +31,8 @@ def log_to_terminal(level: int) -> None:
     logger.handlers = [_BarHandler()]
     logger.propagate = False
     transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("accelerate.accelerator").setLevel(logging.ERROR)  # tied weights saved once are no news
+    logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
     if level > logging.INFO:
         datasets.disable_progress_bars()
 

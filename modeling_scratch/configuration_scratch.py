@@ -21,9 +21,25 @@ AUTO_MAP = {
 
 # Keys that are no fields, but that Transformers itself (loading, saving, Trainer, quantizers) hands to a config.
 TRANSFORMERS_KEYS = frozenset(
-    """_attn_implementation_internal _commit_hash _experts_implementation_internal _name_or_path attn_implementation
-    auto_map custom_pipelines experts_implementation model_type name_or_path num_labels output_attentions
-    per_layer_config quantization_config rope_theta tie_last_hidden_states torch_dtype""".split()
+    [
+        "_attn_implementation_internal",
+        "_commit_hash",
+        "_experts_implementation_internal",
+        "_name_or_path",
+        "attn_implementation",
+        "auto_map",
+        "custom_pipelines",
+        "experts_implementation",
+        "model_type",
+        "name_or_path",
+        "num_labels",
+        "output_attentions",
+        "per_layer_config",
+        "quantization_config",
+        "rope_theta",
+        "tie_last_hidden_states",
+        "torch_dtype",
+    ]
 )
 
 
@@ -148,7 +164,9 @@ class ScratchConfig(PreTrainedConfig):
         unknown = {key: value for key, value in config_dict.items() if key not in cls._known_keys()}
         known = {key: value for key, value in config_dict.items() if key not in unknown}
         if unknown:
-            logger.warning(f"The loaded config has keys that ScratchConfig does not know: {', '.join(sorted(unknown))}.")
+            logger.warning(
+                f"The loaded config has keys that ScratchConfig does not know: {', '.join(sorted(unknown))}."
+            )
         result = super().from_dict(known, **kwargs)
         config = result[0] if isinstance(result, tuple) else result
         for key, value in unknown.items():

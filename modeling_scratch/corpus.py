@@ -12,27 +12,30 @@ from typing import NamedTuple
 # Word lists: one entry a line, read by the functions below.
 # English singular, plural | German singular, plural | gender (m, f, n)
 PEOPLE = """man men Mann Männer m; woman women Frau Frauen f; child children Kind Kinder n; dog dogs Hund Hunde m;
-cat cats Katze Katzen f; horse horses Pferd Pferde n; friend friends Freund Freunde m; queen queens Königin Königinnen f;
-girl girls Mädchen Mädchen n; teacher teachers Lehrer Lehrer m; mouse mice Maus Mäuse f; bird birds Vogel Vögel m;
-daughter daughters Tochter Töchter f; brother brothers Bruder Brüder m; sister sisters Schwester Schwestern f"""
-THINGS = """book books Buch Bücher n; letter letters Brief Briefe m; lamp lamps Lampe Lampen f; apple apples Apfel Äpfel m;
-table tables Tisch Tische m; flower flowers Blume Blumen f; key keys Schlüssel Schlüssel m; picture pictures Bild Bilder n;
-bottle bottles Flasche Flaschen f; ball balls Ball Bälle m; car cars Auto Autos n; coat coats Mantel Mäntel m;
-shirt shirts Hemd Hemden n; bag bags Tasche Taschen f; ship ships Schiff Schiffe n"""
+cat cats Katze Katzen f; horse horses Pferd Pferde n; friend friends Freund Freunde m;
+queen queens Königin Königinnen f; girl girls Mädchen Mädchen n; teacher teachers Lehrer Lehrer m;
+mouse mice Maus Mäuse f; bird birds Vogel Vögel m; daughter daughters Tochter Töchter f;
+brother brothers Bruder Brüder m; sister sisters Schwester Schwestern f"""
+THINGS = """book books Buch Bücher n; letter letters Brief Briefe m; lamp lamps Lampe Lampen f;
+apple apples Apfel Äpfel m; table tables Tisch Tische m; flower flowers Blume Blumen f;
+key keys Schlüssel Schlüssel m; picture pictures Bild Bilder n; bottle bottles Flasche Flaschen f;
+ball balls Ball Bälle m; car cars Auto Autos n; coat coats Mantel Mäntel m; shirt shirts Hemd Hemden n;
+bag bags Tasche Taschen f; ship ships Schiff Schiffe n"""
 PLACES = """garden gardens Garten Gärten m; city cities Stadt Städte f; forest forests Wald Wälder m;
-kitchen kitchens Küche Küchen f; house houses Haus Häuser n; village villages Dorf Dörfer n; school schools Schule Schulen f;
-park parks Park Parks m; church churches Kirche Kirchen f; hotel hotels Hotel Hotels n"""
-ADJECTIVES = """big groß; small klein; old alt; beautiful schön; young jung; clever klug; strange seltsam; quiet still;
-famous berühmt; strong stark"""
+kitchen kitchens Küche Küchen f; house houses Haus Häuser n; village villages Dorf Dörfer n;
+school schools Schule Schulen f; park parks Park Parks m; church churches Kirche Kirchen f;
+hotel hotels Hotel Hotels n"""
+ADJECTIVES = """big groß; small klein; old alt; beautiful schön; young jung; clever klug; strange seltsam;
+quiet still; famous berühmt; strong stark"""
 THING_ADJECTIVES = """big groß; small klein; old alt; beautiful schön; new neu; red rot; green grün; black schwarz;
 white weiß; heavy schwer; strange seltsam; empty leer; cheap billig"""
-# English base, third person, participle | German infinitive stem + ending forms: prefix, 3rd singular, plural, participle,
+# English base, third person, participle | German separable prefix, third person, plural (and infinitive), participle,
 # auxiliary of the perfect, objects (a: accusative, t: accusative things only, d: dative, b: dative and accusative)
 VERBS = """see sees seen - sieht sehen gesehen haben a; find finds found - findet finden gefunden haben a;
 love loves loved - liebt lieben geliebt haben a; buy buys bought - kauft kaufen gekauft haben t;
 paint paints painted - malt malen gemalt haben a; carry carries carried - trägt tragen getragen haben t;
 need needs needed - braucht brauchen gebraucht haben t; hear hears heard - hört hören gehört haben a;
-forget forgets forgotten - vergisst vergessen vergessen haben a; 
+forget forgets forgotten - vergisst vergessen vergessen haben a;
 pick_up picks_up picked_up ab holt holen geholt haben a; watch watches watched an sieht sehen gesehen haben a;
 throw_away throws_away thrown_away weg wirft werfen geworfen haben t;
 bring_along brings_along brought_along mit bringt bringen gebracht haben a;
@@ -51,8 +54,13 @@ MODALS = "can kann können; must muss müssen; may darf dürfen; should soll sol
 # English, nominative, accusative, dative; "s" or "p" for the verb's number; first-person "ich" has its own verb form,
 # so only persons whose verb forms the lists above hold take part.
 PRONOUNS = "he him er ihn ihm s; she her sie sie ihr s; we us wir uns uns p; they them sie sie ihnen p"
-ADVERBS = "today heute; tomorrow morgen; here hier; often oft; now jetzt; sometimes manchmal; soon bald; every_day täglich"
+ADVERBS = (
+    "today heute; tomorrow morgen; here hier; often oft; now jetzt; sometimes manchmal; soon bald; every_day täglich"
+)
 FRONTED = "today heute; tomorrow morgen; here hier; often oft; now jetzt; sometimes manchmal"
+# The stem that takes the endings below; "-": no article in German, a number.
+SINGULAR_ARTICLES = "the d; the d; a ein; a ein; this dies; my mein; no kein"
+PLURAL_ARTICLES = "the d; the d; these dies; my mein; our unser; no kein; two -"
 PREPOSITIONS = "in in d; behind hinter d; near neben d; with mit d; without ohne a; for für a"
 CONJUNCTIONS = "because weil; although obwohl; if wenn; while während; before bevor"
 THAT_VERBS = "says sagt say sagen; knows weiß know wissen; believes glaubt believe glauben; hopes hofft hope hoffen"
@@ -92,8 +100,11 @@ def _table(text: str) -> list[list[str]]:
     return [entry.replace("\n", " ").split() for entry in text.split(";")]
 
 
-NOUNS = {name: [Noun(*row) for row in _table(text)] for name, text in
-         (("people", PEOPLE), ("things", THINGS), ("places", PLACES))}  # fmt: skip
+NOUNS = {
+    "people": [Noun(*row) for row in _table(PEOPLE)],
+    "things": [Noun(*row) for row in _table(THINGS)],
+    "places": [Noun(*row) for row in _table(PLACES)],
+}
 ALL_VERBS = [
     Verb(*(word.replace("_", " ") for word in row[:3]), "" if row[3] == "-" else row[3], *row[4:])
     for row in _table(VERBS)
@@ -138,11 +149,7 @@ class Grammar:
         known = ADJECTIVES if kind == "people" else THING_ADJECTIVES
         adjective = choice.choice(_table(known)) if choice.random() < adjectives else None
         plural = choice.random() < 0.3
-        english_article, article = choice.choice(
-            [("the", "d"), ("the", "d"), ("these", "dies"), ("my", "mein"), ("our", "unser"), ("no", "kein"), ("two", "")]
-            if plural
-            else [("the", "d"), ("the", "d"), ("a", "ein"), ("a", "ein"), ("this", "dies"), ("my", "mein"), ("no", "kein")]
-        )
+        english_article, article = choice.choice(_table(PLURAL_ARTICLES if plural else SINGULAR_ARTICLES))
         form = "p" if plural else noun.gender
         german = {}
         for case in "nad":
@@ -150,7 +157,7 @@ class Grammar:
                 determiner, ending = "d" + DEFINITE[case][form], WEAK[case][form]
             elif article == "dies":
                 determiner, ending = "dies" + STRONG[case][form], WEAK[case][form]
-            elif article == "":
+            elif article == "-":
                 determiner, ending = "zwei", STRONG[case][form]
             elif (case, form) in BARE_EIN:
                 determiner, ending = article, STRONG[case][form]
@@ -170,7 +177,9 @@ class Grammar:
         english, german, case = self.random.choice(_table(PREPOSITIONS))
         phrase = self.noun_phrase("people" if english in ("with", "without", "for") else "places", 0.25)
         text = f"{german} {phrase.german[case]}"
-        return f"{english} {phrase.english['o']}", "im " + text[len("in dem ") :] if text.startswith("in dem ") else text
+        return f"{english} {phrase.english['o']}", "im " + text[len("in dem ") :] if text.startswith(
+            "in dem "
+        ) else text
 
     def predicate(self, subject_plural: bool) -> tuple[str, str, list[str], list[str]]:
         """
@@ -274,7 +283,9 @@ def _join(*words: str) -> str:
     return " ".join(word for word in words if word)
 
 
-def make_corpus(train_size: int, validation_size: int, test_size: int, seed: int = 0) -> dict[str, list[dict[str, str]]]:
+def make_corpus(
+    train_size: int, validation_size: int, test_size: int, seed: int = 0
+) -> dict[str, list[dict[str, str]]]:
     """
     Draw three splits of English-German pairs that share no sentence, in either language.
 

@@ -117,8 +117,7 @@ def _with_language(prefix: Path, language: str) -> Path:
 
 def _read_lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 text file, plain or gzipped. Only a line feed ends a line."""
-    opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-    with opened as file:
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         lines = enumerate(file, start=1)
         while True:
             try:
@@ -134,7 +133,8 @@ def _read_lines(path: Path) -> Iterator[str]:
 
 
 def _read_pairs(source: str, target: str, stamps: str) -> Iterator[dict[str, str]]:
-    # `stamps` takes part in the cache's key: a file that changed is read again. (A list here would be taken for shards.)
+    # `stamps` takes part in the cache's key: a file that changed is read again. Text, since datasets takes a list for
+    # shards, and would read both files once for each of its entries.
     for source_line, target_line in zip(_read_lines(Path(source)), _read_lines(Path(target)), strict=True):
         yield {SOURCE: source_line, TARGET: target_line}
 

@@ -20,7 +20,7 @@ booktitle = "Proceedings of WMT", year = "2018", url = "https://aclanthology.org
 
 
 class TranslationScores(evaluate.Metric):
-    """Corpus-level BLEU and chrF of detokenized, cased text, with the sacreBLEU signatures that make them comparable."""
+    """Corpus BLEU and chrF of detokenized, cased text, with the sacreBLEU signatures that make them comparable."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(

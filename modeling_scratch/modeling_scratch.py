@@ -108,7 +108,9 @@ class ScratchStack(ScratchPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
-            raise ValueError(f"give exactly one of input_ids and inputs_embeds to the {type(self).__name__}: got {given}")
+            raise ValueError(
+                f"give exactly one of input_ids and inputs_embeds to the {type(self).__name__}: got {given}"
+            )
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         return inputs_embeds * self.embed_scale
@@ -121,13 +123,11 @@ class ScratchStack(ScratchPreTrainedModel):
         """
         if self.rotary_emb is not None:
             return self.dropout(hidden_states), self.rotary_emb(position_ids, hidden_states.dtype)
-        limit = self.config.max_position_embeddings
-        if self.config.position_embedding_type == "learned" and isinstance(past_length, int):
-            if past_length + hidden_states.shape[1] > limit:
-                raise ValueError(
-                    f"the sequence has {past_length + hidden_states.shape[1]} tokens, but learned positions end at "
-                    f"max_position_embeddings ({limit})"
-                )
+        limit, length = self.config.max_position_embeddings, past_length + hidden_states.shape[1]
+        if self.config.position_embedding_type == "learned" and isinstance(past_length, int) and length > limit:
+            raise ValueError(
+                f"the sequence has {length} tokens, but learned positions end at max_position_embeddings ({limit})"
+            )
         return self.dropout(hidden_states + self.embed_positions(position_ids, hidden_states.dtype)), None
 
 

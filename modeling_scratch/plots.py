@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
 
 
 def plot_curves(metrics: list[dict[str, Any]], path: Path) -> None:

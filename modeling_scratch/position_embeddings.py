@@ -63,7 +63,7 @@ class ScratchRotaryEmbedding(nn.Module):
 
     @torch.no_grad()
     def forward(self, position_ids: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """position_ids: (batch_size or 1, sequence_length). Returns cos and sin, (batch, 1, sequence_length, head_dim)."""
+        """position_ids: (batch_size or 1, sequence_length). Returns cos and sin, (batch_size, 1, length, head_dim)."""
         wide = torch.promote_types(dtype, torch.float32)
         angles = position_ids.unsqueeze(-1).to(wide) * self.inv_freq.to(wide)
         angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)

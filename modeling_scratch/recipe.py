@@ -1,4 +1,4 @@
-"""The typed recipe: everything that one run needs, from a YAML file and KEY=VALUE overrides. Unknown keys are errors."""
+"""The typed recipe: all that one run needs, from a YAML file and KEY=VALUE overrides. Unknown keys are errors."""
 
 import difflib
 import re
@@ -138,7 +138,9 @@ class Recipe(Section):
                 f"that data.max_source_tokens and data.max_target_tokens allow ({longest})"
             )
         if self.evaluation.metric != "loss" and self.evaluation.translate_every != 1 and self.evaluation.patience:
-            raise ValueError("evaluation.patience counts evaluations: with metric bleu or chrf set translate_every to 1")
+            raise ValueError(
+                "evaluation.patience counts evaluations: with metric bleu or chrf set translate_every to 1"
+            )
         return self
 
 

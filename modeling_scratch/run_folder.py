@@ -56,7 +56,7 @@ class RunFolder:
         if resume and not self.is_run():
             raise ValueError(f"{self.path} holds no run to resume")
         if self.is_run() and not resume and not overwrite:
-            raise ValueError(f"{self.path} already holds a run; continue it with --resume or replace it with --overwrite")
+            raise ValueError(f"{self.path} already holds a run: continue it with --resume, replace it with --overwrite")
         if not self.is_run() and self.path.is_dir() and any(self.path.iterdir()):
             raise ValueError(f"{self.path} holds files that are not a run's; choose another output_dir")
 

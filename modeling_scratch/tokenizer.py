@@ -26,7 +26,7 @@ def end_with_eos(tokenizer: PreTrainedTokenizerFast) -> None:
     )
 
 
-def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int, total: int | None = None) -> PreTrainedTokenizerFast:
+def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int) -> PreTrainedTokenizerFast:
     """
     Train a byte-level BPE tokenizer (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909).
 
@@ -37,7 +37,6 @@ def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int, total: int 
     Args:
         sentences: batches of training sentences, read once.
         vocab_size: the most tokens, the special ones included.
-        total: how many sentences there are, for the progress bar.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL_TOKENS["unk_token"]))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(" ")])
@@ -49,7 +48,7 @@ def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int, total: int 
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(sentences, trainer, length=total)
+    tokenizer.train_from_iterator(sentences, trainer)
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **SPECIAL_TOKENS, clean_up_tokenization_spaces=False, split_special_tokens=True
     )
@@ -110,8 +109,8 @@ def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """
-    An existing tokenizer, by folder, Hub name or tiktoken encoding, with pad, bos and eos of its own, and eos at the end
-    of every sequence.
+    An existing tokenizer, by folder, Hub name or tiktoken encoding, with pad, bos and eos of its own, and eos at the
+    end of every sequence.
 
     Raises:
         ValueError: it cannot be loaded; two of pad, bos and eos are one id; a missing one cannot be added as a new

@@ -1,10 +1,10 @@
-"""The training loop: train, evaluate, checkpoint, resume, finish. Everything that runs on several processes is here."""
+"""The training loop: train, evaluate, checkpoint, resume, finish; on one process or many."""
 
 import itertools
 import json
 import logging
+import sys
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,122 +12,23 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, set_seed
+from accelerate.utils import set_seed
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from tqdm.auto import tqdm
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 from .batching import EpochPlan, make_loader, plan_batches, plan_epoch
-from .configuration_scratch import ScratchConfig
-from .data import SOURCE, TARGET, load_pairs, pair_lengths, texts, tokenize_pairs
+from .data import load_pairs, pair_lengths, texts, tokenize_pairs
 from .evaluation import generation_settings, score, translate
-from .modeling_scratch import ScratchForConditionalGeneration
 from .optimization import learning_rate_at, make_optimizer
 from .plots import plot_curves
+from .preparation import make_model, make_tokenizers, on_main
 from .recipe import Recipe, load_recipe, model_fields, save_recipe
 from .run_folder import CURVES, RECIPE, SAMPLES, STATE, WEIGHTS, RunFolder, write_whole
-from .tokenizer import (
-    adopt_tokenizer,
-    load_tokenizers,
-    sample_sentences,
-    save_tokenizers,
-    train_tokenizer,
-    vocabulary_size,
-)
+from .tokenizer import load_tokenizers, save_tokenizers
 
 logger = logging.getLogger(__name__)
-
-Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
-
-
-def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
-    """Processes, devices and precision as `accelerate launch` or its config set them."""
-    trackers = recipe.trackers if recipe else []
-    return Accelerator(
-        cpu=not torch.accelerator.is_available(),
-        log_with=trackers or None,
-        project_dir=recipe.output_dir if trackers else None,
-    )
-
-
-def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
-    """Run on the main process and give every process the result, or the exception: none waits for one that failed."""
-    outcome: list[Any] = [None, None]
-    if accelerator.is_main_process:
-        try:
-            outcome[0] = function()
-        except Exception as error:
-            if accelerator.num_processes == 1:
-                raise
-            outcome[1] = error
-    broadcast_object_list(outcome)
-    if outcome[1] is not None:
-        raise outcome[1]
-    return outcome[0]
-
-
-def make_tokenizers(recipe: Recipe, train: Dataset) -> Tokenizers:
-    """Adopt or train the source's and the target's tokenizer: one object if they share a vocabulary."""
-    if recipe.model.start_from:
-        return load_tokenizers(recipe.model.start_from)
-    section = recipe.tokenizer
-    if section.existing:
-        tokenizer = adopt_tokenizer(section.existing)
-        return tokenizer, tokenizer
-    made = []
-    for columns in [[SOURCE, TARGET]] if section.shared else [[SOURCE], [TARGET]]:
-        sentences, total = sample_sentences(train, columns, section.max_sentences, recipe.seed)
-        tokenizer = train_tokenizer(sentences, section.vocab_size, total)
-        logger.info(f"tokenizer: {len(tokenizer):,} tokens from {total:,} sentences ({', '.join(columns)})")
-        made.append(tokenizer)
-    return made[0], made[-1]
-
-
-def make_model(recipe: Recipe, tokenizers: Tokenizers) -> PreTrainedModel:
-    """
-    A new model by the recipe's file, or the one to start from. ValueError if the tokenizers have more tokens than its
-    embeddings have rows.
-    """
-    source, target = tokenizers
-    sizes = {"vocab_size": vocabulary_size(source), "decoder_vocab_size": vocabulary_size(target)}
-    if recipe.model.start_from:
-        config = AutoConfig.from_pretrained(recipe.model.start_from)
-        for name, value in recipe.model.overrides.items():
-            if name not in config:
-                raise ValueError(f"model.overrides: {recipe.model.start_from} has no field {name!r}")
-            setattr(config, name, value)
-        model = AutoModelForSeq2SeqLM.from_pretrained(recipe.model.start_from, config=config, dtype=torch.float32)
-        config = model.config
-    else:
-        fields = model_fields(recipe.model)
-        fields.setdefault("vocab_size", sizes["vocab_size"])
-        if source is not target:
-            fields.setdefault("decoder_vocab_size", sizes["decoder_vocab_size"])
-            if "share_encoder_decoder_embeddings" not in fields:
-                fields["share_encoder_decoder_embeddings"] = False
-        _check_vocabulary(fields["vocab_size"], fields.get("decoder_vocab_size"), sizes)
-        config = ScratchConfig(
-            **fields,
-            pad_token_id=source.pad_token_id,
-            bos_token_id=target.bos_token_id,
-            eos_token_id=target.eos_token_id,
-            unk_token_id=source.unk_token_id,
-            decoder_start_token_id=target.bos_token_id,
-        )
-        model = ScratchForConditionalGeneration(config)
-    _check_vocabulary(config.vocab_size, getattr(config, "decoder_vocab_size", None), sizes)
-    return model
-
-
-def _check_vocabulary(vocab_size: int, decoder_vocab_size: int | None, needed: dict[str, int]) -> None:
-    given = {"vocab_size": vocab_size, "decoder_vocab_size": decoder_vocab_size or vocab_size}
-    for name, size in given.items():
-        if needed[name] > size:
-            raise ValueError(
-                f"the tokenizer has {needed[name]:,} tokens, but the model's {name} is {size:,}: leave {name} out, or "
-                "make the tokenizer smaller"
-            )
 
 
 @dataclass
@@ -167,11 +68,11 @@ class TrainingRun:
         model = make_model(recipe, self.tokenizers)
         with accelerator.main_process_first():
             self.train_data = tokenize_pairs(self.pairs["train"], *self.tokenizers, recipe.data, "train")
-            self.validation_data = tokenize_pairs(
-                self.pairs["validation"], *self.tokenizers, recipe.data, "validation"
-            )
+            self.validation_data = tokenize_pairs(self.pairs["validation"], *self.tokenizers, recipe.data, "validation")
         self.lengths = pair_lengths(self.train_data)
         self.progress = Progress()
+        # The same in every epoch: where batches are cut depends on the sorted lengths alone.
+        self.updates_an_epoch = len(self._plan(0))
         self.total_steps = self._count_steps()
         self._set_generation(model)
         if not resume:
@@ -232,9 +133,8 @@ class TrainingRun:
         return plan_epoch(*self.lengths, self.recipe.optimization.tokens_per_batch, self.recipe.seed, epoch)
 
     def _count_steps(self) -> int:
-        # Every epoch has as many batches: where they are cut depends on the sorted lengths alone.
         optimization = self.recipe.optimization
-        by_epochs = optimization.max_epochs * len(self._plan(0)) if optimization.max_epochs else None
+        by_epochs = optimization.max_epochs * self.updates_an_epoch if optimization.max_epochs else None
         return min(steps for steps in (by_epochs, optimization.max_steps) if steps is not None)
 
     # -- training ------------------------------------------------------------------------------------------------
@@ -258,9 +158,7 @@ class TrainingRun:
         progress, accelerator, optimization = self.progress, self.accelerator, self.recipe.optimization
         plan = self._plan(progress.epoch)
         accumulation = optimization.gradient_accumulation_steps
-        shares = plan.micro_batches(
-            progress.update, accelerator.process_index, accelerator.num_processes, accumulation
-        )
+        shares = plan.micro_batches(progress.update, accelerator.process_index, accelerator.num_processes, accumulation)
         loader = make_loader(
             self.train_data,
             list(shares),
@@ -340,26 +238,23 @@ class TrainingRun:
             self.accelerator.log(values, step=self.progress.step)
 
     def _epochs(self) -> float:
-        return round(self.progress.epoch + self.progress.update / len(self._plan_length), 4)
-
-    @property
-    def _plan_length(self) -> range:
-        if not hasattr(self, "_updates_an_epoch"):
-            self._updates_an_epoch = range(len(self._plan(0)))
-        return self._updates_an_epoch
+        return round(self.progress.epoch + self.progress.update / self.updates_an_epoch, 4)
 
     def _log_training(self) -> None:
         progress = self.progress
+        loss, rate = progress.loss_sum / progress.loss_tokens, progress.target_tokens / progress.seconds
         self._log(
             {
                 "split": "train",
-                "loss": progress.loss_sum / progress.loss_tokens,
+                "loss": loss,
                 "learning_rate": learning_rate_at(progress.step, self.recipe.optimization, self.total_steps),
                 "target_tokens": progress.target_tokens,
-                "target_tokens_per_second": progress.target_tokens / progress.seconds,
+                "target_tokens_per_second": rate,
                 "seconds": progress.seconds,
             }
         )
+        if not sys.stderr.isatty():  # where there is no progress bar
+            logger.info(f"step {progress.step} of {self.total_steps}: loss {loss:.3f}, {rate:,.0f} target tokens/s")
         progress.loss_sum, progress.loss_tokens = 0.0, 0
 
     # -- evaluation ----------------------------------------------------------------------------------------------

@@ -1,0 +1,33 @@
+# `make train` and `make test` set up a virtual environment in $(VENV) by themselves.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+INSTALLED = $(VENV)/.installed
+
+.PHONY: train test test-all lint format clean
+
+train: $(INSTALLED)
+	$(BIN)/python train.py
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -n auto
+
+test-all: $(INSTALLED)
+	$(BIN)/python -m pytest -n auto -m "slow or not slow"
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=") if sys.version_info < (3, 11) else 0'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache
