@@ -175,9 +175,11 @@ def _from_tables(paths: list[Path], data: DataSection) -> Dataset:
     suffix = suffixes.pop()
     options = {}
     if suffix in (".csv", ".tsv"):
-        options = {"keep_default_na": False, "dtype": str}  # "NA" and "null" are words
-    if suffix == ".tsv":
-        options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}  # as corpora are: a quotation mark is text
+        # As corpora are, a quotation mark in a TSV file is text.
+        dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix == ".tsv" else {"delimiter": ","}
+        header = next(csv.reader(itertools.islice(_read_lines(paths[0]), 1), **dialect))
+        text = Features(dict.fromkeys(header, Value("string")))  # "1" is a sentence, and so are "NA" and "null"
+        options = {**dialect, "features": text, "keep_default_na": False}
     names = [str(path.resolve()) for path in paths]
     try:
         dataset = load_dataset(TABLE_SUFFIXES[suffix], data_files=names, split="train", **options)

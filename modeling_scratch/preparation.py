@@ -47,6 +47,13 @@ def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
     return outcome[0]
 
 
+def main_first(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
+    """Run on the main process, then on the others, which find what it cached. If it fails there, it fails on all."""
+    results: list[Any] = []
+    on_main(accelerator, lambda: results.append(function()))
+    return results[0] if results else function()
+
+
 def make_tokenizers(recipe: Recipe, train: Dataset) -> Tokenizers:
     """Adopt or train the source's and the target's tokenizer: one object if they share a vocabulary."""
     if recipe.model.start_from:

@@ -206,7 +206,7 @@ def _describe(error: ValidationError) -> str:
         names = [str(part) for part in item["loc"] if isinstance(part, str) and re.fullmatch(r"[a-z_]+", part)]
         key = ".".join(names)
         if item["type"] == "extra_forbidden":
-            valid = _valid_keys(Recipe)
+            valid = [*Recipe.model_fields, *_valid_keys(Recipe)]
             close = difflib.get_close_matches(key, valid, n=1, cutoff=0.5)
             # A right name in the wrong section is closer than any spelling.
             close = [name for name in valid if name.split(".")[-1] == names[-1]][:1] or close

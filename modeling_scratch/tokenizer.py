@@ -91,7 +91,11 @@ class _RanksConverter(TikTokenConverter):
 
     def extract_vocab_merges_from_model(self, encoding: tiktoken.Encoding):
         vocabulary, merges = super().extract_vocab_merges_from_model(encoding)
-        return vocabulary | encoding._special_tokens, merges
+        vocabulary |= encoding._special_tokens
+        # cl100k_base leaves gaps between its ids, and tokenizers numbers what is added by counting: fill them with
+        # names that no text has, since bytes are written without spaces.
+        gaps = set(range(max(vocabulary.values()))) - set(vocabulary.values())
+        return vocabulary | {f"unused {token_id}": token_id for token_id in gaps}, merges
 
 
 def from_tiktoken(encoding: tiktoken.Encoding) -> PreTrainedTokenizerFast:
@@ -103,7 +107,7 @@ def from_tiktoken(encoding: tiktoken.Encoding) -> PreTrainedTokenizerFast:
 
 
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The rows that an embedding needs: one above the largest id (ids may have gaps, as cl100k_base's have)."""
+    """The rows that an embedding needs: one above the largest id (ids may have gaps)."""
     return max(tokenizer.get_vocab().values()) + 1
 
 

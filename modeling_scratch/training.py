@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers.dynamic_module_utils import custom_object_save
 
 from .batching import EpochPlan, make_loader, plan_batches, plan_epoch
 from .data import load_pairs, pair_lengths, texts, tokenize_pairs
 from .evaluation import generation_settings, score, translate
 from .optimization import learning_rate_at, make_optimizer
 from .plots import plot_curves
-from .preparation import make_model, make_tokenizers, on_main
+from .preparation import main_first, make_model, make_tokenizers, on_main
 from .recipe import Recipe, load_recipe, model_fields, save_recipe
 from .run_folder import CURVES, RECIPE, SAMPLES, STATE, WEIGHTS, RunFolder, write_whole
 from .tokenizer import load_tokenizers, save_tokenizers
@@ -59,16 +61,16 @@ class TrainingRun:
         if recipe.model.start_from is None:
             model_fields(recipe.model)  # a wrong field is found before minutes of tokenizing
         set_seed(recipe.seed)
-        with accelerator.main_process_first():
-            self.pairs: DatasetDict = load_pairs(recipe.data, recipe.seed)
+        self.pairs: DatasetDict = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed))
         if resume:
             self.tokenizers = load_tokenizers(str(self.folder.path))
         else:
             self.tokenizers = on_main(accelerator, lambda: make_tokenizers(recipe, self.pairs["train"]))
         model = make_model(recipe, self.tokenizers)
-        with accelerator.main_process_first():
-            self.train_data = tokenize_pairs(self.pairs["train"], *self.tokenizers, recipe.data, "train")
-            self.validation_data = tokenize_pairs(self.pairs["validation"], *self.tokenizers, recipe.data, "validation")
+        self.train_data, self.validation_data = (
+            main_first(accelerator, partial(tokenize_pairs, self.pairs[split], *self.tokenizers, recipe.data, split))
+            for split in ("train", "validation")
+        )
         self.lengths = pair_lengths(self.train_data)
         self.progress = Progress()
         # The same in every epoch: where batches are cut depends on the sorted lengths alone.
@@ -116,10 +118,12 @@ class TrainingRun:
         self._save_model_files(model, self.folder.path)
 
     def _save_model_files(self, model: PreTrainedModel, path: Path) -> None:
-        """Config, generation config and code; the weights are written apart from these."""
+        """Config, generation config and the code that travels; the weights are written apart from these."""
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(path)
         model.generation_config.save_pretrained(path)
+        if model._auto_class is not None:  # a model of Transformers itself, fine-tuned, needs no code
+            custom_object_save(model, path)
 
     def _set_generation(self, model: PreTrainedModel) -> None:
         section = self.recipe.evaluation
@@ -397,7 +401,8 @@ def score_model(recipe: Recipe, name: str, split: str, accelerator: Accelerator)
     Returns:
         bleu, chrf, their signatures, the number of sentences, and the translations.
     """
-    pairs = load_pairs(recipe.data, recipe.seed, only=None if split == "validation" else split)[split]
+    only = None if split == "validation" else split  # a validation split may have to be held out of training
+    pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed, only))[split]
     tokenizers = load_tokenizers(name)
     model = AutoModelForSeq2SeqLM.from_pretrained(name).to(accelerator.device)
     sources, references = texts(pairs)

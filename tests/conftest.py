@@ -1,0 +1,100 @@
+"""Fixtures that several tests share: isolation from the user's caches, small models, small runs."""
+
+import os
+import tempfile
+
+# Before any import of the libraries: they read these once.
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="hf-home-")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
+
+import train
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+
+ROOT = Path(__file__).resolve().parent.parent
+torch.set_num_threads(1)
+
+SMALL_MODEL = {
+    "vocab_size": 61,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 48,
+}
+
+# The embedded recipe, small enough for a test: 20 updates of a model of 30,000 parameters.
+SMALL_RUN = [
+    "data.embedded_size=600",
+    "data.max_source_tokens=64",
+    "data.max_target_tokens=64",
+    "tokenizer.vocab_size=400",
+    "model.overrides={d_model: 32, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 64, dropout: 0.1}",
+    "optimization.max_epochs=null",
+    "optimization.max_steps=20",
+    "optimization.tokens_per_batch=512",
+    "optimization.warmup_steps=10",
+    "evaluation.every=10",
+    "evaluation.num_beams=2",
+    "evaluation.max_new_tokens=8",
+    "checkpoints.every=10",
+    "logging_steps=1",
+]
+
+
+@pytest.fixture
+def make_model():
+    """A small model in evaluation mode with weights of a fixed seed; keyword arguments change its config."""
+
+    def make(**fields) -> ScratchForConditionalGeneration:
+        torch.manual_seed(0)
+        return ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | fields))).eval()
+
+    return make
+
+
+def run_training(*overrides: str, **options) -> None:
+    """train.py's command in this process."""
+    for state in (AcceleratorState, PartialState, GradientState):
+        state._shared_state.clear()
+    train.main(list(overrides), **options)
+
+
+def small_run(output_dir: Path, *overrides: str, **options) -> Path:
+    run_training(*SMALL_RUN, f"output_dir={output_dir}", *overrides, **options)
+    return output_dir
+
+
+def read_metrics(run: Path, split: str | None = None) -> list[dict]:
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if split in (None, record["split"])]
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> Path:
+    """The folder of a small finished run."""
+    return small_run(tmp_path_factory.mktemp("runs") / "trained")
+
+
+def run_command(*command: str, timeout: int = 300, **environment: str) -> subprocess.CompletedProcess:
+    """A command in a process of its own, from the project's root."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )

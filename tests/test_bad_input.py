@@ -1,0 +1,96 @@
+"""Bad input ends in one clear line and exit code 2, and nothing is written or half-written."""
+
+import shutil
+
+import pytest
+from conftest import SMALL_RUN, run_command, run_training, small_run
+
+
+def fails(capsys, *overrides, **options):
+    """The one line that train.py says."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        run_training(*overrides, **options)
+    assert stop.value.code == 2
+    output = capsys.readouterr()
+    lines = [line for line in output.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, output.err
+    assert "Traceback" not in output.err
+    assert output.out == ""
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["optimization.learning_rat=1"], "did you mean 'optimization.learning_rate'?"),
+        (["model.overrides.d_model=33"], "d_model (33) must be divisible by encoder_attention_heads"),
+        (["model.overrides.dropout=1.5"], "dropout is 1.5"),
+        (["model.overrides.encoder_layers=-1"], "encoder_layers is -1"),
+        (["model.overrides.d_modell=32"], "no field 'd_modell'; did you mean d_model"),
+        (["model.overrides.vocab_size=100"], "the tokenizer has 400 tokens, but the model's vocab_size is 100"),
+        (["data.train_files=/none/train"], "/none/train.en: no such file"),
+        (["data.target_language=fr"], "the embedded corpus has the languages en and de, not en and fr"),
+        (["data.max_source_tokens=2"], "all 600 train pairs were dropped"),
+        (["tokenizer.existing=/none"], "tokenizer.existing: cannot load '/none'"),
+        (["model.start_from=/none"], "/none"),
+        (["data.name=nobody/nothing"], "data.name: "),
+    ],
+)
+def test_before_anything_is_written(overrides, message, capsys, tmp_path):
+    assert message in fails(capsys, *SMALL_RUN, f"output_dir={tmp_path / 'run'}", *overrides)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_a_run(trained, capsys):
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    assert "already holds a run" in fails(capsys, *SMALL_RUN, f"output_dir={trained}")
+    line = fails(capsys, *SMALL_RUN, f"output_dir={trained}", "seed=3", resume=True)
+    assert "the recipe differs from that of the run" in line
+    assert "seed" in line
+    line = fails(capsys, *SMALL_RUN, f"output_dir={trained}", "data.train_files=/none/train", overwrite=True)
+    assert "/none/train.en: no such file" in line
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+
+
+def test_overwrite(tmp_path):
+    small_run(tmp_path / "run", "optimization.max_steps=2")
+    (tmp_path / "run" / "stale").write_text("of the old run")
+    small_run(tmp_path / "run", "optimization.max_steps=3", overwrite=True)
+    assert not (tmp_path / "run" / "stale").exists()
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-0000003"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.bin", "random_states_0.pkl", "training_state.json"])
+@pytest.mark.parametrize("harm", ["missing", "truncated"])
+def test_a_damaged_checkpoint(name, harm, trained, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    path = run / "checkpoints" / "step-0000020" / name
+    content = path.read_bytes()
+    path.unlink()
+    if harm == "truncated":
+        path.write_bytes(content[:-5])
+    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", resume=True)
+    assert "step-0000020" in line
+    assert name in line
+
+
+@pytest.mark.parametrize("harm", ["missing", "truncated"])
+def test_a_damaged_model_to_score(harm, trained, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("checkpoints"))
+    content = (run / "model.safetensors").read_bytes()
+    (run / "model.safetensors").unlink()
+    if harm == "truncated":
+        (run / "model.safetensors").write_bytes(content[:-50])
+    fails(capsys, evaluate=str(run))
+
+
+def test_the_command_line_itself(tmp_path):
+    for arguments in (["--no-such-flag"], ["--split", "dev"], ["--config", str(tmp_path / "none.yaml")]):
+        result = run_command("train.py", *arguments)
+        assert result.returncode == 2, result.stderr
+        assert "Traceback" not in result.stderr
+    result = run_command("train.py", "--config", str(tmp_path / "none.yaml"), "--debug")
+    assert "Traceback" in result.stderr

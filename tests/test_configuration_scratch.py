@@ -1,0 +1,83 @@
+"""ScratchConfig: types, ranges, contradictions, unknown names, round trips."""
+
+import json
+
+import pytest
+from conftest import SMALL_MODEL
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig
+
+from modeling_scratch import ScratchConfig, configuration_scratch
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"d_model": 30, "encoder_attention_heads": 4},
+            "d_model (30) must be divisible by encoder_attention_heads (4)",
+        ),
+        ({"decoder_attention_heads": 7}, "decoder_attention_heads (7)"),
+        ({"dropout": 1.5}, "dropout is 1.5"),
+        ({"activation_dropout": -0.1}, "activation_dropout is -0.1"),
+        ({"encoder_layers": -1}, "encoder_layers is -1"),
+        ({"decoder_layers": 0}, "decoder_layers is 0"),
+        ({"vocab_size": 0}, "vocab_size is 0"),
+        ({"norm_eps": 0.0}, "norm_eps is 0.0"),
+        ({"activation_function": "rellu"}, "did you mean relu"),
+        ({"decoder_vocab_size": 70}, "share_encoder_decoder_embeddings needs one vocabulary"),
+        ({"pad_token_id": 61}, "pad_token_id is 61"),
+        ({"eos_token_id": [2, 99]}, "eos_token_id is 99"),
+        ({"position_embedding_type": "rotary", "d_model": 36, "encoder_attention_heads": 4}, "must be even"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_type 'linear'"),
+    ],
+)
+def test_out_of_range(fields, message):
+    with pytest.raises(StrictDataclassError) as error:
+        ScratchConfig(**(SMALL_MODEL | fields))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"d_model": "512"}, {"norm_position": "before"}, {"dropout": "0.1"}, {"gated_ffn": 1}]
+)
+def test_wrong_type(fields):
+    with pytest.raises(StrictDataclassError):
+        ScratchConfig(**fields)
+
+
+def test_unknown_field_names_the_closest():
+    with pytest.raises(ValueError, match="no field 'droput'; did you mean dropout"):
+        ScratchConfig(droput=0.1)
+
+
+def test_integer_where_a_float_is_meant():
+    assert ScratchConfig(dropout=0).dropout == 0
+
+
+def test_loaded_config_keeps_unknown_keys(tmp_path, monkeypatch):
+    ScratchConfig(**SMALL_MODEL).save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(content | {"written_by_another_tool": 7}))
+    messages = []
+    monkeypatch.setattr(configuration_scratch.logger, "warning", messages.append)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.written_by_another_tool == 7
+    assert len(messages) == 1
+    assert "written_by_another_tool" in messages[0]
+
+
+def test_round_trip(tmp_path):
+    fields = {"decoder_vocab_size": 70, "share_encoder_decoder_embeddings": False, "init_std": 0.02, "gated_ffn": True}
+    config = ScratchConfig(**(SMALL_MODEL | fields))
+    config.save_pretrained(tmp_path)
+    loaded = ScratchConfig.from_pretrained(tmp_path)
+    for name in ScratchConfig.field_names():
+        assert getattr(loaded, name) == getattr(config, name), name
+
+
+def test_generic_names_and_the_decoder_s_view():
+    config = ScratchConfig(**SMALL_MODEL)
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (32, 2, 4)
+    decoder = config.get_text_config(decoder=True)
+    assert (decoder.num_hidden_layers, decoder.num_attention_heads) == (3, 2)

@@ -1,0 +1,289 @@
+"""The model: against torch.nn.Transformer, cached against uncached, alone against batched, saved against loaded."""
+
+import math
+
+import pytest
+import torch
+from conftest import SMALL_MODEL
+from torch import nn
+from transformers import AutoModel, AutoModelForSeq2SeqLM
+
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
+
+CHOICES = {
+    "default": {},
+    "post-norm": {"norm_position": "post", "final_norm": False},
+    "rotary, rms, gated": {
+        "position_embedding_type": "rotary",
+        "norm_type": "rms_norm",
+        "gated_ffn": True,
+        "activation_function": "silu",
+        "attention_bias": False,
+        "ffn_bias": False,
+    },
+    "learned": {"position_embedding_type": "learned", "scale_embedding": False, "activation_function": "gelu"},
+    "two vocabularies": {"decoder_vocab_size": 70, "share_encoder_decoder_embeddings": False},
+    "shared, untied, bias": {"tie_word_embeddings": False, "lm_head_bias": True},
+    "nothing shared": {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False, "init_std": 0.05},
+}
+every_choice = pytest.mark.parametrize("fields", CHOICES.values(), ids=CHOICES)
+
+
+@pytest.fixture
+def sentences():
+    """Ids of three sentences of different lengths, without padding."""
+    torch.manual_seed(1)
+    return [torch.randint(4, 61, (length,)) for length in (7, 4, 5)]
+
+
+def padded(sentences, length, side="right", pad=0):
+    ids, mask = torch.full((len(sentences), length), pad), torch.zeros(len(sentences), length, dtype=torch.long)
+    for row, sentence in enumerate(sentences):
+        place = slice(0, len(sentence)) if side == "right" else slice(length - len(sentence), length)
+        ids[row, place], mask[row, place] = sentence, 1
+    return ids, mask
+
+
+def copy_layer(theirs, ours, decoder: bool):
+    """Weights of one of our layers into torch.nn.TransformerEncoderLayer or DecoderLayer."""
+    pairs = [(theirs.self_attn, ours.self_attn)]
+    if decoder:
+        pairs.append((theirs.multihead_attn, ours.cross_attn))
+    norms = [
+        ours.self_attn_layer_norm,
+        *([ours.cross_attn_layer_norm] if decoder else []),
+        ours.feed_forward_layer_norm,
+    ]
+    with torch.no_grad():
+        for attention, own in pairs:
+            projections = [own.q_proj, own.k_proj, own.v_proj]
+            attention.in_proj_weight.copy_(torch.cat([projection.weight for projection in projections]))
+            attention.in_proj_bias.copy_(torch.cat([projection.bias for projection in projections]))
+            attention.out_proj.load_state_dict(own.o_proj.state_dict())
+        theirs.linear1.load_state_dict(ours.feed_forward.up_proj.state_dict())
+        theirs.linear2.load_state_dict(ours.feed_forward.down_proj.state_dict())
+        for index, norm in enumerate(norms, start=1):
+            getattr(theirs, f"norm{index}").load_state_dict(norm.state_dict())
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_equals_torch_nn_transformer(norm_position, sentences):
+    config = ScratchConfig(**(SMALL_MODEL | {"norm_position": norm_position, "decoder_attention_heads": 4}
+                              | {"decoder_layers": 2, "decoder_ffn_dim": 64, "attention_bias": True}))  # fmt: skip
+    torch.manual_seed(0)
+    ours = ScratchModel(config).double().eval()
+    for parameter in ours.parameters():
+        nn.init.normal_(parameter, std=0.3)  # biases and norms too, or a misplaced one would not show
+    theirs = nn.Transformer(32, 4, 2, 2, 64, dropout=0.0, norm_first=norm_position == "pre", batch_first=True)
+    theirs = theirs.double().eval()
+    for name, decoder in (("encoder", False), ("decoder", True)):
+        stack, own = getattr(theirs, name), getattr(ours, name)
+        for layer, own_layer in zip(stack.layers, own.layers, strict=True):
+            copy_layer(layer, own_layer, decoder)
+        stack.norm.load_state_dict(own.layer_norm.state_dict())
+
+    source, source_mask = padded(sentences, 8)
+    target, target_mask = padded([sentence[:4] for sentence in sentences], 5)
+
+    def embed(ids):
+        length = ids.shape[1]
+        positions = torch.tensor(
+            [
+                [(math.cos if i % 2 else math.sin)(p / 10000 ** (2 * (i // 2) / 32)) for i in range(32)]
+                for p in range(length)
+            ],
+            dtype=torch.float64,
+        )
+        return ours.encoder.embed_tokens.weight[ids] * math.sqrt(32) + positions
+
+    def grads(hidden, mask, weights):
+        ours.zero_grad()
+        hidden[mask.bool()].sin().sum().backward()
+        return [weight.grad.clone() for weight in weights]
+
+    output = ours(source, source_mask, target, target_mask)
+    expected = theirs(
+        embed(source),
+        embed(target),
+        tgt_mask=nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64),
+        src_key_padding_mask=source_mask == 0,
+        tgt_key_padding_mask=target_mask == 0,
+        memory_key_padding_mask=source_mask == 0,
+    )
+    kept = target_mask.bool()
+    torch.testing.assert_close(output.last_hidden_state[kept], expected[kept], rtol=0, atol=1e-9)
+    embedding = [ours.encoder.embed_tokens.weight]
+    mine = grads(output.last_hidden_state, target_mask, embedding)
+    reference = grads(expected, target_mask, embedding)
+    # Padding ids are looked up by both but contribute to neither.
+    torch.testing.assert_close(mine[0], reference[0], rtol=0, atol=1e-9)
+
+
+@every_choice
+def test_cached_decoding_equals_uncached(fields, make_model, sentences):
+    model = make_model(**fields)
+    source, mask = padded(sentences, 7)
+    options = {"max_new_tokens": 12, "return_dict_in_generate": True, "output_logits": True}
+    for beams in (1, 3):
+        cached = model.generate(source, attention_mask=mask, num_beams=beams, **options)
+        uncached = model.generate(source, attention_mask=mask, num_beams=beams, use_cache=False, **options)
+        assert torch.equal(cached.sequences, uncached.sequences)
+        for first, second in zip(cached.logits, uncached.logits, strict=True):
+            torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
+
+
+def test_sampling_follows_the_seed(make_model, sentences):
+    model = make_model()
+    source, mask = padded(sentences, 7)
+    outputs = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        outputs.append(model.generate(source, attention_mask=mask, do_sample=True, max_new_tokens=10))
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+
+
+@every_choice
+def test_a_sentence_does_not_notice_its_batch(fields, make_model, sentences):
+    """Alone, in a batch of 64, and with padding on either side: the same logits and the same translation."""
+    model = make_model(**fields)
+    target = torch.randint(4, 61, (1, 6))
+    alone = model(input_ids=sentences[1][None], decoder_input_ids=target).logits
+    greedy = model.generate(sentences[1][None], max_new_tokens=10)
+    for side in ("left", "right"):
+        for length in (7, 30):
+            ids, mask = padded([sentences[1], *[sentences[0], sentences[2]] * 32][:64], length, side)
+            logits = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target.expand(64, -1)).logits
+            torch.testing.assert_close(logits[:1], alone, rtol=0, atol=2e-5)
+            together = model.generate(ids, attention_mask=mask, max_new_tokens=10)[:1, : greedy.shape[1]]
+            assert torch.equal(together, greedy)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_padding_of_the_target_changes_nothing(implementation, make_model, sentences):
+    model = make_model()
+    model.set_attn_implementation(implementation)
+    source = sentences[0][None]
+    alone = model(input_ids=source, decoder_input_ids=sentences[1][None]).logits
+    for side, place in (("right", slice(0, 4)), ("left", slice(2, 6))):
+        ids, mask = padded([sentences[1]], 6, side)
+        logits = model(input_ids=source, decoder_input_ids=ids, decoder_attention_mask=mask).logits
+        torch.testing.assert_close(logits[:, place], alone, rtol=0, atol=1e-5)
+
+
+def test_masked_positions_receive_no_gradient(make_model, sentences):
+    model = make_model()
+    ids, mask = padded(sentences, 9, "left")
+    embeds = model.model.encoder.embed_tokens(ids).detach().requires_grad_()
+    labels = torch.randint(4, 61, (3, 5))
+    model(inputs_embeds=embeds, attention_mask=mask, labels=labels).loss.backward()
+    assert torch.equal(embeds.grad[mask == 0], torch.zeros_like(embeds.grad[mask == 0]))
+    assert embeds.grad[mask == 1].abs().min() > 0
+
+
+@every_choice
+def test_save_and_load(fields, make_model, sentences, tmp_path):
+    model = make_model(**fields)
+    source, mask = padded(sentences, 7)
+    inputs = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": source[:, :3]}
+    model.save_pretrained(tmp_path)
+    loaded, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+    assert type(loaded) is ScratchForConditionalGeneration
+    assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+    shared, tied = loaded.config.share_encoder_decoder_embeddings, loaded.config.tie_word_embeddings
+    encoder, decoder = loaded.model.encoder.embed_tokens.weight, loaded.model.decoder.embed_tokens.weight
+    assert (encoder is decoder) == shared
+    assert (loaded.lm_head.weight is decoder) == tied
+    base = AutoModel.from_pretrained(tmp_path)
+    assert type(base) is ScratchModel
+    assert torch.equal(base(**inputs).last_hidden_state, model.model(**inputs).last_hidden_state)
+
+
+@every_choice
+def test_positions_survive_a_reload_bit_for_bit(fields, make_model, tmp_path):
+    model = make_model(**fields)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    positions = torch.arange(20)[None]
+    for stack in ("encoder", "decoder"):
+        own, reloaded = getattr(model.model, stack), getattr(loaded.model, stack)
+        module = "rotary_emb" if own.rotary_emb is not None else "embed_positions"
+        before, after = (getattr(each, module)(positions, torch.float32) for each in (own, reloaded))
+        for first, second in zip(*((x if isinstance(x, tuple) else (x,)) for x in (before, after)), strict=True):
+            assert torch.equal(first, second)
+
+
+def test_initialisation_follows_the_config():
+    torch.manual_seed(0)
+    model = ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | {"vocab_size": 5000, "d_model": 64})))
+    embedding, matrix = model.model.encoder.embed_tokens.weight, model.model.encoder.layers[0].self_attn.q_proj.weight
+    assert embedding.std().item() == pytest.approx(64**-0.5, rel=0.02)
+    assert matrix.abs().max().item() == pytest.approx(math.sqrt(6 / 128), rel=0.02)  # Xavier's bound
+
+
+def test_gradient_checkpointing_changes_no_gradient(make_model, sentences):
+    model = make_model(dropout=0.0).train()
+    source, mask = padded(sentences, 7)
+    labels = torch.randint(4, 61, (3, 5))
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model.zero_grad()
+        model(input_ids=source, attention_mask=mask, labels=labels).loss.backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    for plain, checkpointed in zip(*gradients, strict=True):
+        torch.testing.assert_close(checkpointed, plain, rtol=0, atol=1e-7)
+
+
+def test_captured_outputs(make_model, sentences):
+    model = make_model()
+    model.set_attn_implementation("eager")
+    source, mask = padded(sentences, 7)
+    output = model(
+        input_ids=source,
+        attention_mask=mask,
+        decoder_input_ids=source[:, :3],
+        output_attentions=True,
+        output_hidden_states=True,
+    )
+    assert [tuple(x.shape) for x in output.encoder_attentions] == [(3, 4, 7, 7)] * 2
+    assert [tuple(x.shape) for x in output.decoder_attentions] == [(3, 2, 3, 3)] * 3
+    assert [tuple(x.shape) for x in output.cross_attentions] == [(3, 2, 3, 7)] * 3
+    assert (len(output.encoder_hidden_states), len(output.decoder_hidden_states)) == (3, 4)
+    for weights in (*output.encoder_attentions, *output.cross_attentions):
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
+        assert weights[1, :, :, 4:].abs().max() == 0  # padding
+
+
+def test_labels_make_the_decoder_s_input(make_model, sentences):
+    model = make_model()
+    labels = torch.tensor([[9, 8, 2], [7, 2, -100]])
+    shifted = torch.tensor([[1, 9, 8], [1, 7, 2]])
+    source = torch.stack([sentences[1], sentences[1]])
+    from_labels = model(input_ids=source, labels=labels)
+    given = model(input_ids=source, decoder_input_ids=shifted)
+    assert torch.equal(from_labels.logits, given.logits)
+    expected = nn.functional.cross_entropy(given.logits.flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(from_labels.loss, expected)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"decoder_input_ids": [[1]]}, "exactly one of input_ids and inputs_embeds"),
+        ({"input_ids": [[5, 2]]}, "exactly one of input_ids and inputs_embeds to the ScratchDecoder"),
+        ({"input_ids": [[5, 2]], "decoder_input_ids": [[1]], "attention_mask": [[1]]}, r"\(1, 1\).*need \(1, 2\)"),
+        (
+            {"input_ids": [[5, 2]], "decoder_input_ids": [[1]], "attention_mask": [1]},
+            r"attention_mask has shape \(1,\)",
+        ),
+        ({"input_ids": [[5, 2]], "decoder_input_ids": [[1]], "attention_mask": [[1.0, 0.0]]}, "values above 0"),
+        ({"input_ids": [[5] * 9], "decoder_input_ids": [[1]]}, "9 tokens.*max_position_embeddings .8"),
+    ],
+)
+def test_wrong_inputs(inputs, message, make_model):
+    model = make_model(position_embedding_type="learned", max_position_embeddings=8)
+    with pytest.raises(ValueError, match=message):
+        model(**{name: torch.tensor(value) for name, value in inputs.items()})

@@ -1,0 +1,114 @@
+"""Recipes: every shipped file, overrides, and one clear line for every mistake."""
+
+import pytest
+import torch
+from accelerate.commands.config.config_args import load_config_from_file
+from pydantic import ValidationError
+
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+from modeling_scratch.recipe import (
+    CONFIGURATION_FOLDER,
+    ModelSection,
+    Recipe,
+    load_recipe,
+    model_fields,
+    parse_overrides,
+    save_recipe,
+)
+
+EMBEDDED = CONFIGURATION_FOLDER / "recipes" / "embedded.yaml"
+
+
+def files(kind):
+    found = sorted((CONFIGURATION_FOLDER / kind).glob("*.yaml"))
+    assert found
+    return pytest.mark.parametrize("path", found, ids=[path.stem for path in found])
+
+
+@files("models")
+def test_model_files(path):
+    with torch.device("meta"):
+        model = ScratchForConditionalGeneration(ScratchConfig(**model_fields(ModelSection(config=path.stem))))
+    assert model.device.type == "meta"
+
+
+@files("recipes")
+def test_recipe_files(path, tmp_path):
+    recipe = load_recipe(path)
+    assert recipe.output_dir == f"runs/{path.stem}"
+    with torch.device("meta"):
+        ScratchForConditionalGeneration(ScratchConfig(**model_fields(recipe.model)))
+    save_recipe(recipe, tmp_path / "recipe.yaml")
+    assert load_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+@files("accelerate")
+def test_accelerate_files(path):
+    assert load_config_from_file(str(path)).num_processes >= 1
+
+
+def test_the_paper_s_base_and_big_sizes():
+    """Table 3: 65 and 213 million parameters, with a vocabulary of 37,000."""
+    for name, millions in (("base", 65), ("big", 213)):
+        with torch.device("meta"):
+            fields = model_fields(ModelSection(config=name, overrides={"vocab_size": 37000}))
+            model = ScratchForConditionalGeneration(ScratchConfig(**fields))
+        assert model.num_parameters() / 1e6 == pytest.approx(millions, rel=0.03)
+
+
+def test_overrides():
+    overrides = ["optimization.learning_rate=1e-4", "seed=7", "model.overrides.dropout=.2", "data.test=null"]
+    recipe = load_recipe(EMBEDDED, [*overrides, "optimization.betas=[0.8, 0.9]", "data.train_files=a/b"])
+    assert recipe.optimization.learning_rate == 1e-4
+    assert recipe.optimization.betas == (0.8, 0.9)
+    assert recipe.seed == 7
+    assert recipe.model.overrides["dropout"] == 0.2
+    assert recipe.model.overrides["encoder_layers"] == 2  # the file's own stay
+    assert recipe.data.test is None
+    assert parse_overrides(["a.b=1", "a.c=x"]) == {"a": {"b": 1, "c": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimization.learning_rat=1", "unknown recipe key 'optimization.learning_rat'; did you mean "
+                                        "'optimization.learning_rate'?"),
+        ("learning_rate=1", "unknown recipe key 'learning_rate'; did you mean 'optimization.learning_rate'?"),
+        ("optimisation.warmup_steps=1", "did you mean 'optimization'?"),
+        ("optimization.learning_rate=-1", "optimization.learning_rate: Input should be greater than 0, got -1"),
+        ("optimization.learning_rate=fast", "optimization.learning_rate: Input should be a valid number"),
+        ("optimization.label_smoothing=1.0", "optimization.label_smoothing: Input should be less than 1"),
+        ("optimization.schedule=cosin", "optimization.schedule: Input should be 'inverse_sqrt', 'cosine'"),
+        ("evaluation.every=0", "evaluation.every"),
+        ("optimization.tokens_per_batch=100", "must hold the longest pair"),
+        ("nonsense", "'nonsense' is not of the form KEY=VALUE"),
+        ("seed=[1", "not a YAML value"),
+        ("optimization=3", "optimization: "),
+    ],
+)  # fmt: skip
+def test_mistakes(override, message):
+    with pytest.raises(ValueError, match=r".") as error:
+        load_recipe(EMBEDDED, [override])
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_end_is_needed():
+    with pytest.raises(ValidationError, match="max_epochs or max_steps"):
+        Recipe.model_validate({"output_dir": "x", "optimization": {}})
+
+
+def test_unreadable_files(tmp_path):
+    for text, message in (("a: [1", "not a YAML file"), ("- 1", "expected a mapping"), ("", "expected a mapping")):
+        (tmp_path / "r.yaml").write_text(text)
+        with pytest.raises(ValueError, match=message):
+            load_recipe(tmp_path / "r.yaml")
+    with pytest.raises(ValueError, match="no such file"):
+        load_recipe(tmp_path / "none.yaml")
+
+
+def test_model_mistakes():
+    with pytest.raises(ValueError, match="'tinny' is neither a file nor one of base, big, small, tiny"):
+        model_fields(ModelSection(config="tinny"))
+    with pytest.raises(ValueError, match="no field 'dropot'; did you mean dropout"):
+        model_fields(ModelSection(overrides={"dropot": 0.1}))

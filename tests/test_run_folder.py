@@ -1,0 +1,107 @@
+"""Run folders: checkpoints that are whole or not at all, averages, records."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from modeling_scratch.run_folder import RunFolder, verify_checkpoint
+
+
+def write_checkpoint(folder, step, value=0.0, keep_last=2):
+    temporary = folder.begin_checkpoint(step)
+    save_file({"a": torch.full((3,), value), "b": torch.full((2,), value).bfloat16()}, temporary / "model.safetensors")
+    (temporary / "optimizer.bin").write_bytes(b"state" * 10)
+    folder.finish_checkpoint(step, {"step": step}, keep_last)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    return folder
+
+
+def test_the_last_checkpoints_are_kept(folder):
+    for step in (5, 10, 15, 100):
+        write_checkpoint(folder, step)
+    assert folder.checkpoint_steps() == [15, 100]
+    assert folder.newest_checkpoint().name == "step-0000100"
+
+
+def test_an_unfinished_checkpoint_is_none(folder):
+    write_checkpoint(folder, 5)
+    folder.begin_checkpoint(10)
+    assert folder.checkpoint_steps() == [5]
+    write_checkpoint(folder, 10)  # and does not stand in the way of the next try
+    assert folder.checkpoint_steps() == [5, 10]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.bin", "training_state.json", "manifest.json"])
+@pytest.mark.parametrize("harm", ["missing", "truncated", "flipped"])
+def test_damage_is_found_and_named(folder, name, harm):
+    write_checkpoint(folder, 5)
+    write_checkpoint(folder, 10)
+    path = folder.checkpoint(10) / name
+    content = bytearray(path.read_bytes())
+    if harm == "missing":
+        path.unlink()
+    elif harm == "truncated":
+        path.write_bytes(content[:-7])
+    else:
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"step-0000010.*delete step-0000010 to continue from step-0000005") as error:
+        folder.newest_checkpoint()
+    assert name in str(error.value) or name == "manifest.json"
+    verify_checkpoint(folder.checkpoint(5))
+
+
+def test_no_checkpoint(folder):
+    with pytest.raises(ValueError, match="holds no checkpoint"):
+        folder.newest_checkpoint()
+
+
+def test_average_is_the_mean_of_the_last(folder):
+    for step, value in ((1, 100.0), (2, 1.0), (3, 2.0), (4, 6.0)):
+        write_checkpoint(folder, step, value)
+        folder.snapshot(step, keep_last=3)
+    weights = folder.averaged_weights(4, last=3)
+    assert torch.equal(weights["a"], torch.full((3,), 3.0))
+    assert weights["b"].dtype == torch.bfloat16
+    assert torch.equal(folder.averaged_weights(3, last=3)["a"], torch.full((3,), 1.5))  # not those of later steps
+    folder.write_weights(weights)
+    assert torch.equal(load_file(folder.path / "model.safetensors")["a"], weights["a"])
+
+
+def test_records_after_a_step_are_forgotten(folder):
+    for step in (1, 2, 3):
+        folder.log({"step": step, "split": "train"})
+    folder.log({"step": 2, "split": "test", "final": True})
+    folder.forget_after(2)
+    assert folder.metrics() == [{"step": 1, "split": "train"}, {"step": 2, "split": "train"}]
+
+
+def test_what_may_be_written_where(tmp_path):
+    new = RunFolder(tmp_path / "new")
+    new.check(resume=False, overwrite=False)
+    with pytest.raises(ValueError, match="no run to resume"):
+        new.check(resume=True, overwrite=False)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match="files that are not a run's"):
+            RunFolder(foreign).check(resume=False, overwrite=overwrite)
+    with pytest.raises(ValueError, match="is a file"):
+        RunFolder(foreign / "thesis.tex").check(resume=False, overwrite=True)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.yaml").write_text(json.dumps({}))
+    with pytest.raises(ValueError, match="already holds a run"):
+        RunFolder(run).check(resume=False, overwrite=False)
+    with pytest.raises(ValueError, match="give one of them"):
+        RunFolder(run).check(resume=True, overwrite=True)
+    RunFolder(run).check(resume=False, overwrite=True)
+    RunFolder(run).check(resume=True, overwrite=False)

@@ -1,0 +1,247 @@
+"""Whole runs through train.py: the folder, the seed, resuming, fine-tuning, averaging, scoring, several processes."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT, SMALL_RUN, read_metrics, run_command, run_training, small_run
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM
+
+from modeling_scratch.recipe import load_recipe
+from modeling_scratch.tokenizer import load_tokenizers
+
+
+def weights(run):
+    return load_file(run / "model.safetensors")
+
+
+def equal_weights(first, second):
+    return all(torch.equal(tensor, weights(second)[name]) for name, tensor in weights(first).items())
+
+
+def updates(run):
+    """What must not depend on interruptions: every update's loss and rate."""
+    return [(r["step"], r["epoch"], r["loss"], r["learning_rate"]) for r in read_metrics(run, "train")]
+
+
+def test_the_folder_of_a_run(trained):
+    names = {path.name for path in trained.iterdir()}
+    assert names >= {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "modeling_scratch.py",
+        "recipe.yaml",
+        "metrics.jsonl",
+        "curves.png",
+        "samples.md",
+        "checkpoints",
+    }
+    assert not [name for name in names if name.endswith(".tmp")]
+    assert (trained / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (trained / "samples.md").read_text().count("- source: ") == 5
+    assert load_recipe(trained / "recipe.yaml").optimization.max_steps == 20
+    for checkpoint in (trained / "checkpoints").iterdir():
+        AutoModelForSeq2SeqLM.from_pretrained(checkpoint)  # every checkpoint is a model folder too
+        load_tokenizers(str(checkpoint))
+
+
+def test_records(trained):
+    assert [record["step"] for record in read_metrics(trained, "train")] == list(range(1, 21))
+    validation = read_metrics(trained, "validation")
+    assert [record["step"] for record in validation] == [10, 20]
+    assert all({"loss", "bleu", "chrf"} <= set(record) for record in validation)
+    (test,) = read_metrics(trained, "test")
+    assert test["final"]
+    assert "tok:13a" in test["bleu_signature"]
+    losses = [record["loss"] for record in read_metrics(trained, "train")]
+    assert losses[-1] < losses[0] - 0.5
+
+
+LOADS_ALONE = """
+import sys, json
+sys.modules["modeling_scratch"] = None  # as on a machine that has nothing of this project
+from transformers import AutoTokenizer, AutoModelForSeq2SeqLM
+folder, sentences = sys.argv[1], json.loads(sys.argv[2])
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+assert type(model).__module__.startswith("transformers_modules."), type(model).__module__
+for sentence in sentences:
+    output = model.generate(**tokenizer(sentence, return_tensors="pt"))
+    print(json.dumps(tokenizer.decode(output[0], skip_special_tokens=True)))
+"""
+
+
+def test_another_process_translates_the_samples_alike(trained):
+    page = (trained / "samples.md").read_text()
+    sources, translations = re.findall(r"- source: (.*)", page), re.findall(r"  translation: ?(.*)", page)
+    result = run_command("-c", LOADS_ALONE, str(trained), json.dumps(sources), PYTHONPATH="")
+    assert result.returncode == 0, result.stderr
+    assert [json.loads(line) for line in result.stdout.splitlines()] == translations
+
+
+def test_the_seed_decides(trained, tmp_path):
+    again, other = small_run(tmp_path / "again"), small_run(tmp_path / "other", "seed=1")
+    assert updates(again) == updates(trained)
+    assert equal_weights(again, trained)
+    assert not equal_weights(other, trained)
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop_at", [13, 20])
+def test_a_resumed_run_makes_the_same_updates(stop_at, tmp_path, monkeypatch, trained):
+    """Stopped three updates after a checkpoint in mid-epoch, or after the last update."""
+    from modeling_scratch.training import TrainingRun
+
+    update = TrainingRun._update
+
+    def stop(self, *arguments):
+        if self.progress.step > stop_at:
+            raise Stopped
+        return update(self, *arguments)
+
+    options = ["optimization.max_steps=30"]
+    whole = small_run(tmp_path / "whole", *options)
+    assert any(record["epoch"] % 1 for record in read_metrics(whole, "train") if record["step"] in (10, 20))
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRun, "_update", stop)
+        with pytest.raises(Stopped):
+            small_run(tmp_path / "stopped", *options)
+    assert max(record["step"] for record in read_metrics(tmp_path / "stopped", "train")) == stop_at
+    small_run(tmp_path / "stopped", *options, resume=True)
+    assert updates(tmp_path / "stopped") == updates(whole)
+    assert equal_weights(tmp_path / "stopped", whole)
+    assert read_metrics(tmp_path / "stopped", "test") == read_metrics(whole, "test")
+
+
+def test_a_finished_run_can_go_on(tmp_path):
+    options = ["optimization.schedule=inverse_sqrt"]  # knows nothing of the run's end
+    whole = small_run(tmp_path / "whole", *options)
+    longer = small_run(tmp_path / "longer", *options, "optimization.max_steps=12")
+    small_run(longer, *options, resume=True)
+    assert updates(longer) == updates(whole)
+    assert equal_weights(longer, whole)
+
+
+def test_accumulation_changes_no_update(trained, tmp_path):
+    options = ["model.overrides.dropout=0.0"]
+    whole = small_run(tmp_path / "whole", *options)
+    pieces = small_run(tmp_path / "pieces", *options, "optimization.gradient_accumulation_steps=3")
+    for first, second in zip(updates(whole), updates(pieces), strict=True):
+        assert first[2] == pytest.approx(second[2], abs=1e-4)
+
+
+def test_averaging(tmp_path):
+    run = small_run(tmp_path / "run", "checkpoints.average_last=2", "checkpoints.every=5")
+    snapshots = [load_file(run / "checkpoints" / f"step-{step:07d}" / "model.safetensors") for step in (15, 20)]
+    for name, tensor in weights(run).items():
+        expected = (snapshots[0][name].double() + snapshots[1][name].double()) / 2
+        assert torch.equal(tensor, expected.float())
+
+
+def test_best_checkpoint_and_early_stopping(tmp_path):
+    """A rate that ruins the model: the best weights are early ones, and patience ends the run."""
+    options = ["optimization.learning_rate=3.0", "optimization.schedule=constant", "optimization.max_steps=200"]
+    options += ["evaluation.metric=loss", "evaluation.patience=2", "evaluation.every=2", "checkpoints.every=2"]
+    run = small_run(tmp_path / "run", *options, "checkpoints.keep_last=100")
+    validation = [record for record in read_metrics(run, "validation") if "final" not in record]
+    losses = [record["loss"] for record in validation]
+    best = min(range(len(losses)), key=losses.__getitem__)
+    assert len(losses) == best + 3 < 100
+    checkpoint = run / "checkpoints" / f"step-{validation[best]['step']:07d}" / "model.safetensors"
+    for name, tensor in load_file(checkpoint).items():
+        assert torch.equal(weights(run)[name], tensor)
+
+
+def test_two_vocabularies(tmp_path):
+    run = small_run(tmp_path / "run", "tokenizer.shared=false", "optimization.max_steps=4")
+    source, target = load_tokenizers(str(run))
+    config = AutoModelForSeq2SeqLM.from_pretrained(run).config
+    assert source is not target
+    assert not config.share_encoder_decoder_embeddings
+    assert (config.vocab_size, config.decoder_vocab_size) == (len(source), len(target))
+    assert target("Die Katze.").input_ids != source("Die Katze.").input_ids
+
+
+def test_fine_tuning_starts_from_the_model(trained, tmp_path):
+    options = [f"model.start_from={trained}", "model.overrides={}", "optimization.learning_rate=1e-9"]
+    run = small_run(tmp_path / "run", *options, "optimization.max_steps=2")
+    for name, tensor in weights(trained).items():
+        torch.testing.assert_close(weights(run)[name], tensor, rtol=0, atol=1e-7)
+    assert (run / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
+
+
+def test_existing_tokenizer(trained, tmp_path):
+    run = small_run(tmp_path / "run", f"tokenizer.existing={trained}", "optimization.max_steps=2")
+    assert load_tokenizers(str(run))[0].get_vocab() == load_tokenizers(str(trained))[0].get_vocab()
+
+
+def test_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    run = small_run(tmp_path / "run", "trackers=[tensorboard]", "optimization.max_steps=2")
+    assert list(run.rglob("events.out.tfevents.*"))
+
+
+def test_scoring_writes_nothing(trained, capsys):
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    run_training(evaluate=str(trained))
+    output = capsys.readouterr().out
+    (record,) = read_metrics(trained, "test")
+    assert f"BLEU {record['bleu']:.2f}  ({record['bleu_signature']})" in output
+    assert "500 sentences of test" in output
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+
+
+# -- several processes ---------------------------------------------------------------------------------------------
+
+
+def launch(processes, *arguments):
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_machines", "1", "--mixed_precision", "no"]
+    command += ["--dynamo_backend", "no", "--num_processes", str(processes)]
+    command += ["--multi_gpu", "--main_process_port", "0"] if processes > 1 else ["--cpu"]
+    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_two_processes_see_the_batches_of_one(tmp_path):
+    """In float64 without dropout: float32's rounding grows under Adam, whatever the number of processes."""
+    script = str(ROOT / "tests" / "train_in_float64.py")
+    options = [*SMALL_RUN, "model.overrides.dropout=0.0"]
+    for processes in (1, 2):
+        result = launch(processes, script, *options, f"output_dir={tmp_path / str(processes)}")
+        assert result.returncode == 0, result.stderr
+    one, two = (read_metrics(tmp_path / str(processes), "train") for processes in (1, 2))
+    assert [record["step"] for record in one] == [record["step"] for record in two] == list(range(1, 21))
+    for first, second in zip(one, two, strict=True):
+        assert first["target_tokens"] == second["target_tokens"]
+        assert first["loss"] == pytest.approx(second["loss"], abs=1e-9)
+    validation = [read_metrics(tmp_path / str(processes), "validation") for processes in (1, 2)]
+    for first, second in zip(*validation, strict=True):
+        assert first["loss"] == pytest.approx(second["loss"], abs=1e-9)
+        assert (first["bleu"], first["chrf"]) == (second["bleu"], second["chrf"])
+
+
+def test_two_processes_score_every_sentence_once(trained):
+    script = str(ROOT / "tests" / "score_and_dump.py")
+    outputs = []
+    for processes in (1, 2):
+        result = launch(processes, script, str(trained))
+        assert result.returncode == 0, result.stderr
+        outputs.append(json.loads(result.stdout.splitlines()[-1]))
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]["translations"]) == 500
+
+
+def test_two_processes_end_together_on_bad_input(tmp_path):
+    result = launch(2, str(ROOT / "train.py"), *SMALL_RUN, f"output_dir={tmp_path / 'run'}", "data.train_files=/none")
+    assert result.returncode != 0
+    assert result.stderr.count("error: ") == 1
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,12 @@
+"""train.py in double precision, for tests that compare runs; not a test itself."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import train
+
+torch.set_default_dtype(torch.float64)
+train.main(sys.argv[1:])
