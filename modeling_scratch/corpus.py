@@ -6,7 +6,9 @@ go to the end, and each English sentence has exactly one German one.
 """
 
 import random
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 # Word lists: one entry a line, read by the functions below.
@@ -309,3 +311,18 @@ def make_corpus(
         pairs.append({"en": english, "de": german})
     train, validation = train_size, train_size + validation_size
     return {"train": pairs[:train], "validation": pairs[train:validation], "test": pairs[validation:]}
+
+
+def write_corpus(folder: Path, train_size: int = 24000, seed: int = 0) -> None:
+    """Write the splits as pairs of text files, one sentence a line: train.en, train.de, validation.en, ..."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, pairs in make_corpus(train_size, 500, 500, seed).items():
+        for language in ("en", "de"):
+            text = "".join(f"{pair[language]}\n" for pair in pairs)
+            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m modeling_scratch.corpus FOLDER  (writes train.en, train.de, validation.en, ...)")
+    write_corpus(Path(sys.argv[1]))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from modeling_scratch.corpus import make_corpus
+from modeling_scratch.corpus import make_corpus, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -14,6 +14,16 @@ def test_twenty_thousand_distinct_pairs_and_disjoint_splits(corpus):
     for language in ("en", "de"):
         sentences = [pair[language] for split in corpus.values() for pair in split]
         assert len(sentences) == len(set(sentences)) == 21000
+
+
+def test_written_as_text(tmp_path, corpus):
+    write_corpus(tmp_path, 50)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{split}.{language}" for split in ("test", "train", "validation") for language in ("de", "en")
+    ]
+    for language in ("en", "de"):
+        lines = (tmp_path / f"train.{language}").read_text(encoding="utf-8").splitlines()
+        assert lines == [pair[language] for pair in corpus["train"][:50]]
 
 
 def test_seed(corpus):
