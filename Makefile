@@ -1,4 +1,4 @@
-# `make train` and `make test` set up a virtual environment in $(VENV) by themselves.
+# `make train` and `make test` set up a virtual environment in $(VENV) by themselves. ARGS goes to train.py.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -7,7 +7,7 @@ INSTALLED = $(VENV)/.installed
 .PHONY: train test test-all lint format clean
 
 train: $(INSTALLED)
-	$(BIN)/python train.py
+	$(BIN)/python train.py $(ARGS)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto

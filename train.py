@@ -2,13 +2,14 @@
 
 import logging
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from modeling_scratch.cli import RECIPES, log_to_terminal, one_line_errors
+from modeling_scratch.cli import default_recipe, log_to_terminal, one_line_errors
 from modeling_scratch.recipe import load_recipe
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
@@ -28,13 +29,13 @@ def main(
     main_process = os.environ.get("RANK", "0") == "0"
     log_to_terminal(logging.INFO if main_process else logging.ERROR)
     with one_line_errors(debug, speak=main_process):
-        if config is None:
-            recipe_of_run = Path(evaluate or "") / "recipe.yaml"
-            config = recipe_of_run if evaluate and recipe_of_run.is_file() else RECIPES / "embedded.yaml"
-        recipe = load_recipe(config, overrides)
+        if evaluate and (resume or overwrite):
+            raise ValueError("--evaluate writes nothing: --resume and --overwrite do not go with it")
+        recipe = load_recipe(config or default_recipe(evaluate), overrides)
 
+        from modeling_scratch.evaluation import score_model
         from modeling_scratch.preparation import make_accelerator
-        from modeling_scratch.training import TrainingRun, score_model
+        from modeling_scratch.training import TrainingRun
 
         if evaluate:
             scores = score_model(recipe, evaluate, split, make_accelerator())
@@ -62,8 +63,8 @@ def report(result: dict) -> None:
     print(f"On the {result['split']} split:")
     print_scores(result)
     print(f"The model is in {result['folder']}. Next, translate a sentence of your own:")
-    command = f"{os.path.relpath(sys.executable)} -m modeling_scratch.translate {result['folder']}"
-    print(f'  echo "{result["samples"][0][0]}" | {command}')
+    command = f"{os.path.relpath(sys.executable)} -m modeling_scratch.translate {shlex.quote(result['folder'])}"
+    print(f"  echo {shlex.quote(result['samples'][0][0])} | {command}")
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ class ScratchAttention(nn.Module):
             attention_mask,
             dropout=self.attention_dropout if self.training else 0.0,
             scaling=self.scaling,
-            is_causal=self.is_causal and attention_mask is None and query.shape[2] > 1,
+            is_causal=self.is_causal,  # sdpa heeds it where there is no mask and more than one query
             **kwargs,
         )
         return self.o_proj(output.flatten(2)), weights  # (batch_size, query_length, d_model)

@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import datasets
 import transformers
@@ -35,6 +36,16 @@ def log_to_terminal(level: int) -> None:
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
     if level > logging.INFO:
         datasets.disable_progress_bars()
+
+
+def default_recipe(evaluate: str | None) -> Path:
+    """That of the run to score, also for one of its checkpoints; without one to score, the embedded corpus's."""
+    if not evaluate:
+        return RECIPES / "embedded.yaml"
+    for folder in (Path(evaluate), Path(evaluate).parent.parent):
+        if (folder / "recipe.yaml").is_file():
+            return folder / "recipe.yaml"
+    raise ValueError(f"{evaluate} is not a run's folder with a recipe; say by --config whose data to score it on")
 
 
 @contextmanager

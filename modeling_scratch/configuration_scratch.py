@@ -135,7 +135,7 @@ class ScratchConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs):
         unknown = sorted(set(kwargs) - self._known_keys())
         if unknown:
-            raise ValueError("; ".join(self._describe_unknown(name) for name in unknown))
+            raise ValueError("; ".join(self.describe_unknown(name) for name in unknown))
         kwargs.setdefault("auto_map", dict(AUTO_MAP))
         super().__post_init__(**kwargs)
 
@@ -150,7 +150,8 @@ class ScratchConfig(PreTrainedConfig):
         return {field.name for field in fields(cls)} | set(cls.attribute_map) | TRANSFORMERS_KEYS
 
     @classmethod
-    def _describe_unknown(cls, name: str) -> str:
+    def describe_unknown(cls, name: str) -> str:
+        """What to say of a name that is no field."""
         close = difflib.get_close_matches(name, [*cls.field_names(), *cls.attribute_map], n=3)
         hint = f"; did you mean {' or '.join(close)}?" if close else f"; valid fields: {', '.join(cls.field_names())}"
         return f"ScratchConfig has no field {name!r}{hint}"

@@ -3,7 +3,9 @@
 import csv
 import gzip
 import itertools
+import json
 import logging
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +39,8 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
     files = {"train": data.train_files, "validation": data.validation_files, "test": data.test_files}
     wanted = [only] if only else list(SPLITS)
     if any(files.values()):
+        if data.name != EMBEDDED_CORPUS:
+            logger.info(f"data: local files, not {data.name}")
         if only is None and not files["train"]:
             raise ValueError("data.train_files is not set, but other files are; name the training pairs too")
         splits = {split: _from_files(files[split], data, split) for split in wanted if files[split]}
@@ -46,6 +50,9 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
         splits = _from_hub(data, wanted)
     if only and only not in splits:
         raise ValueError(f"the recipe names no {only} split; set data.{only}_files or data.{only}")
+    for split, dataset in splits.items():
+        if not any(source and target for source, target in zip(dataset[SOURCE], dataset[TARGET], strict=True)):
+            raise ValueError(f"the {split} split has no pair with text on both sides")
     if not only and "validation" not in splits:
         splits = _hold_out(splits, data.validation_size, seed)
     return DatasetDict(splits)
@@ -116,7 +123,7 @@ def _with_language(prefix: Path, language: str) -> Path:
 
 
 def _read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain or gzipped. Only a line feed ends a line."""
+    """The lines of a UTF-8 text file, plain or gzipped, each with its end. Only a line feed ends a line."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         lines = enumerate(file, start=1)
         while True:
@@ -124,10 +131,10 @@ def _read_lines(path: Path) -> Iterator[str]:
                 number, line = next(lines)
             except StopIteration:
                 return
-            except (gzip.BadGzipFile, EOFError) as error:
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise ValueError(f"{path}: not a complete gzip file ({error})") from None
             try:
-                yield line.decode("utf-8").strip()
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise ValueError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
 
@@ -136,7 +143,29 @@ def _read_pairs(source: str, target: str, stamps: str) -> Iterator[dict[str, str
     # `stamps` takes part in the cache's key: a file that changed is read again. Text, since datasets takes a list for
     # shards, and would read both files once for each of its entries.
     for source_line, target_line in zip(_read_lines(Path(source)), _read_lines(Path(target)), strict=True):
-        yield {SOURCE: source_line, TARGET: target_line}
+        yield {SOURCE: source_line.strip(), TARGET: target_line.strip()}
+
+
+def _read_rows(paths: str, stamps: str) -> Iterator[dict[str, str]]:
+    """The rows of CSV and TSV files. Every cell is text: "1" is a sentence, and so are "NA" and "null"."""
+    for path in map(Path, json.loads(paths)):
+        # As corpora are, a quotation mark in a TSV file is text.
+        dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {"strict": True}
+        reader = csv.reader(_read_lines(path), **dialect)
+        try:
+            header = next(reader)
+            for row in filter(None, reader):
+                if len(row) != len(header):
+                    raise ValueError(
+                        f"{path}, line {reader.line_num}: {len(row)} fields, but the header has {len(header)}"
+                    )
+                yield dict(zip(header, row, strict=True))
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
+
+
+def _stamps(paths: list[Path]) -> str:
+    return repr([(path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
 
 
 def _check_file(path: Path) -> None:
@@ -158,11 +187,14 @@ def _from_text(source: Path, target: Path) -> Dataset:
             f"{source} has {counts[source]:,} lines and {target} has {counts[target]:,}; line i of one must translate "
             "line i of the other"
         )
-    stamps = repr([(path.stat().st_size, path.stat().st_mtime_ns) for path in (source, target)])
     return Dataset.from_generator(
         _read_pairs,
         features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
-        gen_kwargs={"source": str(source.resolve()), "target": str(target.resolve()), "stamps": stamps},
+        gen_kwargs={
+            "source": str(source.resolve()),
+            "target": str(target.resolve()),
+            "stamps": _stamps([source, target]),
+        },
     )
 
 
@@ -173,19 +205,20 @@ def _from_tables(paths: list[Path], data: DataSection) -> Dataset:
     if len(suffixes) > 1:
         raise ValueError(f"the files of one split must be of one kind, got {', '.join(sorted(suffixes))}")
     suffix = suffixes.pop()
-    options = {}
-    if suffix in (".csv", ".tsv"):
-        # As corpora are, a quotation mark in a TSV file is text.
-        dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix == ".tsv" else {"delimiter": ","}
-        header = next(csv.reader(itertools.islice(_read_lines(paths[0]), 1), **dialect))
-        text = Features(dict.fromkeys(header, Value("string")))  # "1" is a sentence, and so are "NA" and "null"
-        options = {**dialect, "features": text, "keep_default_na": False}
     names = [str(path.resolve()) for path in paths]
-    try:
-        dataset = load_dataset(TABLE_SUFFIXES[suffix], data_files=names, split="train", **options)
-    except (DatasetGenerationError, ValueError, UnicodeDecodeError) as error:
-        cause = error.__cause__ or error
-        raise ValueError(f"{', '.join(map(str, paths))}: cannot be read as {suffix[1:]}: {cause}") from error
+    if suffix in (".csv", ".tsv"):
+        if sum(1 for _ in _read_rows(json.dumps(names), "")) == 0:  # also finds what is wrong, before it is cached
+            raise ValueError(f"{', '.join(map(str, paths))}: no rows below the header")
+        dataset = Dataset.from_generator(_read_rows, gen_kwargs={"paths": json.dumps(names), "stamps": _stamps(paths)})
+    else:
+        for path in paths if suffix != ".parquet" else []:
+            for _ in _read_lines(path):  # names the file and line of what is not UTF-8
+                pass
+        try:
+            dataset = load_dataset(TABLE_SUFFIXES[suffix], data_files=names, split="train")
+        except (DatasetGenerationError, ValueError) as error:
+            cause = error.__cause__ or error
+            raise ValueError(f"{', '.join(map(str, paths))}: cannot be read as {suffix[1:]}: {cause}") from error
     return _select_columns(dataset, data, ", ".join(map(str, paths)))
 
 
@@ -195,8 +228,13 @@ def _select_columns(dataset: Dataset, data: DataSection, where: str) -> Dataset:
     for side in (SOURCE, TARGET):
         language, column = getattr(data, f"{side}_language"), getattr(data, f"{side}_column")
         if column is None and "translation" in dataset.column_names:
-            languages = dataset.features["translation"]
-            languages = languages.languages if hasattr(languages, "languages") else list(languages)
+            feature = dataset.features["translation"]
+            languages = getattr(feature, "languages", list(feature) if isinstance(feature, dict) else [])
+            if not languages:
+                raise ValueError(
+                    f"{where}: its column 'translation' does not hold a sentence a language; set data.source_column "
+                    "and data.target_column"
+                )
             if language not in languages:
                 raise ValueError(f"{where} has no language {language!r}; it has {', '.join(languages)}")
             columns[side] = ("translation", language)
@@ -211,7 +249,7 @@ def _select_columns(dataset: Dataset, data: DataSection, where: str) -> Dataset:
     def pick(batch: dict[str, list]) -> dict[str, list]:
         result = {}
         for side, (name, key) in columns.items():
-            values = batch[name] if key is None else [row[key] for row in batch[name]]
+            values = batch[name] if key is None else [(row or {}).get(key) for row in batch[name]]
             result[side] = ["" if value is None else str(value).strip() for value in values]
         return result
 

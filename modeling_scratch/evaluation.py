@@ -1,6 +1,7 @@
 """Translate sentences and score the translations: BLEU and chrF by sacreBLEU, as an evaluate.Metric."""
 
 from collections.abc import Callable
+from typing import Any
 
 import datasets
 import evaluate
@@ -13,6 +14,10 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from .batching import pad
+from .data import load_pairs, texts
+from .preparation import load_translator, main_first, on_main
+from .recipe import Recipe
+from .tokenizer import load_tokenizers
 
 _CITATION = """\
 @inproceedings{post-2018-call, title = "A Call for Clarity in Reporting {BLEU} Scores", author = "Post, Matt",
@@ -99,3 +104,23 @@ def translate(
     if processes > 1:
         translated = gather_object(translated)
     return [text for _, text in sorted(translated)]
+
+
+def score_model(recipe: Recipe, name: str, split: str, accelerator: Accelerator) -> dict[str, Any]:
+    """
+    Score an existing model folder or Hub name on a split of the recipe's data, without training and without writing.
+
+    Returns:
+        bleu, chrf, their signatures, the number of sentences, and the translations.
+    """
+    only = None if split == "validation" else split  # a validation split may have to be held out of training
+    pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed, only))[split]
+    tokenizers = load_tokenizers(name)
+    model = load_translator(name).to(accelerator.device)
+    sources, references = texts(pairs)
+    with accelerator.autocast():
+        translations = translate(
+            model, *tokenizers, sources, batch_size=recipe.evaluation.batch_size, accelerator=accelerator
+        )
+    scores = on_main(accelerator, lambda: score(translations, references))
+    return {"split": split, "sentences": len(sources), "translations": translations, **scores}

@@ -42,7 +42,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wide = torch.promote_types(hidden_states.dtype, torch.float32)
         total = torch.zeros((), dtype=wide, device=hidden_states.device)
         grad_hidden = torch.empty_like(hidden_states) if wants_gradient else None
-        grad_weight = torch.zeros_like(weight) if wants_gradient else None
+        grad_weight = torch.zeros_like(weight, dtype=wide) if wants_gradient else None
         grad_bias = torch.zeros(vocab_size, dtype=wide, device=weight.device) if wants_gradient else None
         for start in range(0, hidden_states.shape[0], CHUNK_ROWS):
             rows = slice(start, start + CHUNK_ROWS)
@@ -67,9 +67,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 grad_bias += gradient.sum(dim=0)
             gradient = gradient.to(weight.dtype)
             torch.mm(gradient, weight, out=grad_hidden[rows])
-            grad_weight.addmm_(gradient.t(), chunk)
+            if weight.dtype == wide:
+                grad_weight.addmm_(gradient.t(), chunk)
+            else:
+                grad_weight += torch.mm(gradient.t(), chunk)  # in float32: many chunks add up
         if wants_gradient:
-            ctx.save_for_backward(grad_hidden, grad_weight, grad_bias.to(bias.dtype) if bias is not None else None)
+            grad_bias = grad_bias.to(bias.dtype) if bias is not None else None
+            ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype), grad_bias)
         return total
 
     @staticmethod

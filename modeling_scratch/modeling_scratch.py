@@ -53,8 +53,6 @@ class ScratchPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ["ScratchEncoderLayer", "ScratchDecoderLayer"]
     _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
 
@@ -293,7 +291,9 @@ class ScratchModel(ScratchPreTrainedModel):
     ) -> Seq2SeqModelOutput:
         """
         Args:
-            input_ids: (batch_size, source_length); attention_mask, inputs_embeds, position_ids as in ScratchEncoder.
+            input_ids: (batch_size, source_length); inputs_embeds, position_ids as in ScratchEncoder.
+            attention_mask: (batch_size, source_length) or (batch_size, 1 or heads, 1, source_length): what encoder and
+                decoder attend to of the source.
             decoder_input_ids: (batch_size, target_length); what begins with decoder_ as in ScratchDecoder.
             encoder_outputs: the encoder's output from an earlier call, instead of what the encoder would read.
             past_key_values, use_cache: as in ScratchDecoder.
@@ -307,6 +307,12 @@ class ScratchModel(ScratchPreTrainedModel):
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
+        if attention_mask is not None and attention_mask.ndim == 4 and attention_mask.shape[2] != 1:
+            raise ValueError(
+                f"attention_mask has shape {tuple(attention_mask.shape)}: with a row for each source token it says "
+                "nothing of the decoder's attention to the source; give the encoder's output as encoder_outputs, and "
+                "here a mask (batch_size, source_length) or (batch_size, 1 or heads, 1, source_length)"
+            )
         decoder_outputs = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,

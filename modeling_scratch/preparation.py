@@ -2,18 +2,20 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import ProjectConfiguration, broadcast_object_list
 from datasets import Dataset
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from .configuration_scratch import ScratchConfig
 from .data import SOURCE, TARGET
 from .modeling_scratch import ScratchForConditionalGeneration
-from .recipe import Recipe, model_fields
+from .recipe import ModelSection, Recipe, model_fields
+from .run_folder import TRACKING
 from .tokenizer import adopt_tokenizer, load_tokenizers, sample_sentences, train_tokenizer, vocabulary_size
 
 logger = logging.getLogger(__name__)
@@ -22,13 +24,41 @@ Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
 def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
-    """Processes, devices and precision as `accelerate launch` or its config set them."""
+    """Processes, devices and precision as `accelerate launch` or its config set them; the recipe's trackers."""
     trackers = recipe.trackers if recipe else []
-    return Accelerator(
+    accelerator = Accelerator(
         cpu=not torch.accelerator.is_available(),
         log_with=trackers or None,
-        project_dir=recipe.output_dir if trackers else None,
+        project_config=ProjectConfiguration(logging_dir=str(Path(recipe.output_dir) / TRACKING)) if trackers else None,
     )
+    found = {str(getattr(tracker, "value", tracker)) for tracker in accelerator.log_with}
+    if missing := sorted(set(trackers) - found - {"all"}):
+        raise ValueError(f"trackers: {', '.join(missing)} is not installed")
+    if accelerator.gradient_accumulation_steps != 1:
+        raise ValueError(
+            f"Accelerate is set to {accelerator.gradient_accumulation_steps} gradient accumulation steps; set "
+            "optimization.gradient_accumulation_steps in the recipe instead"
+        )
+    return accelerator
+
+
+def load_translator(name: str, **options) -> PreTrainedModel:
+    """
+    The model in a folder or on the Hub. ValueError if it is not there, or does not hold every weight: the missing ones
+    would be random.
+    """
+    try:
+        model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
+    except OSError as error:
+        where = "" if Path(name).is_dir() else "no such folder, and not to be had from the Hub: "
+        raise ValueError(f"{name}: {where}{str(error).splitlines()[0]}") from error
+    except RuntimeError as error:
+        raise ValueError(f"{name}: its weights do not fit its config: {str(error).splitlines()[0]}") from error
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(
+            f"{name}: its weights are not complete: {missing[0]} and {len(missing) - 1} others are missing"
+        )
+    return model
 
 
 def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
@@ -79,21 +109,15 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers) -> PreTrainedModel:
     source, target = tokenizers
     sizes = {"vocab_size": vocabulary_size(source), "decoder_vocab_size": vocabulary_size(target)}
     if recipe.model.start_from:
-        config = AutoConfig.from_pretrained(recipe.model.start_from)
-        for name, value in recipe.model.overrides.items():
-            if name not in config:
-                raise ValueError(f"model.overrides: {recipe.model.start_from} has no field {name!r}")
-            setattr(config, name, value)
-        model = AutoModelForSeq2SeqLM.from_pretrained(recipe.model.start_from, config=config, dtype=torch.float32)
-        config = model.config
+        model = _start_from(recipe.model)
     else:
         fields = model_fields(recipe.model)
         fields.setdefault("vocab_size", sizes["vocab_size"])
         if source is not target:
             fields.setdefault("decoder_vocab_size", sizes["decoder_vocab_size"])
-            if "share_encoder_decoder_embeddings" not in fields:
-                fields["share_encoder_decoder_embeddings"] = False
-        _check_vocabulary(fields["vocab_size"], fields.get("decoder_vocab_size"), sizes)
+            fields.setdefault("share_encoder_decoder_embeddings", False)
+        if isinstance(fields["vocab_size"], int):  # before the config finds that special tokens are beyond it
+            _check_vocabulary(fields["vocab_size"], fields.get("decoder_vocab_size"), sizes)
         config = ScratchConfig(
             **fields,
             pad_token_id=source.pad_token_id,
@@ -103,8 +127,38 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers) -> PreTrainedModel:
             decoder_start_token_id=target.bos_token_id,
         )
         model = ScratchForConditionalGeneration(config)
-    _check_vocabulary(config.vocab_size, getattr(config, "decoder_vocab_size", None), sizes)
+    config = model.config
+    _check_vocabulary(config.vocab_size, config.decoder_vocab_size, sizes)
+    longest = max(recipe.data.max_source_tokens, recipe.data.max_target_tokens)
+    if config.position_embedding_type == "learned" and longest > config.max_position_embeddings:
+        raise ValueError(
+            f"learned positions end at max_position_embeddings ({config.max_position_embeddings}), but the recipe's "
+            f"data.max_source_tokens and data.max_target_tokens allow {longest}"
+        )
     return model
+
+
+def _start_from(section: ModelSection) -> PreTrainedModel:
+    """The model to fine-tune. Its shape is what it is; only how it is trained may change."""
+    fixed = [name for name in section.overrides if name not in ("dropout", "attention_dropout", "activation_dropout")]
+    if fixed:
+        raise ValueError(
+            f"model.overrides: {', '.join(fixed)} cannot change in the model of model.start_from, only the dropouts "
+            "can; empty it with model.overrides={}"
+        )
+    try:
+        config = AutoConfig.from_pretrained(section.start_from)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"model.start_from: {section.start_from}: {str(error).splitlines()[0]}") from error
+    if config.model_type != ScratchConfig.model_type:
+        raise ValueError(
+            f"model.start_from: {section.start_from} is a {config.model_type} model; a run starts from a "
+            f"{ScratchConfig.model_type} model"
+        )
+    for name, value in section.overrides.items():
+        setattr(config, name, value)
+    config.validate()
+    return load_translator(section.start_from, config=config, dtype=torch.get_default_dtype())
 
 
 def _check_vocabulary(vocab_size: int, decoder_vocab_size: int | None, needed: dict[str, int]) -> None:

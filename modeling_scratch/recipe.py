@@ -16,19 +16,21 @@ TABLE_SUFFIXES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Interval = Literal["epoch"] | Annotated[int, Field(ge=1)]
-Files = str | list[str]
+Files = Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
 
 
 class Section(BaseModel):
     """A part of the recipe: typed, closed to unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", validate_default=True)
+    model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class ModelSection(Section):
     """Which model: built from a file under configuration/models, or started from one that exists."""
 
-    config: str | None = Field("tiny", description="a name in configuration/models, or the path of a YAML file")
+    # `load_recipe` puts the file's fields into `overrides`, so that a saved recipe does not depend on the file.
+
+    config: str | None = Field(None, description="a name in configuration/models, or the path of a YAML file")
     overrides: dict[str, Any] = Field({}, description="ScratchConfig fields that replace the file's")
     start_from: str | None = Field(None, description="a model folder or Hub name to fine-tune, with its tokenizer")
 
@@ -170,7 +172,7 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
+        merged[key] = _merge(merged[key], value) if both and value else value  # {} empties
     return merged
 
 
@@ -203,9 +205,11 @@ def _describe(error: ValidationError) -> str:
     """Pydantic's findings as one line: the key, what is wrong, what would be right."""
     lines = {}
     for item in error.errors():
-        names = [str(part) for part in item["loc"] if isinstance(part, str) and re.fullmatch(r"[a-z_]+", part)]
+        unknown = item["type"] == "extra_forbidden"
+        # Elsewhere the location also holds labels of a union's branches, as "function-after[...]" or "list[str]".
+        names = [str(part) for part in item["loc"] if unknown or re.fullmatch(r"[a-z_]{4,}", str(part))]
         key = ".".join(names)
-        if item["type"] == "extra_forbidden":
+        if unknown:
             valid = [*Recipe.model_fields, *_valid_keys(Recipe)]
             close = difflib.get_close_matches(key, valid, n=1, cutoff=0.5)
             # A right name in the wrong section is closer than any spelling.
@@ -230,7 +234,10 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     """A recipe from a YAML file, with KEY=VALUE overrides applied."""
     content = _merge(read_yaml(path), parse_overrides(overrides or []))
     try:
-        return parse_recipe(content)
+        recipe = parse_recipe(content)
+        if recipe.model.start_from is None:
+            recipe.model = ModelSection(overrides=model_fields(recipe.model))
+        return recipe
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
 
@@ -243,15 +250,30 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
 
 def model_fields(section: ModelSection) -> dict[str, Any]:
     """The ScratchConfig fields that the recipe's model file and overrides set."""
-    name = section.config or "tiny"
-    path = CONFIGURATION_FOLDER / "models" / f"{name}.yaml"
-    if not path.exists():
-        path = Path(name)
-    if not path.exists():
-        known = sorted(file.stem for file in (CONFIGURATION_FOLDER / "models").glob("*.yaml"))
-        raise ValueError(f"model.config: {name!r} is neither a file nor one of {', '.join(known)}")
-    fields = read_yaml(path) | section.overrides
-    unknown = [key for key in fields if key not in ScratchConfig.field_names()]
-    for key in unknown:
-        raise ValueError(f"model: {ScratchConfig._describe_unknown(key)}")
+    fields = dict(section.overrides)
+    if section.config is not None:
+        path = CONFIGURATION_FOLDER / "models" / f"{section.config}.yaml"
+        path = path if path.exists() else Path(section.config)
+        if not path.is_file():
+            known = sorted(file.stem for file in (CONFIGURATION_FOLDER / "models").glob("*.yaml"))
+            raise ValueError(f"model.config: {section.config!r} is neither a file nor one of {', '.join(known)}")
+        fields = read_yaml(path) | fields
+    for key in fields:
+        if key not in ScratchConfig.field_names():
+            raise ValueError(f"model: {ScratchConfig.describe_unknown(key)}")
+        if key.endswith("_token_id"):
+            raise ValueError(f"model: {key} comes from the tokenizer; leave it out")
     return fields
+
+
+def differing_keys(first: Recipe, second: Recipe) -> list[str]:
+    """The dotted keys in which two recipes differ."""
+
+    def flatten(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+        flat = {}
+        for key, value in content.items():
+            flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        return flat
+
+    one, other = flatten(first.model_dump()), flatten(second.model_dump())
+    return [key for key in one | other if one.get(key) != other.get(key)]

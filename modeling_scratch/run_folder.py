@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from .recipe import load_recipe
+
 logger = logging.getLogger(__name__)
 
 WEIGHTS = "model.safetensors"
@@ -19,6 +21,7 @@ RECIPE = "recipe.yaml"
 METRICS = "metrics.jsonl"
 CURVES = "curves.png"
 SAMPLES = "samples.md"
+TRACKING = "tracking"
 STATE = "training_state.json"
 MANIFEST = "manifest.json"
 _CHECKPOINT = re.compile(r"step-(\d+)")
@@ -45,7 +48,14 @@ class RunFolder:
         self.snapshots = self.path / "averaging"
 
     def is_run(self) -> bool:
-        return (self.path / RECIPE).is_file()
+        """Whether a run made this folder: any `recipe.yaml` will not do, since --overwrite deletes."""
+        if not (self.path / RECIPE).is_file():
+            return False
+        try:
+            load_recipe(self.path / RECIPE)
+        except ValueError:
+            return False
+        return True
 
     def check(self, resume: bool, overwrite: bool) -> None:
         """Raise ValueError if the folder is not what the command line takes it to be."""
@@ -61,10 +71,16 @@ class RunFolder:
             raise ValueError(f"{self.path} holds files that are not a run's; choose another output_dir")
 
     def create(self) -> None:
-        """An empty folder; a run that was there is deleted (`check` has seen that it is one, and may be)."""
+        """
+        Make the folder. Of a run that was there (`check` has seen that it is one, and may go) the files that runs write
+        are deleted, its recipe last, so that what an interrupt leaves is still a run.
+        """
         if self.is_run():
             logger.info(f"deleting the run in {self.path}")
-            shutil.rmtree(self.path)
+            patterns = ["checkpoints", "averaging", "target_tokenizer", TRACKING, "*.safetensors", "*.json", "*.py"]
+            for pattern in [*patterns, METRICS, CURVES, SAMPLES, RECIPE]:
+                for path in self.path.glob(pattern):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.path.mkdir(parents=True, exist_ok=True)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
@@ -137,6 +153,8 @@ class RunFolder:
     def averaged_weights(self, step: int, last: int) -> dict[str, torch.Tensor]:
         """The mean of the weights of the last checkpoints up to a step (section 6.1)."""
         paths = self._snapshots(step)[-last:]
+        if not paths:
+            raise ValueError(f"{self.snapshots} holds no weights to average")
         logger.info(f"averaging the weights of the last {len(paths)} checkpoints")
         total: dict[str, torch.Tensor] = {}
         dtypes = {}
@@ -160,8 +178,10 @@ class RunFolder:
             file.write(json.dumps(record) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
+        """The records of metrics.jsonl; a last line that was cut off is none."""
         path = self.path / METRICS
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
+        return [json.loads(line) for line in lines[:-1]]
 
     def forget_after(self, step: int) -> None:
         """Drop the records of updates that a resumed run makes again."""

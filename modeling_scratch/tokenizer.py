@@ -10,6 +10,7 @@ from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
+from transformers.utils import cached_file
 
 logger = logging.getLogger(__name__)
 
@@ -156,11 +157,16 @@ def save_tokenizers(source: PreTrainedTokenizerBase, target: PreTrainedTokenizer
 
 def load_tokenizers(name: str) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
     """The source's and the target's tokenizer of a model folder or Hub name: one object where they share it."""
-    source = AutoTokenizer.from_pretrained(name)
-    if Path(name).is_dir():
-        separate = (Path(name) / TARGET_FOLDER).is_dir()
-    else:
-        from huggingface_hub import file_exists
-
-        separate = file_exists(name, f"{TARGET_FOLDER}/tokenizer_config.json")
+    try:
+        source = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        where = "" if Path(name).is_dir() else "no such folder, and not to be had from the Hub: "
+        raise ValueError(f"{name}: {where}{str(error).splitlines()[0]}") from error
+    separate = cached_file(
+        name,
+        "tokenizer_config.json",
+        subfolder=TARGET_FOLDER,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
     return source, AutoTokenizer.from_pretrained(name, subfolder=TARGET_FOLDER) if separate else source

@@ -1,8 +1,10 @@
 """The training loop: train, evaluate, checkpoint, resume, finish; on one process or many."""
 
+import hashlib
 import itertools
 import json
 import logging
+import math
 import sys
 import time
 from contextlib import nullcontext
@@ -13,30 +15,44 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import gather_object, set_seed
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
 from .batching import EpochPlan, make_loader, plan_batches, plan_epoch
+from .configuration_scratch import ScratchConfig
 from .data import load_pairs, pair_lengths, texts, tokenize_pairs
 from .evaluation import generation_settings, score, translate
 from .optimization import learning_rate_at, make_optimizer
 from .plots import plot_curves
-from .preparation import main_first, make_model, make_tokenizers, on_main
-from .recipe import Recipe, load_recipe, model_fields, save_recipe
+from .preparation import load_translator, main_first, make_model, make_tokenizers, on_main
+from .recipe import Recipe, differing_keys, load_recipe, save_recipe
 from .run_folder import CURVES, RECIPE, SAMPLES, STATE, WEIGHTS, RunFolder, write_whole
 from .tokenizer import load_tokenizers, save_tokenizers
 
 logger = logging.getLogger(__name__)
 
 
+# What a run may be resumed with another value of.
+MAY_CHANGE = (
+    "output_dir",
+    "optimization.max_epochs",
+    "optimization.max_steps",
+    "data.num_workers",
+    "checkpoints.keep_last",
+    "trackers",
+)
+
+
 @dataclass
 class Progress:
     """Where a run stands: all that a checkpoint must remember besides tensors and random states."""
 
+    data: str = ""  # a hash of the training pairs' lengths
+    processes: int = 1
     step: int = 0
     epoch: int = 0
     update: int = 0  # updates done of this epoch
@@ -58,21 +74,22 @@ class TrainingRun:
         self.folder = RunFolder(recipe.output_dir)
         self.folder.check(resume, overwrite)
         checkpoint = on_main(accelerator, self._checkpoint_to_resume) if resume else None
-        if recipe.model.start_from is None:
-            model_fields(recipe.model)  # a wrong field is found before minutes of tokenizing
         set_seed(recipe.seed)
         self.pairs: DatasetDict = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed))
-        if resume:
-            self.tokenizers = load_tokenizers(str(self.folder.path))
+        if checkpoint is not None:
+            self.tokenizers = load_tokenizers(str(checkpoint))
+            model = load_translator(str(checkpoint), dtype=torch.get_default_dtype())
         else:
             self.tokenizers = on_main(accelerator, lambda: make_tokenizers(recipe, self.pairs["train"]))
-        model = make_model(recipe, self.tokenizers)
+            model = make_model(recipe, self.tokenizers)
+        self._check_lengths(model.config)
         self.train_data, self.validation_data = (
             main_first(accelerator, partial(tokenize_pairs, self.pairs[split], *self.tokenizers, recipe.data, split))
             for split in ("train", "validation")
         )
         self.lengths = pair_lengths(self.train_data)
-        self.progress = Progress()
+        data = hashlib.sha256(b"".join(lengths.tobytes() for lengths in self.lengths)).hexdigest()
+        self.progress = Progress(data=data, processes=accelerator.num_processes)
         # The same in every epoch: where batches are cut depends on the sorted lengths alone.
         self.updates_an_epoch = len(self._plan(0))
         self.total_steps = self._count_steps()
@@ -94,22 +111,30 @@ class TrainingRun:
 
     def _checkpoint_to_resume(self) -> Path:
         before = load_recipe(self.folder.path / RECIPE)
-        changed = [
-            key
-            for key in ("seed", "model", "data", "tokenizer", "optimization")
-            if getattr(before, key) != getattr(self.recipe, key)
-        ]
-        lengthened = before.optimization.model_copy(
-            update={key: getattr(self.recipe.optimization, key) for key in ("max_epochs", "max_steps")}
-        )
-        if "optimization" in changed and lengthened == self.recipe.optimization:
-            changed.remove("optimization")  # to train longer is to continue
+        changed = [key for key in differing_keys(before, self.recipe) if key not in MAY_CHANGE]
         if changed:
             raise ValueError(
                 f"the recipe differs from that of the run in {self.folder.path} in {', '.join(changed)}: a run resumes "
-                "with its own recipe (only max_epochs and max_steps may change)"
+                f"with its own recipe (what may change is {', '.join(MAY_CHANGE)})"
             )
         return self.folder.newest_checkpoint()
+
+    def _check_lengths(self, config: ScratchConfig) -> None:
+        """Learned positions end somewhere: find a sentence that is too long before hours of training, not after."""
+        if config.position_embedding_type != "learned":
+            return
+        limit, section = config.max_position_embeddings, self.recipe.evaluation
+        if section.max_new_tokens > limit:
+            raise ValueError(
+                f"evaluation.max_new_tokens ({section.max_new_tokens}) is more than max_position_embeddings ({limit})"
+            )
+        for split in set(self.pairs) - {"train"}:
+            for number, ids in enumerate(self.tokenizers[0](texts(self.pairs[split])[0]).input_ids, start=1):
+                if len(ids) > limit:
+                    raise ValueError(
+                        f"source {number} of the {split} split has {len(ids)} tokens, but learned positions end at "
+                        f"max_position_embeddings ({limit})"
+                    )
 
     def _create_folder(self, model: PreTrainedModel) -> None:
         self.folder.create()
@@ -122,8 +147,7 @@ class TrainingRun:
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(path)
         model.generation_config.save_pretrained(path)
-        if model._auto_class is not None:  # a model of Transformers itself, fine-tuned, needs no code
-            custom_object_save(model, path)
+        custom_object_save(model, path)
 
     def _set_generation(self, model: PreTrainedModel) -> None:
         section = self.recipe.evaluation
@@ -178,6 +202,11 @@ class TrainingRun:
             tokens = plan.target_tokens(update)
             progress.step, progress.update = progress.step + 1, update + 1
             loss = self._update(itertools.islice(batches, accumulation), tokens)
+            if not math.isfinite(loss):
+                raise ValueError(
+                    f"the loss is {loss} at update {progress.step}; the last checkpoint is from before it. Lower "
+                    "optimization.learning_rate, or lengthen optimization.warmup_steps"
+                )
             progress.seconds += time.perf_counter() - started
             progress.target_tokens += tokens
             progress.loss_sum += loss * tokens
@@ -270,14 +299,14 @@ class TrainingRun:
         source_lengths, target_lengths = pair_lengths(dataset)
         batches = plan_batches(source_lengths, target_lengths, self.recipe.optimization.tokens_per_batch, None)
         mine = [batch.tolist() for batch in batches[accelerator.process_index :: accelerator.num_processes]]
-        total = torch.zeros((), dtype=torch.float64)
+        total = 0.0
         model.eval()
         for batch in make_loader(dataset, mine, self.tokenizers[0].pad_token_id):
             batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
             with accelerator.autocast():
-                total += model(**batch, num_items_in_batch=1, skip_logits=True).loss.double().cpu()
+                total += model(**batch, num_items_in_batch=1, skip_logits=True).loss.item()
         model.train()
-        return accelerator.reduce(total.to(accelerator.device), "sum").item() / int(target_lengths.sum())
+        return sum(gather_object([total])) / int(target_lengths.sum())
 
     def _evaluate(self, end: bool) -> None:
         """Loss and, when due, scores of translations on the validation split; the best weights go to the root."""
@@ -323,6 +352,13 @@ class TrainingRun:
             self.folder.write_weights({name: tensor for name, tensor in weights.items() if name not in tied})
         self.accelerator.wait_for_everyone()
 
+    def _load_root(self) -> None:
+        weights = load_file(self.folder.path / WEIGHTS)
+        report = self.unwrapped.load_state_dict(weights, strict=False)
+        # Tied weights are stored once; anything else that is missing would be left as it is.
+        assert set(report.missing_keys) <= set(self.unwrapped.all_tied_weights_keys), report
+        assert not report.unexpected_keys, report
+
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def _save_checkpoint(self) -> None:
@@ -343,8 +379,17 @@ class TrainingRun:
         on_main(accelerator, finish)
 
     def _load_checkpoint(self, checkpoint: Path) -> None:
+        progress = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+        if progress.data != self.progress.data:
+            raise ValueError(f"the training data is not what the run in {self.folder.path} was trained on")
+        if progress.processes != self.progress.processes:
+            logger.warning(
+                f"resuming a run of {progress.processes} processes on {self.progress.processes}: the batches are the "
+                "same, but dropout is not"
+            )
+        progress.processes = self.progress.processes
         self.accelerator.load_state(str(checkpoint))
-        self.progress = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+        self.progress = progress
         logger.info(f"resuming from {checkpoint}")
 
         def restore() -> None:
@@ -367,9 +412,7 @@ class TrainingRun:
         if last > 1:
             weights = on_main(accelerator, lambda: self.folder.averaged_weights(self.progress.step, last))
             self._write_root(weights)
-        weights = load_file(self.folder.path / WEIGHTS)
-        self.unwrapped.load_state_dict(weights, strict=False)  # tied weights are stored once
-        self.unwrapped.tie_weights()
+        self._load_root()
         if last > 1:
             _, scores = self._translate("validation")
             self._log({"split": "validation", "final": True, "loss": self._loss(self.validation_data), **scores})
@@ -392,23 +435,3 @@ def _samples_page(samples: list[tuple[str, str, str]], split: str) -> str:
     for source, reference, translation in samples:
         lines += [f"- source: {source}", f"  reference: {reference}", f"  translation: {translation}"]
     return "\n".join(lines) + "\n"
-
-
-def score_model(recipe: Recipe, name: str, split: str, accelerator: Accelerator) -> dict[str, Any]:
-    """
-    Score an existing model folder or Hub name on a split of the recipe's data, without training and without writing.
-
-    Returns:
-        bleu, chrf, their signatures, the number of sentences, and the translations.
-    """
-    only = None if split == "validation" else split  # a validation split may have to be held out of training
-    pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed, only))[split]
-    tokenizers = load_tokenizers(name)
-    model = AutoModelForSeq2SeqLM.from_pretrained(name).to(accelerator.device)
-    sources, references = texts(pairs)
-    with accelerator.autocast():
-        translations = translate(
-            model, *tokenizers, sources, batch_size=recipe.evaluation.batch_size, accelerator=accelerator
-        )
-    scores = on_main(accelerator, lambda: score(translations, references))
-    return {"split": split, "sentences": len(sources), "translations": translations, **scores}

@@ -18,15 +18,17 @@ def main(
     """Translate the lines of standard input: one line out for each line in, empty lines too."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
-        from transformers import AutoModelForSeq2SeqLM
-
         from .evaluation import translate
-        from .preparation import make_accelerator
+        from .preparation import load_translator, make_accelerator
         from .tokenizer import load_tokenizers
 
         tokenizers = load_tokenizers(model)
-        translator = AutoModelForSeq2SeqLM.from_pretrained(model).to(make_accelerator().device)
-        lines = [line.strip() for line in sys.stdin.read().split("\n")]
+        translator = load_translator(model).to(make_accelerator().device)
+        try:
+            lines = [line.strip() for line in sys.stdin.buffer.read().decode("utf-8").split("\n")]
+        except UnicodeDecodeError as error:
+            number = error.object[: error.start].count(b"\n") + 1
+            raise ValueError(f"standard input, line {number}: not valid UTF-8 ({error.reason})") from None
         if lines[-1] == "":
             lines.pop()
         limit = translator.config.max_position_embeddings
@@ -37,6 +39,7 @@ def main(
         filled = [index for index, line in enumerate(lines) if line]
         translations = translate(translator, *tokenizers, [lines[i] for i in filled], batch_size, **generation)
         by_line = dict(zip(filled, translations, strict=True))
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale: text in, text out
         for index in range(len(lines)):
             print(by_line.get(index, ""))
 

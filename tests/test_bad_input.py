@@ -4,6 +4,10 @@ import shutil
 
 import pytest
 from conftest import SMALL_RUN, run_command, run_training, small_run
+from safetensors.torch import load_file, save_file
+from transformers import MarianConfig
+
+from modeling_scratch.corpus import write_corpus
 
 
 def fails(capsys, *overrides, **options):
@@ -29,11 +33,22 @@ def fails(capsys, *overrides, **options):
         (["model.overrides.encoder_layers=-1"], "encoder_layers is -1"),
         (["model.overrides.d_modell=32"], "no field 'd_modell'; did you mean d_model"),
         (["model.overrides.vocab_size=100"], "the tokenizer has 400 tokens, but the model's vocab_size is 100"),
+        (
+            ["model.overrides.position_embedding_type=learned", "model.overrides.max_position_embeddings=50"],
+            "learned positions end at max_position_embeddings (50)",
+        ),
         (["data.train_files=/none/train"], "/none/train.en: no such file"),
+        (["data.train_files="], "data.train_files"),
+        (["LR=1"], "unknown recipe key 'LR'"),
+        (["model.overrides.pad_token_id=5"], "pad_token_id comes from the tokenizer"),
+        (["model.overrides.vocab_size=many"], "vocab_size"),
+        (["optimization.learning_rate=.inf"], "optimization.learning_rate: Input should be a finite number"),
+        (["trackers=[wandb]"], "trackers: wandb is not installed"),
         (["data.target_language=fr"], "the embedded corpus has the languages en and de, not en and fr"),
         (["data.max_source_tokens=2"], "all 600 train pairs were dropped"),
         (["tokenizer.existing=/none"], "tokenizer.existing: cannot load '/none'"),
-        (["model.start_from=/none"], "/none"),
+        (["model.start_from=/none", "model.overrides={}"], "/none: no such folder"),
+        (["model.start_from=/none"], "cannot change in the model of model.start_from"),
         (["data.name=nobody/nothing"], "data.name: "),
     ],
 )
@@ -48,16 +63,28 @@ def test_a_folder_that_holds_a_run(trained, capsys):
     line = fails(capsys, *SMALL_RUN, f"output_dir={trained}", "seed=3", resume=True)
     assert "the recipe differs from that of the run" in line
     assert "seed" in line
+    for key in ("checkpoints.average_last=2", "evaluation.metric=loss", "model.overrides.dropout=0.2"):
+        assert key.split("=")[0] in fails(capsys, *SMALL_RUN, f"output_dir={trained}", key, resume=True)
     line = fails(capsys, *SMALL_RUN, f"output_dir={trained}", "data.train_files=/none/train", overwrite=True)
     assert "/none/train.en: no such file" in line
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
+def test_another_kind_of_model(trained, tmp_path, capsys):
+    MarianConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1).save_pretrained(tmp_path / "marian")
+    for file in trained.glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "marian")
+    line = fails(capsys, *SMALL_RUN, f"output_dir={tmp_path / 'run'}", f"model.start_from={tmp_path / 'marian'}")
+    assert "is a marian model" in line
+
+
 def test_overwrite(tmp_path):
     small_run(tmp_path / "run", "optimization.max_steps=2")
-    (tmp_path / "run" / "stale").write_text("of the old run")
+    (tmp_path / "run" / "thesis.txt").write_text("not of the run")
+    (tmp_path / "run" / "modeling_old.py").write_text("of the old run")
     small_run(tmp_path / "run", "optimization.max_steps=3", overwrite=True)
-    assert not (tmp_path / "run" / "stale").exists()
+    assert (tmp_path / "run" / "thesis.txt").exists()
+    assert not (tmp_path / "run" / "modeling_old.py").exists()
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-0000003"]
 
 
@@ -85,6 +112,46 @@ def test_a_damaged_model_to_score(harm, trained, tmp_path, capsys):
     if harm == "truncated":
         (run / "model.safetensors").write_bytes(content[:-50])
     fails(capsys, evaluate=str(run))
+
+
+def test_weights_that_are_missing_are_never_made_up(trained, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("checkpoints"))
+    weights = load_file(run / "model.safetensors")
+    name = "model.decoder.layers.0.cross_attn.q_proj.weight"
+    del weights[name]
+    save_file(weights, run / "model.safetensors", {"format": "pt"})
+    for options in ({"evaluate": str(run)}, {}):
+        overrides = [*SMALL_RUN, f"output_dir={tmp_path / 'new'}", f"model.start_from={run}", "model.overrides={}"]
+        assert name in fails(capsys, *([] if options else overrides), **options)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_loss_that_is_no_number(tmp_path, capsys):
+    options = ["optimization.learning_rate=1e30", "optimization.warmup_steps=0", "checkpoints.every=1"]
+    line = fails(capsys, *SMALL_RUN, f"output_dir={tmp_path / 'run'}", *options)
+    assert "the loss is" in line
+    assert "Lower optimization.learning_rate" in line
+
+
+def test_training_data_that_changed(tmp_path, capsys):
+    write_corpus(tmp_path / "text", 300)
+    files = [f"data.{split}_files={tmp_path / 'text' / split}" for split in ("train", "validation", "test")]
+    small_run(tmp_path / "run", *files, "optimization.max_steps=10")
+    for language in ("en", "de"):
+        with (tmp_path / "text" / f"train.{language}").open("a") as file:
+            file.write("One more.\n")
+    line = fails(capsys, *SMALL_RUN, f"output_dir={tmp_path / 'run'}", *files, "optimization.max_steps=10", resume=True)
+    assert "the training data is not what the run" in line
+
+
+def test_what_to_score_on_is_never_guessed(trained, tmp_path, capsys):
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(trained / "checkpoints" / "step-0000020", elsewhere)
+    assert "say by --config" in fails(capsys, evaluate=str(elsewhere))
+    run_training(evaluate=str(trained / "checkpoints" / "step-0000020"))
+    assert "500 sentences of test" in capsys.readouterr().out
+    assert "do not go with it" in fails(capsys, evaluate=str(trained), resume=True)
 
 
 def test_the_command_line_itself(tmp_path):

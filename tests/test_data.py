@@ -131,6 +131,19 @@ def test_held_out_validation(tmp_path, caplog):
         load_pairs(section.model_copy(update={"validation_size": 50}), 0)
 
 
+def test_byte_order_mark(tmp_path):
+    text = "\ufeffen,de\na,b\n"
+    assert loaded(DataSection(train_files=write(tmp_path / "t.csv", text))) == [("a", "b")]
+    write(tmp_path / "t.en", "\ufeffa\n")
+    write(tmp_path / "t.de", "b\n")
+    assert loaded(DataSection(train_files=str(tmp_path / "t"))) == [("a", "b")]
+
+
+def test_null_translations_are_empty(tmp_path):
+    rows = '{"translation": {"en": "a", "de": "b"}}\n{"translation": null}\n'
+    assert loaded(DataSection(train_files=write(tmp_path / "t.jsonl", rows))) == [("a", "b"), ("", "")]
+
+
 def test_null_cells_are_empty(tmp_path):
     rows = [{"en": "a", "de": None}, {"en": "b", "de": "c"}]
     assert loaded(DataSection(train_files=table(tmp_path, "jsonl", rows))) == [("a", ""), ("b", "c")]
@@ -158,6 +171,25 @@ def test_bad_files(tmp_path):
     fails("cut.en.gz: not a complete gzip file", train_files=[str(tmp_path / "cut.en.gz"), f"{good}.de"])
     (tmp_path / "bad.jsonl").write_text('{"en": "a", "de"\n')
     fails("bad.jsonl: cannot be read as jsonl", train_files=str(tmp_path / "bad.jsonl"))
+    for text, message in (
+        ("en,de\na,b,c\n", "line 2: 3 fields, but the header has 2"),
+        ("en,de\na,b\nc\n", "line 3: 1 fields, but the header has 2"),
+        ('en,de\na,"b\n', "line 2: unexpected end of data"),
+        ("en,de\n", "no rows below the header"),
+    ):
+        fails(f"wrong.csv.*{message}", train_files=write(tmp_path / "wrong.csv", text))
+    (tmp_path / "latin.tsv").write_bytes(b"en\tde\na\tb\ncaf\xe9\tc\n")
+    fails("latin.tsv, line 3: not valid UTF-8", train_files=str(tmp_path / "latin.tsv"))
+    (tmp_path / "latin.jsonl").write_bytes(b'{"en": "a", "de": "b"}\n{"en": "caf\xe9", "de": "b"}\n')
+    fails("latin.jsonl, line 2: not valid UTF-8", train_files=str(tmp_path / "latin.jsonl"))
+    corrupt = bytearray(gzip.compress(b"one\ntwo\nthree\n" * 1000))
+    corrupt[len(corrupt) // 2] ^= 255
+    (tmp_path / "corrupt.en.gz").write_bytes(corrupt)
+    fails("corrupt.en.gz: not a complete gzip file", train_files=[str(tmp_path / "corrupt.en.gz"), f"{good}.de"])
+    text = write(tmp_path / "text.jsonl", '{"translation": "a"}\n')
+    fails("'translation' does not hold a sentence a language", train_files=text)
+    blank = write(tmp_path / "blank.en", "\n\n"), write(tmp_path / "blank.de", "\n\n")
+    fails("the train split has no pair with text on both sides", train_files=list(blank))
     flat = table(tmp_path, "csv", [{"en": "a", "de": "b"}])
     with pytest.raises(ValueError, match="has no column 'fr'; it has en, de"):
         load_pairs(DataSection(train_files=flat, target_language="fr"), 0)

@@ -280,6 +280,7 @@ def test_labels_make_the_decoder_s_input(make_model, sentences):
             r"attention_mask has shape \(1,\)",
         ),
         ({"input_ids": [[5, 2]], "decoder_input_ids": [[1]], "attention_mask": [[1.0, 0.0]]}, "values above 0"),
+        ({"input_ids": [[5, 2]], "decoder_input_ids": [[1]], "attention_mask": [[[[1, 1], [1, 1]]]]}, "a row for each"),
         ({"input_ids": [[5] * 9], "decoder_input_ids": [[1]]}, "9 tokens.*max_position_embeddings .8"),
     ],
 )

@@ -64,6 +64,8 @@ def test_overrides():
     assert recipe.seed == 7
     assert recipe.model.overrides["dropout"] == 0.2
     assert recipe.model.overrides["encoder_layers"] == 2  # the file's own stay
+    assert recipe.model.overrides["d_model"] == 128  # and those of the model file that it names
+    assert load_recipe(EMBEDDED, ["model.start_from=x", "model.overrides={}"]).model.overrides == {}
     assert recipe.data.test is None
     assert parse_overrides(["a.b=1", "a.c=x"]) == {"a": {"b": 1, "c": "x"}}
 

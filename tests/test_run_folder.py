@@ -1,12 +1,13 @@
 """Run folders: checkpoints that are whole or not at all, averages, records."""
 
-import json
+import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from modeling_scratch.run_folder import RunFolder, verify_checkpoint
+from modeling_scratch.recipe import CONFIGURATION_FOLDER
+from modeling_scratch.run_folder import METRICS, RunFolder, verify_checkpoint
 
 
 def write_checkpoint(folder, step, value=0.0, keep_last=2):
@@ -71,6 +72,8 @@ def test_average_is_the_mean_of_the_last(folder):
     assert torch.equal(weights["a"], torch.full((3,), 3.0))
     assert weights["b"].dtype == torch.bfloat16
     assert torch.equal(folder.averaged_weights(3, last=3)["a"], torch.full((3,), 1.5))  # not those of later steps
+    with pytest.raises(ValueError, match="holds no weights to average"):
+        folder.averaged_weights(0, last=3)
     folder.write_weights(weights)
     assert torch.equal(load_file(folder.path / "model.safetensors")["a"], weights["a"])
 
@@ -79,6 +82,8 @@ def test_records_after_a_step_are_forgotten(folder):
     for step in (1, 2, 3):
         folder.log({"step": step, "split": "train"})
     folder.log({"step": 2, "split": "test", "final": True})
+    with (folder.path / METRICS).open("a") as file:
+        file.write('{"step": 4, "spl')  # the writer was killed
     folder.forget_after(2)
     assert folder.metrics() == [{"step": 1, "split": "train"}, {"step": 2, "split": "train"}]
 
@@ -98,7 +103,10 @@ def test_what_may_be_written_where(tmp_path):
         RunFolder(foreign / "thesis.tex").check(resume=False, overwrite=True)
     run = tmp_path / "run"
     run.mkdir()
-    (run / "recipe.yaml").write_text(json.dumps({}))
+    (run / "recipe.yaml").write_text("flour: 500 g")
+    with pytest.raises(ValueError, match="files that are not a run's"):
+        RunFolder(run).check(resume=False, overwrite=True)
+    shutil.copy(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", run / "recipe.yaml")
     with pytest.raises(ValueError, match="already holds a run"):
         RunFolder(run).check(resume=False, overwrite=False)
     with pytest.raises(ValueError, match="give one of them"):

@@ -174,10 +174,13 @@ def test_two_vocabularies(tmp_path):
 
 def test_fine_tuning_starts_from_the_model(trained, tmp_path):
     options = [f"model.start_from={trained}", "model.overrides={}", "optimization.learning_rate=1e-9"]
-    run = small_run(tmp_path / "run", *options, "optimization.max_steps=2")
+    run = small_run(tmp_path / "run", *options, "optimization.max_steps=2", "checkpoints.every=1")
     for name, tensor in weights(trained).items():
         torch.testing.assert_close(weights(run)[name], tensor, rtol=0, atol=1e-7)
     assert (run / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
+    assert AutoModelForSeq2SeqLM.from_pretrained(run).config.dropout == 0.1  # the model's own
+    with_dropout = small_run(tmp_path / "other", *options, "model.overrides.dropout=0.3", "optimization.max_steps=1")
+    assert AutoModelForSeq2SeqLM.from_pretrained(with_dropout).config.dropout == 0.3
 
 
 def test_existing_tokenizer(trained, tmp_path):
@@ -188,7 +191,7 @@ def test_existing_tokenizer(trained, tmp_path):
 def test_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
     run = small_run(tmp_path / "run", "trackers=[tensorboard]", "optimization.max_steps=2")
-    assert list(run.rglob("events.out.tfevents.*"))
+    assert list((run / "tracking").rglob("events.out.tfevents.*"))
 
 
 def test_scoring_writes_nothing(trained, capsys):
