@@ -140,12 +140,6 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers) -> PreTrainedModel:
 
 def _start_from(section: ModelSection) -> PreTrainedModel:
     """The model to fine-tune. Its shape is what it is; only how it is trained may change."""
-    fixed = [name for name in section.overrides if name not in ("dropout", "attention_dropout", "activation_dropout")]
-    if fixed:
-        raise ValueError(
-            f"model.overrides: {', '.join(fixed)} cannot change in the model of model.start_from, only the dropouts "
-            "can; empty it with model.overrides={}"
-        )
     try:
         config = AutoConfig.from_pretrained(section.start_from)
     except (OSError, ValueError) as error:

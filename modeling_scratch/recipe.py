@@ -14,6 +14,8 @@ CONFIGURATION_FOLDER = Path(__file__).resolve().parent.parent / "configuration"
 EMBEDDED_CORPUS = "embedded"
 TABLE_SUFFIXES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 
+FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # what may differ from the model's own
+
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Interval = Literal["epoch"] | Annotated[int, Field(ge=1)]
 Files = Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
@@ -29,10 +31,19 @@ class ModelSection(Section):
     """Which model: built from a file under configuration/models, or started from one that exists."""
 
     # `load_recipe` puts the file's fields into `overrides`, so that a saved recipe does not depend on the file.
-
     config: str | None = Field(None, description="a name in configuration/models, or the path of a YAML file")
     overrides: dict[str, Any] = Field({}, description="ScratchConfig fields that replace the file's")
     start_from: str | None = Field(None, description="a model folder or Hub name to fine-tune, with its tokenizer")
+
+    @model_validator(mode="after")
+    def _keeps_the_shape_it_starts_from(self):
+        fixed = [name for name in self.overrides if name not in FINE_TUNING_FIELDS]
+        if self.start_from is not None and fixed:
+            raise ValueError(
+                f"model.overrides: {', '.join(fixed)} cannot change in the model of model.start_from, only the "
+                "dropouts can; empty it with model.overrides={}"
+            )
+        return self
 
 
 class DataSection(Section):
@@ -183,6 +194,8 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
         key, separator, text = override.partition("=")
         if not separator or not key:
             raise ValueError(f"{override!r} is not of the form KEY=VALUE, as optimization.learning_rate=1e-3")
+        if not text.strip():
+            raise ValueError(f"{key}: no value is given; write {key}=null to unset it")
         try:
             value = yaml.load(text, Loader=_Loader)
         except yaml.YAMLError:

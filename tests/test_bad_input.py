@@ -38,7 +38,8 @@ def fails(capsys, *overrides, **options):
             "learned positions end at max_position_embeddings (50)",
         ),
         (["data.train_files=/none/train"], "/none/train.en: no such file"),
-        (["data.train_files="], "data.train_files"),
+        (["data.train_files="], "data.train_files: no value is given"),
+        (["data.train_files=[]"], "data.train_files: "),
         (["LR=1"], "unknown recipe key 'LR'"),
         (["model.overrides.pad_token_id=5"], "pad_token_id comes from the tokenizer"),
         (["model.overrides.vocab_size=many"], "vocab_size"),
@@ -74,7 +75,13 @@ def test_another_kind_of_model(trained, tmp_path, capsys):
     MarianConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1).save_pretrained(tmp_path / "marian")
     for file in trained.glob("tokenizer*"):
         shutil.copy(file, tmp_path / "marian")
-    line = fails(capsys, *SMALL_RUN, f"output_dir={tmp_path / 'run'}", f"model.start_from={tmp_path / 'marian'}")
+    line = fails(
+        capsys,
+        *SMALL_RUN,
+        f"output_dir={tmp_path / 'run'}",
+        f"model.start_from={tmp_path / 'marian'}",
+        "model.overrides={}",
+    )
     assert "is a marian model" in line
 
 
