@@ -187,9 +187,8 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def parse_overrides(overrides: list[str]) -> dict[str, Any]:
-    """`["optimization.learning_rate=1e-3"]` as `{"optimization": {"learning_rate": 0.001}}`; values are YAML."""
-    result: dict[str, Any] = {}
+def apply_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Apply `["optimization.learning_rate=1e-3", ...]` in order; values are YAML, and {} empties a mapping."""
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
@@ -202,8 +201,8 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
             raise ValueError(f"{key}: {text!r} is not a YAML value") from None
         for part in reversed(key.split(".")):
             value = {part: value}
-        result = _merge(result, value)
-    return result
+        content = _merge(content, value)
+    return content
 
 
 def _valid_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
@@ -245,7 +244,7 @@ def parse_recipe(content: dict[str, Any]) -> Recipe:
 
 def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     """A recipe from a YAML file, with KEY=VALUE overrides applied."""
-    content = _merge(read_yaml(path), parse_overrides(overrides or []))
+    content = apply_overrides(read_yaml(path), overrides or [])
     try:
         recipe = parse_recipe(content)
         if recipe.model.start_from is None:

@@ -10,9 +10,9 @@ from modeling_scratch.recipe import (
     CONFIGURATION_FOLDER,
     ModelSection,
     Recipe,
+    apply_overrides,
     load_recipe,
     model_fields,
-    parse_overrides,
     save_recipe,
 )
 
@@ -67,7 +67,8 @@ def test_overrides():
     assert recipe.model.overrides["d_model"] == 128  # and those of the model file that it names
     assert load_recipe(EMBEDDED, ["model.start_from=x", "model.overrides={}"]).model.overrides == {}
     assert recipe.data.test is None
-    assert parse_overrides(["a.b=1", "a.c=x"]) == {"a": {"b": 1, "c": "x"}}
+    assert apply_overrides({"a": {"b": 0, "d": 2}}, ["a.b=1", "a.c=x"]) == {"a": {"b": 1, "c": "x", "d": 2}}
+    assert apply_overrides({"a": {"b": 0}}, ["a={}", "a.c=x"]) == {"a": {"c": "x"}}
 
 
 @pytest.mark.parametrize(
