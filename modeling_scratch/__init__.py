@@ -5,20 +5,33 @@ Importing this package registers the model with the Auto classes, so that a chec
 `trust_remote_code`. What `save_pretrained` writes carries the model's code, so that it loads elsewhere with it.
 """
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 
 from .configuration_scratch import ScratchConfig
-from .modeling_scratch import ScratchForConditionalGeneration, ScratchModel, ScratchPreTrainedModel
+from .modeling_scratch import (
+    ScratchEncoderModel,
+    ScratchForConditionalGeneration,
+    ScratchModel,
+    ScratchPreTrainedModel,
+)
 
 __version__ = "0.1.0"
 
 AutoConfig.register(ScratchConfig.model_type, ScratchConfig, exist_ok=True)
 AutoModel.register(ScratchConfig, ScratchModel, exist_ok=True)
 AutoModelForSeq2SeqLM.register(ScratchConfig, ScratchForConditionalGeneration, exist_ok=True)
+AutoModelForTextEncoding.register(ScratchConfig, ScratchEncoderModel, exist_ok=True)
 
 # Makes save_pretrained copy the code beside the weights.
 ScratchConfig.register_for_auto_class("AutoConfig")
 ScratchModel.register_for_auto_class("AutoModel")
 ScratchForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+ScratchEncoderModel.register_for_auto_class("AutoModelForTextEncoding")
 
-__all__ = ["ScratchConfig", "ScratchForConditionalGeneration", "ScratchModel", "ScratchPreTrainedModel"]
+__all__ = [
+    "ScratchConfig",
+    "ScratchEncoderModel",
+    "ScratchForConditionalGeneration",
+    "ScratchModel",
+    "ScratchPreTrainedModel",
+]

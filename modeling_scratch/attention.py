@@ -113,7 +113,7 @@ class ScratchSelfAttention(ScratchAttention):
         Args:
             hidden_states: (batch_size, sequence_length, d_model).
             attention_mask: 4-D, as the backend takes it; None: everything, or, causal, everything before.
-            position_embeddings: cos and sin for rotary positions, (batch_size, 1, sequence_length, head_dim) each.
+            position_embeddings: cos and sin for rotary positions, (batch_size or 1, sequence_length, head_dim) each.
             past_key_values: the cache, which this layer's keys and values are added to.
 
         Returns:

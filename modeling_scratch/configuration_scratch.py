@@ -17,7 +17,10 @@ AUTO_MAP = {
     "AutoConfig": "configuration_scratch.ScratchConfig",
     "AutoModel": "modeling_scratch.ScratchModel",
     "AutoModelForSeq2SeqLM": "modeling_scratch.ScratchForConditionalGeneration",
+    "AutoModelForTextEncoding": "modeling_scratch.ScratchEncoderModel",
 }
+
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn")
 
 # Keys that are no fields, but that Transformers itself (loading, saving, Trainer, quantizers) hands to a config.
 TRANSFORMERS_KEYS = frozenset(
@@ -64,7 +67,9 @@ class ScratchConfig(PreTrainedConfig):
         position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"`, `"learned"` or `"rotary"`.
         max_position_embeddings (`int`, defaults to 1024): length that learned positions end at, and that training and
             generation plan for; sinusoidal and rotary positions extend beyond it.
-        rope_parameters (`dict`, *optional*): `{"rope_type": "default", "rope_theta": 10000.0}` for rotary positions.
+        rope_parameters (`dict`, *optional*): for rotary positions `{"rope_type": "default", "rope_theta": 10000.0}`;
+            `"linear"`, `"dynamic"` and `"yarn"` stretch them by a `factor`, as Transformers documents it. (With
+            `"dynamic"` a sentence's translation depends on the longest sequence of its batch.)
         scale_embedding (`bool`, defaults to `True`): multiply embeddings by sqrt(d_model) (section 3.4).
         share_encoder_decoder_embeddings (`bool`, defaults to `True`): one embedding for source and target.
         tie_word_embeddings (`bool`, defaults to `True`): the output projection is the decoder's embedding.
@@ -177,15 +182,19 @@ class ScratchConfig(PreTrainedConfig):
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "ScratchConfig":
         """
         The config as one stack sees it: generic names (`num_hidden_layers`, `num_attention_heads`, `vocab_size`) read
-        as the decoder's when `decoder=True`. Caches take their depth from here.
+        as the decoder's when `decoder=True`: a copy if the stacks differ. Caches take their depth from here.
         """
-        if not decoder or encoder:
+        of_decoder = {
+            "encoder_layers": self.decoder_layers,
+            "encoder_attention_heads": self.decoder_attention_heads,
+            "encoder_ffn_dim": self.decoder_ffn_dim,
+            "vocab_size": self.target_vocab_size,
+        }
+        if not decoder or encoder or all(getattr(self, name) == value for name, value in of_decoder.items()):
             return self
         config = copy.deepcopy(self)
-        config.encoder_layers = self.decoder_layers
-        config.encoder_attention_heads = self.decoder_attention_heads
-        config.encoder_ffn_dim = self.decoder_ffn_dim
-        config.vocab_size = self.target_vocab_size
+        for name, value in of_decoder.items():
+            setattr(config, name, value)
         return config
 
     @property
@@ -225,8 +234,8 @@ class ScratchConfig(PreTrainedConfig):
                 + (f"; did you mean {' or '.join(close)}?" if close else "; see transformers.activations.ACT2FN")
             )
         rope_type = (self.rope_parameters or {}).get("rope_type", "default")
-        if rope_type != "default":
-            raise ValueError(f"rope_parameters: rope_type {rope_type!r} is not supported; use 'default'")
+        if rope_type not in ROPE_TYPES:
+            raise ValueError(f"rope_parameters: rope_type is {rope_type!r}; it must be one of {', '.join(ROPE_TYPES)}")
         if self.share_encoder_decoder_embeddings and self.target_vocab_size != self.vocab_size:
             raise ValueError(
                 f"share_encoder_decoder_embeddings needs one vocabulary, but vocab_size is {self.vocab_size} and "

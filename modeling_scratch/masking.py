@@ -3,6 +3,7 @@
 import torch
 from transformers.cache_utils import Cache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.utils.import_utils import is_tracing
 
 from .configuration_scratch import ScratchConfig
 
@@ -36,41 +37,63 @@ def count_positions(
     return (attended(attention_mask).cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
 
 
-def check_mask(name: str, attention_mask: torch.Tensor | None, batch_size: int, length: int | None) -> None:
+def check_mask(
+    name: str, attention_mask: torch.Tensor | None, batch_size: int, query_length: int, key_length: int | None
+) -> None:
     """
-    Raise ValueError for a mask that cannot belong to these inputs. `length` is None where it is not known without
-    asking the device.
+    Raise ValueError for a mask that cannot belong to these inputs. `key_length` is None where it is not known without
+    asking the device; a 4-D mask may have more keys, the free places of a static cache.
     """
-    if attention_mask is None or not isinstance(attention_mask, torch.Tensor):
+    if not isinstance(attention_mask, torch.Tensor):
         return
     shape = tuple(attention_mask.shape)
     if attention_mask.ndim not in (2, 4):
         raise ValueError(f"{name} has shape {shape}; it must be (batch_size, sequence_length) or 4-D")
-    if attention_mask.ndim == 2:
-        if shape[0] != batch_size or (length is not None and shape[1] != length):
-            raise ValueError(f"{name} has shape {shape}; these inputs need ({batch_size}, {length})")
-        # A float mask of ones and zeros would be added to the scores and hide nothing.
-        readable = attention_mask.device.type == "cpu" and not torch.compiler.is_compiling()
-        if attention_mask.is_floating_point() and readable and (attention_mask > 0).any():
+    if attention_mask.ndim == 4:
+        fits = shape[0] in (1, batch_size) and shape[2] in (1, query_length)
+        if not fits or (key_length is not None and shape[3] < key_length):
             raise ValueError(
-                f"{name} is floating point, so it is added to the scores, but holds values above 0; for a mask of "
-                "ones and zeros pass an integer or boolean tensor"
+                f"{name} has shape {shape}; these inputs need ({batch_size}, 1 or heads, {query_length}, {key_length})"
             )
+        return
+    if shape[0] != batch_size or (key_length is not None and shape[1] != key_length):
+        raise ValueError(f"{name} has shape {shape}; these inputs need ({batch_size}, {key_length})")
+    # A float mask of ones and zeros would be added to the scores and hide nothing.
+    readable = attention_mask.device.type == "cpu" and not is_tracing(attention_mask)
+    if attention_mask.is_floating_point() and readable and (attention_mask > 0).any():
+        raise ValueError(
+            f"{name} is floating point, so it is added to the scores, but holds values above 0; for a mask of "
+            "ones and zeros pass an integer or boolean tensor"
+        )
 
 
-def _for_backend(config: ScratchConfig, attention_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _for_backend(config: ScratchConfig, attention_mask: torch.Tensor, inputs_embeds: torch.Tensor) -> torch.Tensor:
     """
     A 4-D mask as the attention implementation takes it: eager adds a float; sdpa takes True for attend, or adds a
-    float in which -inf hides.
+    float in which -inf hides; flex adds a full float; flash has no place for one.
     """
-    eager = config._attn_implementation == "eager"
+    implementation, dtype = config._attn_implementation, inputs_embeds.dtype
+    if "flash" in implementation:
+        raise ValueError(
+            f"a mask of shape {tuple(attention_mask.shape)} or of floats cannot go to {implementation}, which takes "
+            "integer or boolean masks (batch_size, sequence_length); use attn_implementation='sdpa'"
+        )
+    hidden = torch.finfo(dtype).min if implementation == "eager" else float("-inf")
     if attention_mask.is_floating_point():
-        hidden = torch.finfo(dtype).min if eager else float("-inf")
-        return attention_mask.masked_fill(attention_mask <= HIDDEN_BIAS, hidden).to(dtype)
-    attend = attended(attention_mask)
-    if not eager:
-        return attend
-    return torch.zeros((), dtype=dtype, device=attend.device).where(attend, torch.finfo(dtype).min)
+        mask = attention_mask.masked_fill(attention_mask <= HIDDEN_BIAS, hidden).to(dtype)
+    elif implementation == "sdpa":
+        return attended(attention_mask)
+    else:
+        attend = attended(attention_mask)
+        mask = torch.zeros((), dtype=dtype, device=attend.device).where(attend, hidden)
+    if implementation != "flex_attention":
+        return mask
+    if mask.shape[1] != 1:
+        raise ValueError(
+            f"a mask of shape {tuple(mask.shape)}, one a head, cannot go to flex_attention; use "
+            "attn_implementation='sdpa'"
+        )
+    return mask.expand(*inputs_embeds.shape[:1], 1, inputs_embeds.shape[1], -1)
 
 
 def bidirectional_mask(
@@ -88,16 +111,25 @@ def bidirectional_mask(
         encoder_hidden_states: (batch_size, key_length, d_model), if the keys are not the queries' own.
 
     Returns:
-        4-D, or None where everything is attended to.
+        None where everything is attended to; or 4-D, with one row for all queries where they see the same; or what
+        else the backend takes.
     """
-    if attention_mask is not None and attention_mask.ndim == 4:
-        return _for_backend(config, attention_mask, inputs_embeds.dtype)
-    if attention_mask is not None and attention_mask.is_floating_point():
-        return _for_backend(config, attention_mask[:, None, None, :], inputs_embeds.dtype)
+    if attention_mask is None:
+        return None
+    if attention_mask.ndim == 4:
+        return _for_backend(config, attention_mask, inputs_embeds)
+    if attention_mask.is_floating_point():
+        return _for_backend(config, attention_mask[:, None, None, :], inputs_embeds)
+    attend = attended(attention_mask)
+    if config._attn_implementation in ("eager", "sdpa"):
+        # Transformers' helper would write a row for each query.
+        if not is_tracing(attend) and attend.all():
+            return None
+        return _for_backend(config, attend[:, None, None, :], inputs_embeds)
     return create_bidirectional_mask(
         config=config,
         inputs_embeds=inputs_embeds,
-        attention_mask=None if attention_mask is None else attended(attention_mask),
+        attention_mask=attend,
         encoder_hidden_states=encoder_hidden_states,
     )
 
@@ -117,21 +149,19 @@ def causal_mask(
         past_key_values: the cache, read for the length of the past.
 
     Returns:
-        4-D, or None where the backend's causal flag suffices.
+        4-D, or None where the backend's causal flag suffices, or what else the backend takes.
     """
     if attention_mask is not None and attention_mask.ndim == 4:
-        return _for_backend(config, attention_mask, inputs_embeds.dtype)
+        return _for_backend(config, attention_mask, inputs_embeds)
     bias = attention_mask if attention_mask is not None and attention_mask.is_floating_point() else None
-    mask = create_causal_mask(
-        config=config,
-        inputs_embeds=inputs_embeds,
-        attention_mask=None if attention_mask is None else attended(attention_mask),
-        past_key_values=past_key_values,
-        allow_is_causal_skip=bias is None,
-    )
     if bias is None:
-        return mask
-    bias = _for_backend(config, bias[:, None, None, :], inputs_embeds.dtype)
-    if mask.dtype == torch.bool:
-        return bias.where(mask, float("-inf"))
-    return torch.minimum(mask, bias.expand_as(mask)).where(mask < 0, bias)
+        return create_causal_mask(
+            config=config,
+            inputs_embeds=inputs_embeds,
+            attention_mask=None if attention_mask is None else attended(attention_mask),
+            past_key_values=past_key_values,
+        )
+    query_length, key_length = inputs_embeds.shape[1], bias.shape[1]
+    rows = torch.arange(key_length - query_length, key_length, device=bias.device)
+    later = torch.arange(key_length, device=bias.device) > rows[:, None]  # (query_length, key_length)
+    return _for_backend(config, bias[:, None, None, :].masked_fill(later, float("-inf")), inputs_embeds)

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import nn
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
 
 from .configuration_scratch import ScratchConfig
 
@@ -42,36 +43,45 @@ class LearnedPositionEmbedding(nn.Embedding):
 class ScratchRotaryEmbedding(nn.Module):
     """
     Angles by which queries and keys are rotated, so that their product depends on their distance alone
-    (Su et al. 2021, https://arxiv.org/abs/2104.09864). The class's name and `original_inv_freq` are what Transformers
-    recognises when it refills the buffers after loading.
+    (Su et al. 2021, https://arxiv.org/abs/2104.09864), scaled for long sequences as `rope_parameters` says. The
+    names of the class, its buffers and attributes are what Transformers recognises when it refills the buffers after
+    loading and when it changes them for `"dynamic"` scaling.
     """
 
-    rope_type = "default"
-
-    def __init__(self, config: ScratchConfig, num_heads: int):
+    def __init__(self, config: ScratchConfig):
+        """config: the heads of the stack as `num_attention_heads`, as `get_text_config` gives the decoder's."""
         super().__init__()
         self.config = config
-        self.head_dim = config.d_model // num_heads
-        inv_freq, _ = self.compute_default_rope_parameters(config)
+        self.rope_type = config.rope_parameters["rope_type"]
+        self.max_seq_len_cached = self.original_max_seq_len = config.max_position_embeddings
+        initialise = ROPE_INIT_FUNCTIONS.get(self.rope_type, self.compute_default_rope_parameters)
+        inv_freq, self.attention_scaling = initialise(config)
         self.inv_freq = nn.Buffer(inv_freq, persistent=False)
         self.original_inv_freq = nn.Buffer(inv_freq.clone(), persistent=False)
 
-    def compute_default_rope_parameters(self, config: ScratchConfig) -> tuple[torch.Tensor, float]:
-        """The inverse frequencies, (head_dim / 2,), and the factor 1 that other kinds of scaling would replace."""
-        exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
+    @staticmethod
+    def compute_default_rope_parameters(config: ScratchConfig) -> tuple[torch.Tensor, float]:
+        """The inverse frequencies theta^(-2i/head_dim), (head_dim / 2,), and 1, the factor of cos and sin."""
+        head_dim = config.hidden_size // config.num_attention_heads
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
         return 1.0 / (config.rope_parameters["rope_theta"] ** exponents), 1.0
 
     @torch.no_grad()
-    def forward(self, position_ids: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """position_ids: (batch_size or 1, sequence_length). Returns cos and sin, (batch_size, 1, length, head_dim)."""
-        wide = torch.promote_types(dtype, torch.float32)
-        angles = position_ids.unsqueeze(-1).to(wide) * self.inv_freq.to(wide)
-        angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+    @dynamic_rope_update
+    def forward(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        hidden_states: read for its dtype; position_ids: (batch_size or 1, sequence_length). Returns cos and sin,
+        (batch_size or 1, sequence_length, head_dim) each.
+        """
+        wide = torch.promote_types(hidden_states.dtype, torch.float32)
+        angles = position_ids.unsqueeze(-1).to(wide) * self.inv_freq.to(position_ids.device, wide)
+        angles = torch.cat((angles, angles), dim=-1)
+        cos, sin = angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
+        return cos.to(hidden_states.dtype), sin.to(hidden_states.dtype)
 
 
 def apply_rotary(states: torch.Tensor, position_embeddings: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """Rotate the pairs (i, i + head_dim/2) of `states`, (batch_size, num_heads, sequence_length, head_dim)."""
-    cos, sin = position_embeddings
+    cos, sin = (each.unsqueeze(1) for each in position_embeddings)  # (batch_size or 1, 1, sequence_length, head_dim)
     first, second = states.chunk(2, dim=-1)
     return states * cos + torch.cat((-second, first), dim=-1) * sin

@@ -29,7 +29,7 @@ from modeling_scratch import ScratchConfig, configuration_scratch
         ({"pad_token_id": 61}, "pad_token_id is 61"),
         ({"eos_token_id": [2, 99]}, "eos_token_id is 99"),
         ({"position_embedding_type": "rotary", "d_model": 36, "encoder_attention_heads": 4}, "must be even"),
-        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_type 'linear'"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type is 'longrope'"),
     ],
 )
 def test_out_of_range(fields, message):

@@ -35,13 +35,13 @@ def test_sinusoidal_is_the_paper_s_formula(d_model):
 
 def test_rotary_products_depend_on_distance_alone():
     config = small_config(position_embedding_type="rotary")
-    rotary = ScratchRotaryEmbedding(config, 2)
+    rotary = ScratchRotaryEmbedding(config)
     torch.manual_seed(0)
     query, key = torch.randn(1, 1, 1, 8, dtype=torch.float64), torch.randn(1, 1, 1, 8, dtype=torch.float64)
 
     def product(query_position: int, key_position: int) -> float:
         rotated = [
-            apply_rotary(states, rotary(torch.tensor([[position]]), torch.float64))
+            apply_rotary(states, rotary(states, torch.tensor([[position]])))
             for states, position in ((query, query_position), (key, key_position))
         ]
         return (rotated[0] * rotated[1]).sum().item()
