@@ -1,4 +1,4 @@
-"""The model: against torch.nn.Transformer, cached against uncached, alone against batched, saved against loaded."""
+"""The model: cached against uncached, alone against batched, saved against loaded."""
 
 import math
 
@@ -42,81 +42,6 @@ def padded(sentences, length, side="right", pad=0):
         place = slice(0, len(sentence)) if side == "right" else slice(length - len(sentence), length)
         ids[row, place], mask[row, place] = sentence, 1
     return ids, mask
-
-
-def copy_layer(theirs, ours, decoder: bool):
-    """Weights of one of our layers into torch.nn.TransformerEncoderLayer or DecoderLayer."""
-    pairs = [(theirs.self_attn, ours.self_attn)]
-    if decoder:
-        pairs.append((theirs.multihead_attn, ours.cross_attn))
-    norms = [
-        ours.self_attn_layer_norm,
-        *([ours.cross_attn_layer_norm] if decoder else []),
-        ours.feed_forward_layer_norm,
-    ]
-    with torch.no_grad():
-        for attention, own in pairs:
-            projections = [own.q_proj, own.k_proj, own.v_proj]
-            attention.in_proj_weight.copy_(torch.cat([projection.weight for projection in projections]))
-            attention.in_proj_bias.copy_(torch.cat([projection.bias for projection in projections]))
-            attention.out_proj.load_state_dict(own.o_proj.state_dict())
-        theirs.linear1.load_state_dict(ours.feed_forward.up_proj.state_dict())
-        theirs.linear2.load_state_dict(ours.feed_forward.down_proj.state_dict())
-        for index, norm in enumerate(norms, start=1):
-            getattr(theirs, f"norm{index}").load_state_dict(norm.state_dict())
-
-
-@pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_equals_torch_nn_transformer(norm_position, sentences):
-    config = ScratchConfig(**(SMALL_MODEL | {"norm_position": norm_position, "decoder_attention_heads": 4}
-                              | {"decoder_layers": 2, "decoder_ffn_dim": 64, "attention_bias": True}))  # fmt: skip
-    torch.manual_seed(0)
-    ours = ScratchModel(config).double().eval()
-    for parameter in ours.parameters():
-        nn.init.normal_(parameter, std=0.3)  # biases and norms too, or a misplaced one would not show
-    theirs = nn.Transformer(32, 4, 2, 2, 64, dropout=0.0, norm_first=norm_position == "pre", batch_first=True)
-    theirs = theirs.double().eval()
-    for name, decoder in (("encoder", False), ("decoder", True)):
-        stack, own = getattr(theirs, name), getattr(ours, name)
-        for layer, own_layer in zip(stack.layers, own.layers, strict=True):
-            copy_layer(layer, own_layer, decoder)
-        stack.norm.load_state_dict(own.layer_norm.state_dict())
-
-    source, source_mask = padded(sentences, 8)
-    target, target_mask = padded([sentence[:4] for sentence in sentences], 5)
-
-    def embed(ids):
-        length = ids.shape[1]
-        positions = torch.tensor(
-            [
-                [(math.cos if i % 2 else math.sin)(p / 10000 ** (2 * (i // 2) / 32)) for i in range(32)]
-                for p in range(length)
-            ],
-            dtype=torch.float64,
-        )
-        return ours.encoder.embed_tokens.weight[ids] * math.sqrt(32) + positions
-
-    def grads(hidden, mask, weights):
-        ours.zero_grad()
-        hidden[mask.bool()].sin().sum().backward()
-        return [weight.grad.clone() for weight in weights]
-
-    output = ours(source, source_mask, target, target_mask)
-    expected = theirs(
-        embed(source),
-        embed(target),
-        tgt_mask=nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64),
-        src_key_padding_mask=source_mask == 0,
-        tgt_key_padding_mask=target_mask == 0,
-        memory_key_padding_mask=source_mask == 0,
-    )
-    kept = target_mask.bool()
-    torch.testing.assert_close(output.last_hidden_state[kept], expected[kept], rtol=0, atol=1e-9)
-    embedding = [ours.encoder.embed_tokens.weight]
-    mine = grads(output.last_hidden_state, target_mask, embedding)
-    reference = grads(expected, target_mask, embedding)
-    # Padding ids are looked up by both but contribute to neither.
-    torch.testing.assert_close(mine[0], reference[0], rtol=0, atol=1e-9)
 
 
 @every_choice
