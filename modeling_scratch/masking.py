@@ -32,7 +32,7 @@ def count_positions(
     Returns:
         (batch_size, length), or (1, length) where all sequences agree.
     """
-    if attention_mask is None or attention_mask.ndim == 4:
+    if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim == 4:
         return (torch.arange(length, device=device) + past_length).unsqueeze(0)
     return (attended(attention_mask).cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
 
@@ -151,6 +151,8 @@ def causal_mask(
     Returns:
         4-D, or None where the backend's causal flag suffices, or what else the backend takes.
     """
+    if attention_mask is not None and not isinstance(attention_mask, torch.Tensor):
+        return attention_mask  # flex's block mask, which generate() makes for a static cache
     if attention_mask is not None and attention_mask.ndim == 4:
         return _for_backend(config, attention_mask, inputs_embeds)
     bias = attention_mask if attention_mask is not None and attention_mask.is_floating_point() else None

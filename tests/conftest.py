@@ -54,6 +54,26 @@ SMALL_RUN = [
 ]
 
 
+# What a config can choose, a model each.
+CHOICES = {
+    "default": {},
+    "post-norm": {"norm_position": "post", "final_norm": False},
+    "rotary, rms, gated": {
+        "position_embedding_type": "rotary",
+        "norm_type": "rms_norm",
+        "gated_ffn": True,
+        "activation_function": "silu",
+        "attention_bias": False,
+        "ffn_bias": False,
+    },
+    "learned": {"position_embedding_type": "learned", "scale_embedding": False, "activation_function": "gelu"},
+    "two vocabularies": {"decoder_vocab_size": 70, "share_encoder_decoder_embeddings": False},
+    "shared, untied, bias": {"tie_word_embeddings": False, "lm_head_bias": True},
+    "nothing shared": {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False, "init_std": 0.05},
+}
+every_choice = pytest.mark.parametrize("fields", CHOICES.values(), ids=CHOICES)
+
+
 @pytest.fixture
 def make_model():
     """A small model in evaluation mode with weights of a fixed seed; keyword arguments change its config."""
@@ -63,6 +83,21 @@ def make_model():
         return ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | fields))).eval()
 
     return make
+
+
+@pytest.fixture
+def sentences():
+    """Ids of three sentences of different lengths, without padding."""
+    torch.manual_seed(1)
+    return [torch.randint(4, 61, (length,)) for length in (7, 4, 5)]
+
+
+def padded(sentences, length, side="right", pad=0):
+    ids, mask = torch.full((len(sentences), length), pad), torch.zeros(len(sentences), length, dtype=torch.long)
+    for row, sentence in enumerate(sentences):
+        place = slice(0, len(sentence)) if side == "right" else slice(length - len(sentence), length)
+        ids[row, place], mask[row, place] = sentence, 1
+    return ids, mask
 
 
 def run_training(*overrides: str, **options) -> None:

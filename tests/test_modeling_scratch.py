@@ -1,71 +1,14 @@
-"""The model: cached against uncached, alone against batched, saved against loaded."""
+"""The model: alone against batched, saved against loaded."""
 
 import math
 
 import pytest
 import torch
-from conftest import SMALL_MODEL
+from conftest import SMALL_MODEL, every_choice, padded
 from torch import nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
-
-CHOICES = {
-    "default": {},
-    "post-norm": {"norm_position": "post", "final_norm": False},
-    "rotary, rms, gated": {
-        "position_embedding_type": "rotary",
-        "norm_type": "rms_norm",
-        "gated_ffn": True,
-        "activation_function": "silu",
-        "attention_bias": False,
-        "ffn_bias": False,
-    },
-    "learned": {"position_embedding_type": "learned", "scale_embedding": False, "activation_function": "gelu"},
-    "two vocabularies": {"decoder_vocab_size": 70, "share_encoder_decoder_embeddings": False},
-    "shared, untied, bias": {"tie_word_embeddings": False, "lm_head_bias": True},
-    "nothing shared": {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False, "init_std": 0.05},
-}
-every_choice = pytest.mark.parametrize("fields", CHOICES.values(), ids=CHOICES)
-
-
-@pytest.fixture
-def sentences():
-    """Ids of three sentences of different lengths, without padding."""
-    torch.manual_seed(1)
-    return [torch.randint(4, 61, (length,)) for length in (7, 4, 5)]
-
-
-def padded(sentences, length, side="right", pad=0):
-    ids, mask = torch.full((len(sentences), length), pad), torch.zeros(len(sentences), length, dtype=torch.long)
-    for row, sentence in enumerate(sentences):
-        place = slice(0, len(sentence)) if side == "right" else slice(length - len(sentence), length)
-        ids[row, place], mask[row, place] = sentence, 1
-    return ids, mask
-
-
-@every_choice
-def test_cached_decoding_equals_uncached(fields, make_model, sentences):
-    model = make_model(**fields)
-    source, mask = padded(sentences, 7)
-    options = {"max_new_tokens": 12, "return_dict_in_generate": True, "output_logits": True}
-    for beams in (1, 3):
-        cached = model.generate(source, attention_mask=mask, num_beams=beams, **options)
-        uncached = model.generate(source, attention_mask=mask, num_beams=beams, use_cache=False, **options)
-        assert torch.equal(cached.sequences, uncached.sequences)
-        for first, second in zip(cached.logits, uncached.logits, strict=True):
-            torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
-
-
-def test_sampling_follows_the_seed(make_model, sentences):
-    model = make_model()
-    source, mask = padded(sentences, 7)
-    outputs = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        outputs.append(model.generate(source, attention_mask=mask, do_sample=True, max_new_tokens=10))
-    assert torch.equal(outputs[0], outputs[1])
-    assert not torch.equal(outputs[0], outputs[2])
 
 
 @every_choice

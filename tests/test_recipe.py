@@ -111,7 +111,7 @@ def test_unreadable_files(tmp_path):
 
 
 def test_model_mistakes():
-    with pytest.raises(ValueError, match="'tinny' is neither a file nor one of .*, base, .*, tiny"):
+    with pytest.raises(ValueError, match=r"'tinny' is neither a file nor one of .*, base, .*, tiny"):
         model_fields(ModelSection(config="tinny"))
     with pytest.raises(ValueError, match="no field 'dropot'; did you mean dropout"):
         model_fields(ModelSection(overrides={"dropot": 0.1}))

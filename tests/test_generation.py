@@ -1,0 +1,289 @@
+"""generate(): caches against none, every strategy against its definition, computed from plain forward passes."""
+
+import itertools
+
+import pytest
+import torch
+from conftest import every_choice, padded
+from transformers import CompileConfig, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+from transformers.modeling_outputs import BaseModelOutput
+
+EOS, START = 2, 1
+
+
+@pytest.fixture
+def batch(sentences):
+    ids, mask = padded(sentences, 7)
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@pytest.fixture
+def one(sentences):
+    return {"input_ids": sentences[0][None]}
+
+
+def log_probabilities(model, inputs, sequences):
+    """log p(token | source, earlier tokens) of sequences, (batch_size, length - 1), by one uncached forward pass."""
+    rows = len(sequences) // len(inputs["input_ids"])
+    repeated = {name: value.repeat_interleave(rows, dim=0) for name, value in inputs.items()}
+    logits = model(**repeated, decoder_input_ids=sequences[:, :-1], use_cache=False).logits
+    return logits.log_softmax(-1).gather(2, sequences[:, 1:, None]).squeeze(2)
+
+
+def greedy_by_hand(model, inputs, prefix, steps):
+    """Greedy decoding as a loop over uncached forward passes, for one sentence."""
+    ids = prefix
+    for _ in range(steps):
+        token = model(**inputs, decoder_input_ids=ids, use_cache=False).logits[:, -1].argmax(-1, keepdim=True)
+        ids = torch.cat([ids, token], dim=1)
+        if token.item() == EOS:
+            break
+    return ids
+
+
+# -- caches --------------------------------------------------------------------------------------------------------
+
+
+@every_choice
+@pytest.mark.parametrize("beams", [1, 3])
+def test_cached_static_and_uncached_agree(fields, beams, make_model, batch):
+    model = make_model(**fields)
+    options = {"max_new_tokens": 12, "num_beams": beams, "return_dict_in_generate": True, "output_logits": True}
+    uncached = model.generate(**batch, use_cache=False, **options)
+    for cache in ("dynamic", "static"):
+        cached = model.generate(**batch, cache_implementation=cache, **options)
+        assert torch.equal(cached.sequences, uncached.sequences)
+        for first, second in zip(cached.logits, uncached.logits, strict=True):
+            torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
+
+
+@every_choice
+def test_compiled_generation_equals_eager(fields, make_model, batch):
+    model = make_model(**fields)
+    options = {"max_new_tokens": 6, "return_dict_in_generate": True, "output_logits": True}
+    eager = model.generate(**batch, **options)
+    compile_config = CompileConfig(fullgraph=True, backend="aot_eager", mode=None)
+    compile_config._compile_all_devices = True
+    torch._dynamo.reset()
+    compiled = model.generate(**batch, **options, cache_implementation="static", compile_config=compile_config)
+    assert torch._dynamo.utils.counters["graph_break"] == {}
+    assert hasattr(model, "_compiled_call")
+    assert torch.equal(compiled.sequences, eager.sequences)
+    for first, second in zip(compiled.logits, eager.logits, strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
+
+
+# -- strategies ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0])
+def test_a_wide_beam_finds_the_best_of_all_translations(length_penalty, make_model):
+    model = make_model(vocab_size=7, init_std=0.6)
+    source = {"input_ids": torch.tensor([[4, 5, 6, 3]])}
+    steps = 4
+    best, best_score = None, -float("inf")
+    for tokens in itertools.product(range(7), repeat=steps):
+        ended = EOS in tokens
+        tokens = tokens[: tokens.index(EOS) + 1] if ended else tokens
+        sequence = torch.tensor([[START, *tokens]])
+        score = log_probabilities(model, source, sequence).sum().item() / len(tokens) ** length_penalty
+        if score > best_score + 1e-9:
+            best, best_score = sequence, score
+    output = model.generate(
+        **source,
+        num_beams=7**3,
+        max_new_tokens=steps,
+        length_penalty=length_penalty,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    assert torch.equal(output.sequences, best)
+    assert output.sequences_scores.item() == pytest.approx(best_score, abs=1e-5)
+
+
+def test_n_best_lists_come_with_their_scores(make_model, batch):
+    model = make_model(init_std=0.3)
+    output = model.generate(
+        **batch,
+        num_beams=4,
+        num_return_sequences=4,
+        length_penalty=0.6,
+        max_new_tokens=8,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    assert output.sequences.shape[0] == 12
+    lengths = ((output.sequences[:, 1:] == EOS).cumsum(1) - (output.sequences[:, 1:] == EOS).long() == 0).sum(1)
+    kept = torch.arange(output.sequences.shape[1] - 1) < lengths[:, None]
+    expected = (log_probabilities(model, batch, output.sequences) * kept).sum(1) / lengths**0.6
+    torch.testing.assert_close(output.sequences_scores, expected, rtol=0, atol=1e-5)
+    ranked = output.sequences_scores.view(3, 4)
+    assert torch.equal(ranked, ranked.sort(dim=1, descending=True).values)
+
+
+SAMPLING = {
+    "temperature": ({"temperature": 0.3, "top_k": 0}, lambda p: torch.ones_like(p).bool()),
+    "top-k": ({"top_k": 3}, lambda p: p >= p.topk(3).values[-1]),
+    "top-p": (
+        {"top_p": 0.5, "top_k": 0},
+        lambda p: p.sort(descending=True).values.cumsum(0)[p.argsort(descending=True).argsort()] - p < 0.5,
+    ),
+    "min-p": ({"min_p": 0.3, "top_k": 0}, lambda p: p >= 0.3 * p.max()),
+}
+
+
+@pytest.mark.parametrize(("options", "allowed"), SAMPLING.values(), ids=SAMPLING)
+def test_sampling_draws_from_the_distribution_it_names(options, allowed, make_model, one):
+    """The first token of many draws, against the model's own distribution cut and reshaped by hand."""
+    model = make_model(vocab_size=12, init_std=0.5, eos_token_id=None)
+    one = {"input_ids": one["input_ids"] % 8 + 4}
+    torch.manual_seed(0)
+    drawn = model.generate(**one, do_sample=True, max_new_tokens=1, num_return_sequences=20_000, **options)[:, 1]
+    logits = model(**one, decoder_input_ids=torch.tensor([[START]])).logits[0, -1].double()
+    probabilities = (logits / options.get("temperature", 1.0)).softmax(-1)
+    keep = allowed(probabilities)
+    assert options.get("top_k") == 0 or not keep.all()
+    expected = probabilities * keep / (probabilities * keep).sum()
+    seen = torch.bincount(drawn, minlength=12) / 20_000
+    assert (seen[~keep] == 0).all()
+    torch.testing.assert_close(seen.double(), expected, rtol=0, atol=4 * (0.25 / 20_000) ** 0.5)  # four deviations
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_sampling_follows_the_seed(beams, make_model, batch):
+    model = make_model()
+    outputs = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        outputs.append(model.generate(**batch, do_sample=True, num_beams=beams, max_new_tokens=10))
+    assert torch.equal(outputs[0], outputs[1])
+    assert outputs[0].shape != outputs[2].shape or not torch.equal(outputs[0], outputs[2])
+
+
+def test_forced_prefix(make_model, one):
+    model = make_model(init_std=0.3)
+    prefix = torch.tensor([[START, 9, 11]])
+    expected = greedy_by_hand(model, one, prefix, 6)
+    assert torch.equal(model.generate(**one, decoder_input_ids=prefix, max_new_tokens=6), expected)
+    # Prefixes of unequal length: padded on the left, with a mask.
+    batch = {"input_ids": one["input_ids"].expand(2, -1)}
+    prefixes, mask = padded([prefix[0], prefix[0, :2]], 3, "left")
+    static = {"cache_implementation": "static"}
+    for options in ({}, static, {"use_cache": False}):
+        together = model.generate(
+            **batch, decoder_input_ids=prefixes, decoder_attention_mask=mask, max_new_tokens=6, **options
+        )
+        shorter = greedy_by_hand(model, one, prefix[:, :2], 6)
+        assert torch.equal(together[:1, : expected.shape[1]], expected), options
+        assert torch.equal(together[1:, 1 : 1 + shorter.shape[1]], shorter), options
+
+
+def repetitive(make_model):
+    """A model that repeats itself when decoding greedily, and does not end."""
+    return make_model(init_std=0.3, eos_token_id=None)
+
+
+def test_no_repeated_n_grams_and_bad_words(make_model, one):
+    model = repetitive(make_model)
+    pairs = lambda ids: list(itertools.pairwise(ids[0].tolist()))  # noqa: E731
+    plain = model.generate(**one, max_new_tokens=20)
+    assert len(set(pairs(plain))) < len(pairs(plain))
+    without = model.generate(**one, max_new_tokens=20, no_repeat_ngram_size=2)
+    assert len(set(pairs(without))) == len(pairs(without))
+    banned = plain[0, -1].item()
+    assert banned not in model.generate(**one, max_new_tokens=20, bad_words_ids=[[banned]])[0]
+
+
+@pytest.mark.parametrize("helper", ["prompt lookup", "assistant"])
+def test_speculative_decoding_changes_nothing(helper, make_model, one):
+    model = repetitive(make_model)
+    expected = model.generate(**one, max_new_tokens=20)
+    options = {"prompt_lookup_num_tokens": 3}
+    if helper == "assistant":
+        options = {"assistant_model": make_model(init_std=0.3, eos_token_id=None, decoder_layers=1, encoder_layers=1)}
+    assert torch.equal(model.generate(**one, max_new_tokens=20, **options), expected)
+
+
+class Collector(BaseStreamer):
+    def __init__(self):
+        self.tokens, self.ended = [], False
+
+    def put(self, value):
+        self.tokens += value.flatten().tolist()
+
+    def end(self):
+        self.ended = True
+
+
+def test_streaming_stopping_and_processors(make_model, one):
+    model = make_model(init_std=0.3)
+    streamer = Collector()
+    output = model.generate(**one, max_new_tokens=8, streamer=streamer)
+    assert streamer.ended
+    assert streamer.tokens == output[0].tolist()
+
+    stopped = model.generate(**one, stopping_criteria=StoppingCriteriaList([MaxLengthCriteria(4)]))
+    assert torch.equal(stopped, output[:, :4])
+
+    def only_seven(input_ids, scores):
+        return torch.full_like(scores, -float("inf")).index_fill(1, torch.tensor([7]), 0.0)
+
+    forced = model.generate(**one, max_new_tokens=3, logits_processor=LogitsProcessorList([only_seven]))
+    assert forced.tolist() == [[START, 7, 7, 7]]
+
+
+# -- inputs and outputs --------------------------------------------------------------------------------------------
+
+
+@every_choice
+def test_what_generate_returns_equals_a_forward_pass(fields, make_model, batch):
+    model = make_model(**fields)
+    model.set_attn_implementation("eager")
+    output = model.generate(
+        **batch,
+        max_new_tokens=5,
+        min_new_tokens=5,
+        return_dict_in_generate=True,
+        output_logits=True,
+        output_scores=True,
+        output_attentions=True,
+        output_hidden_states=True,
+    )
+    whole = model(
+        **batch, decoder_input_ids=output.sequences[:, :-1], output_attentions=True, output_hidden_states=True
+    )
+    for step, logits in enumerate(output.logits):
+        torch.testing.assert_close(logits, whole.logits[:, step], rtol=0, atol=1e-5)
+        allowed = output.scores[step] > -float("inf")
+        torch.testing.assert_close(output.scores[step][allowed], logits[allowed])
+    for kind in ("decoder_attentions", "cross_attentions", "decoder_hidden_states"):
+        steps, layers = getattr(output, kind), getattr(whole, kind)
+        for step, by_layer in enumerate(steps):
+            for layer, states in enumerate(by_layer):
+                if kind == "decoder_hidden_states":
+                    expected = layers[layer][:, step : step + 1]
+                else:
+                    expected = layers[layer][:, :, step : step + 1, : states.shape[-1]]
+                torch.testing.assert_close(states, expected, rtol=0, atol=1e-5)
+    for kind in ("encoder_attentions", "encoder_hidden_states"):
+        for first, second in zip(getattr(output, kind), getattr(whole, kind), strict=True):
+            torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
+
+
+@every_choice
+def test_other_ways_to_give_the_source(fields, make_model, batch):
+    model = make_model(**fields)
+    expected = model.generate(**batch, max_new_tokens=8, num_beams=2)
+    mask = batch["attention_mask"]
+    embeds = model.get_input_embeddings()(batch["input_ids"])
+    assert torch.equal(
+        model.generate(inputs_embeds=embeds, attention_mask=mask, max_new_tokens=8, num_beams=2), expected
+    )
+    states = model.get_encoder()(**batch).last_hidden_state
+    outputs = BaseModelOutput(last_hidden_state=states)
+    given = model.generate(encoder_outputs=outputs, attention_mask=mask, max_new_tokens=8, num_beams=2)
+    assert torch.equal(given, expected)
+    target = torch.tensor([[START, 5]]).expand(3, -1)
+    as_tuple = model(encoder_outputs=(states,), attention_mask=mask, decoder_input_ids=target).logits
+    assert torch.equal(as_tuple, model(**batch, decoder_input_ids=target).logits)
