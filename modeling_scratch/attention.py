@@ -81,9 +81,10 @@ class ScratchAttention(nn.Module):
         Run the configured backend on split heads and project its output. Returns (batch_size, query_length, d_model)
         and, from eager, the weights (batch_size, num_heads, query_length, key_length).
         """
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
+        implementation = self.config._attn_implementation
+        if "flash" in implementation and attention_mask is not None and attention_mask.ndim == 4:
+            implementation = "sdpa"  # flash knows no mask but that of queries and keys of one sequence
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         output, weights = attention_interface(
             self,
             query,

@@ -96,10 +96,7 @@ class ScratchConfig(PreTrainedConfig):
         "num_hidden_layers": "encoder_layers",
         "num_attention_heads": "encoder_attention_heads",
     }
-    base_model_fsdp_plan = {
-        "encoder.layers.*": "free_full_weight",
-        "decoder.layers.*": "free_full_weight",
-    }
+    base_model_fsdp_plan = {}  # encoder and decoder bring their own
 
     vocab_size: int = 32000
     decoder_vocab_size: int | None = None

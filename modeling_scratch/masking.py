@@ -1,6 +1,7 @@
 """What may be attended to and where tokens stand: masks of every kind brought to the form each backend expects."""
 
 import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers.cache_utils import Cache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.utils.import_utils import is_tracing
@@ -67,33 +68,46 @@ def check_mask(
         )
 
 
-def _for_backend(config: ScratchConfig, attention_mask: torch.Tensor, inputs_embeds: torch.Tensor) -> torch.Tensor:
+def _for_backend(
+    config: ScratchConfig, attention_mask: torch.Tensor, inputs_embeds: torch.Tensor
+) -> torch.Tensor | BlockMask:
     """
-    A 4-D mask as the attention implementation takes it: eager adds a float; sdpa takes True for attend, or adds a
-    float in which -inf hides; flex adds a full float; flash has no place for one.
+    A 4-D mask as the attention implementation takes it: eager adds a float; sdpa, which takes over from flash where
+    there is such a mask, reads True for attend, or adds a float in which -inf hides; flex asks a function.
     """
     implementation, dtype = config._attn_implementation, inputs_embeds.dtype
-    if "flash" in implementation:
-        raise ValueError(
-            f"a mask of shape {tuple(attention_mask.shape)} or of floats cannot go to {implementation}, which takes "
-            "integer or boolean masks (batch_size, sequence_length); use attn_implementation='sdpa'"
-        )
+    floating = attention_mask.is_floating_point()
+    if implementation == "flex_attention":
+        if floating:
+            raise ValueError(
+                f"a mask of {attention_mask.dtype} cannot go to flex_attention; use attn_implementation='sdpa', or an "
+                "integer or boolean mask"
+            )
+        return _block_mask(attended(attention_mask), inputs_embeds.shape[1])
     hidden = torch.finfo(dtype).min if implementation == "eager" else float("-inf")
-    if attention_mask.is_floating_point():
-        mask = attention_mask.masked_fill(attention_mask <= HIDDEN_BIAS, hidden).to(dtype)
-    elif implementation == "sdpa":
-        return attended(attention_mask)
-    else:
-        attend = attended(attention_mask)
-        mask = torch.zeros((), dtype=dtype, device=attend.device).where(attend, hidden)
-    if implementation != "flex_attention":
-        return mask
-    if mask.shape[1] != 1:
-        raise ValueError(
-            f"a mask of shape {tuple(mask.shape)}, one a head, cannot go to flex_attention; use "
-            "attn_implementation='sdpa'"
-        )
-    return mask.expand(*inputs_embeds.shape[:1], 1, inputs_embeds.shape[1], -1)
+    if floating:
+        return attention_mask.to(dtype).masked_fill(attention_mask <= HIDDEN_BIAS, hidden)
+    attend = attended(attention_mask)
+    if implementation == "eager":
+        return torch.zeros((), dtype=dtype, device=attend.device).where(attend, hidden)
+    return attend
+
+
+def _block_mask(attend: torch.Tensor, query_length: int) -> BlockMask:
+    """attend, (batch_size or 1, heads or 1, query_length or 1, key_length), True attends, as flex reads it."""
+    batch_size, heads, rows, key_length = attend.shape
+
+    def may_attend(batch, head, query, key):
+        return attend[batch, head if heads > 1 else 0, query if rows > 1 else 0, key]
+
+    return create_block_mask(
+        may_attend,
+        B=batch_size if batch_size > 1 else None,
+        H=heads if heads > 1 else None,
+        Q_LEN=query_length,
+        KV_LEN=key_length,
+        device=attend.device,
+    )
 
 
 def bidirectional_mask(
@@ -121,7 +135,9 @@ def bidirectional_mask(
     if attention_mask.is_floating_point():
         return _for_backend(config, attention_mask[:, None, None, :], inputs_embeds)
     attend = attended(attention_mask)
-    if config._attn_implementation in ("eager", "sdpa"):
+    # Flash would take a mask of the source for one of the queries too; the mask below sends it to sdpa.
+    cross_flash = encoder_hidden_states is not None and "flash" in config._attn_implementation
+    if config._attn_implementation in ("eager", "sdpa") or cross_flash:
         # Transformers' helper would write a row for each query.
         if not is_tracing(attend) and attend.all():
             return None

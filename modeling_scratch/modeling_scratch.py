@@ -227,7 +227,6 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         decoder_position_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        label_smoothing: float = 0.0,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
         **kwargs: Unpack[TransformersKwargs],
@@ -236,14 +235,16 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         Args:
             labels: (batch_size, target_length), aligned with the logits; -100 is ignored. The decoder's input is made
                 from them if it is not given.
-            label_smoothing: in [0, 1), see `cross_entropy_sum`.
             num_items_in_batch: what the summed loss is divided by; None: the labels that count here.
             skip_logits: with labels, compute the loss without storing logits, and return None for them.
+            label_smoothing: 0.0 if not given; in [0, 1), see `cross_entropy_sum`. Not in the signature, because Trainer
+                takes every parameter with "label" in its name for a column that evaluation data must have.
             The others as in ScratchModel.
 
         Returns:
             loss, if labels were given; logits (batch_size, target_length, target vocabulary); the rest as ScratchModel.
         """
+        label_smoothing = kwargs.pop("label_smoothing", 0.0)
         if labels is not None:
             check_ids("labels", labels, self.lm_head.out_features, ignored=IGNORE_INDEX)
             use_cache = False if use_cache is None else use_cache

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
+from transformers.utils.import_utils import is_tracing
 
 from .configuration_scratch import ScratchConfig
 
@@ -37,6 +38,13 @@ class LearnedPositionEmbedding(nn.Embedding):
 
     def forward(self, position_ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """position_ids: (batch_size or 1, sequence_length). Returns (batch_size or 1, sequence_length, d_model)."""
+        if position_ids.device.type == "cpu" and not is_tracing(position_ids):
+            wrong = position_ids[(position_ids < 0) | (position_ids >= self.num_embeddings)]
+            if wrong.numel():
+                raise ValueError(
+                    f"there is no position {wrong[0].item()}: learned positions are in [0, max_position_embeddings "
+                    f"({self.num_embeddings}))"
+                )
         return super().forward(position_ids).to(dtype)
 
 

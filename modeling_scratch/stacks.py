@@ -64,6 +64,8 @@ class ScratchPreTrainedModel(PreTrainedModel):
 class ScratchStack(ScratchPreTrainedModel):
     """What encoder and decoder share: embedding, positions, layers, final norm."""
 
+    _fsdp_plan = {"layers.*": "free_full_weight"}  # found by the models around as "encoder.layers.*", and so on
+
     def __init__(self, config: ScratchConfig, stack_config: ScratchConfig, layers: list[ScratchLayer]):
         """stack_config: `config` as this stack sees it, its vocabulary and heads under the generic names."""
         super().__init__(config)

@@ -39,14 +39,24 @@ def test_padding_of_the_target_changes_nothing(implementation, make_model, sente
         torch.testing.assert_close(logits[:, place], alone, rtol=0, atol=1e-5)
 
 
-def test_masked_positions_receive_no_gradient(make_model, sentences):
-    model = make_model()
-    ids, mask = padded(sentences, 9, "left")
-    embeds = model.model.encoder.embed_tokens(ids).detach().requires_grad_()
-    labels = torch.randint(4, 61, (3, 5))
-    model(inputs_embeds=embeds, attention_mask=mask, labels=labels).loss.backward()
-    assert torch.equal(embeds.grad[mask == 0], torch.zeros_like(embeds.grad[mask == 0]))
-    assert embeds.grad[mask == 1].abs().min() > 0
+@every_choice
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_masked_positions_receive_no_gradient(side, fields, make_model, sentences):
+    model = make_model(**fields)
+    ids, mask = padded(sentences, 9, side)
+    target, target_mask = padded([sentence[:3] for sentence in sentences], 5, side)
+    embeds = model.get_encoder().embed_tokens(ids).detach().requires_grad_()
+    target_embeds = model.get_decoder().embed_tokens(target).detach().requires_grad_()
+    logits = model(
+        inputs_embeds=embeds,
+        attention_mask=mask,
+        decoder_inputs_embeds=target_embeds,
+        decoder_attention_mask=target_mask,
+    ).logits
+    logits[target_mask == 1].log_softmax(-1)[:, 5].sum().backward()
+    for given, kept in ((embeds, mask), (target_embeds, target_mask)):
+        assert torch.equal(given.grad[kept == 0], torch.zeros_like(given.grad[kept == 0]))
+        assert given.grad[kept == 1].abs().min() > 0
 
 
 @every_choice
@@ -137,22 +147,48 @@ def test_labels_make_the_decoder_s_input(make_model, sentences):
     torch.testing.assert_close(from_labels.loss, expected)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ({"decoder_input_ids": [[1]]}, "exactly one of input_ids and inputs_embeds"),
-        ({"input_ids": [[5, 2]]}, "exactly one of input_ids and inputs_embeds to the ScratchDecoder"),
-        ({"input_ids": [[5, 2]], "decoder_input_ids": [[1]], "attention_mask": [[1]]}, r"\(1, 1\).*need \(1, 2\)"),
-        (
-            {"input_ids": [[5, 2]], "decoder_input_ids": [[1]], "attention_mask": [1]},
-            r"attention_mask has shape \(1,\)",
-        ),
-        ({"input_ids": [[5, 2]], "decoder_input_ids": [[1]], "attention_mask": [[1.0, 0.0]]}, "values above 0"),
-        ({"input_ids": [[5, 2]], "decoder_input_ids": [[1]], "attention_mask": [[[[1, 1], [1, 1]]]]}, "a row for each"),
-        ({"input_ids": [[5] * 9], "decoder_input_ids": [[1]]}, "9 tokens.*max_position_embeddings .8"),
-    ],
-)
+SOURCE, TARGET = {"input_ids": [[5, 2]]}, {"decoder_input_ids": [[1]]}
+WRONG_INPUTS = {
+    "no source": (TARGET, "exactly one of input_ids and inputs_embeds to the ScratchEncoder: got neither"),
+    "two sources": (SOURCE | TARGET | {"inputs_embeds": [[[0.0] * 32] * 2]}, "ScratchEncoder: got both"),
+    "no target": (SOURCE, "exactly one of input_ids and inputs_embeds to the ScratchDecoder: got neither"),
+    "id too large": (TARGET | {"input_ids": [[5, 61]]}, r"input_ids holds 61; ids must be in \[0, 61\)"),
+    "id below 0": (TARGET | {"input_ids": [[-1, 5]]}, r"input_ids holds -1; ids must be in \[0, 61\)"),
+    "target id": (SOURCE | {"decoder_input_ids": [[99]]}, r"decoder_input_ids holds 99; ids must be in \[0, 61\)"),
+    "label": (SOURCE | {"labels": [[5, -100, 61]]}, r"labels holds 61; ids must be in \[0, 61\).*or -100"),
+    "mask of another length": (SOURCE | TARGET | {"attention_mask": [[1]]}, r"attention_mask.*\(1, 1\).*need \(1, 2\)"),
+    "mask of another batch": (SOURCE | TARGET | {"attention_mask": [[1, 1]] * 2}, r"\(2, 2\).*need \(1, 2\)"),
+    "mask of one dimension": (SOURCE | TARGET | {"attention_mask": [1]}, r"attention_mask has shape \(1,\)"),
+    "target mask": (SOURCE | TARGET | {"decoder_attention_mask": [[1, 1]]}, r"decoder_attention_mask.*need \(1, 1\)"),
+    "4-D mask, keys": (
+        SOURCE | TARGET | {"attention_mask": [[[[1]]]]},
+        r"\(1, 1, 1, 1\).*need \(1, 1 or heads, 2, 2\)",
+    ),
+    "4-D mask, rows": (SOURCE | TARGET | {"attention_mask": [[[[1, 1], [1, 1]]]]}, "a row for each"),
+    "ones in a float mask": (SOURCE | TARGET | {"attention_mask": [[1.0, 0.0]]}, "attention_mask.*values above 0"),
+    "too long for learned": (TARGET | {"input_ids": [[5] * 9]}, r"9 tokens.*max_position_embeddings \(8\)"),
+    "position": (SOURCE | TARGET | {"position_ids": [[0, 8]]}, r"no position 8.*max_position_embeddings \(8\)"),
+}
+
+
+@pytest.mark.parametrize(("inputs", "message"), WRONG_INPUTS.values(), ids=WRONG_INPUTS)
 def test_wrong_inputs(inputs, message, make_model):
     model = make_model(position_embedding_type="learned", max_position_embeddings=8)
     with pytest.raises(ValueError, match=message):
         model(**{name: torch.tensor(value) for name, value in inputs.items()})
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_computed_positions_extend(positions, make_model):
+    short = make_model(position_embedding_type=positions, max_position_embeddings=8)
+    long = make_model(position_embedding_type=positions, max_position_embeddings=64)
+    ids = torch.randint(4, 61, (1, 30))
+    inputs = {"input_ids": ids, "decoder_input_ids": ids}
+    assert torch.equal(short(**inputs).logits, long(**inputs).logits)
+
+
+def test_generation_ends_where_learned_positions_end(make_model):
+    model = make_model(position_embedding_type="learned", max_position_embeddings=8, eos_token_id=None)
+    with pytest.raises(ValueError, match=r"9 tokens.*max_position_embeddings \(8\)"):
+        model.generate(torch.tensor([[5, 6]]), max_new_tokens=12)
+    assert model.generate(torch.tensor([[5, 6]]), max_new_tokens=8).shape == (1, 9)

@@ -1,6 +1,6 @@
 """
-Transformers' own model tests on this model (a development script: it needs `pip install parameterized` and, unless
-given, downloads the source distribution of the installed Transformers from the package index).
+Transformers' own model tests on this model: a development script, which downloads the source distribution of the
+installed Transformers from the package index unless it is given one.
 
     python tests/transformers_suite.py                       # every configuration below
     python tests/transformers_suite.py --only default        # one of them
@@ -124,6 +124,7 @@ class ScratchTest(Suite, GenerationTesterMixin, unittest.TestCase):
     config_class = ScratchConfig
     fields = FIELDS
     test_missing_keys = True
+    test_can_init_all_missing_weights_before_2023 = True
 
     def setUp(self):
         super().setUp()

@@ -1,0 +1,32 @@
+"""Two processes: shard a model by its own FSDP plan, and compare its gradients with a model that is whole."""
+
+import copy
+
+import torch
+from conftest import SMALL_MODEL
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+
+if __name__ == "__main__":
+    torch.distributed.init_process_group("gloo")
+    rank, mesh = torch.distributed.get_rank(), init_device_mesh("cpu", (2,))
+    torch.manual_seed(0)
+    model = ScratchForConditionalGeneration(ScratchConfig(**SMALL_MODEL, dropout=0.0))
+    whole = copy.deepcopy(model)
+    plan = model._expand_parallel_plan(model.fsdp_plan)
+    assert len(plan) == SMALL_MODEL["encoder_layers"] + SMALL_MODEL["decoder_layers"], plan
+    for name in plan:
+        fully_shard(model.get_submodule(name), mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+    source, labels = torch.randint(4, 61, (4, 7)), torch.randint(4, 61, (4, 5))
+    own = slice(2 * rank, 2 * rank + 2)
+    model(input_ids=source[own], labels=labels[own], skip_logits=True).loss.backward()
+    whole(input_ids=source, labels=labels).loss.backward()
+    for (name, sharded), expected in zip(model.named_parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(sharded.grad.full_tensor(), expected.grad, rtol=0, atol=1e-6, msg=name)
+    assert model.lm_head.weight is model.model.encoder.embed_tokens.weight
+    torch.distributed.destroy_process_group()
+    print("equal")
