@@ -1,17 +1,73 @@
-"""Pictures: the curves of a training run."""
+"""
+Pictures: the curves of a training run, positional encodings, attention maps of a translation, the architecture.
 
+    python -m modeling_scratch.plots curves RUN_FOLDER
+    python -m modeling_scratch.plots positions
+    python -m modeling_scratch.plots attention FOLDER_OR_NAME "A sentence."
+    python -m modeling_scratch.plots architecture
+"""
+
+import json
+import logging
+import textwrap
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import matplotlib
+import torch
+import typer
+from matplotlib.figure import Figure
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-matplotlib.use("Agg")
-from matplotlib import pyplot
+from .cli import log_to_terminal, one_line_errors
+from .diagram import architecture_figure
+from .position_embeddings import SinusoidalPositionEmbedding
+
+logger = logging.getLogger(__name__)
+
+# Figures are made without pyplot: they need no display, and a notebook that imports this keeps its own backend.
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers.
+BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+# Perceptually uniform, and told apart by colour-blind readers too: one for encodings in [-1, 1], one that is pale
+# where nothing is attended to.
+WAVES, HEAT = "viridis", "magma_r"
+DOTS_PER_INCH = 110
+# A map of more tokens than this cannot be read, and its file would be large.
+MOST_TOKENS = 100
 
 
-def plot_curves(metrics: list[dict[str, Any]], path: Path) -> None:
+def save(figure: Figure, path: Path) -> Path:
     """
-    Loss, learning rate and validation scores over updates, as a PNG.
+    Write a figure as a PNG, whole or not at all. Characters that no font at hand has become boxes, and a warning says
+    so. ValueError if the name does not end in .png.
+    """
+    if path.suffix != ".png":
+        raise ValueError(f"{path}: pictures are PNG files; give a name that ends in .png")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure.savefig(temporary, dpi=DOTS_PER_INCH, format="png", bbox_inches="tight", pad_inches=0.1)
+    boxes = [warning for warning in caught if str(warning.message).startswith("Glyph ")]
+    for warning in caught:
+        if warning not in boxes:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if boxes:
+        logger.warning(f"{path}: the fonts here lack some characters, drawn as boxes; the first: {boxes[0].message}")
+    temporary.replace(path)
+    return path
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
+    """
+    Loss, validation scores and learning rate over updates.
 
     Args:
         metrics: the records of metrics.jsonl.
@@ -20,16 +76,18 @@ def plot_curves(metrics: list[dict[str, Any]], path: Path) -> None:
     train = [record for record in records if record["split"] == "train"]
     validation = [record for record in records if record["split"] == "validation"]
     scored = [record for record in validation if "bleu" in record]
-    figure, (loss_axis, score_axis, rate_axis) = pyplot.subplots(1, 3, figsize=(14, 4), layout="constrained")
+    figure = Figure(figsize=(14, 4), layout="constrained")
+    loss_axis, score_axis, rate_axis = figure.subplots(1, 3)
     series = [
-        (loss_axis, train, "loss", "training (smoothed labels)", "C0", None),
-        (loss_axis, validation, "loss", "validation", "C1", "."),
-        (score_axis, scored, "bleu", "BLEU", "C2", "."),
-        (score_axis, scored, "chrf", "chrF", "C3", "."),
-        (rate_axis, train, "learning_rate", "learning rate", "C0", None),
+        (loss_axis, train, "loss", "training (smoothed labels)", BLUE, None),
+        (loss_axis, validation, "loss", "validation", VERMILLION, "o"),
+        (score_axis, scored, "bleu", "BLEU", BLUE, "o"),
+        (score_axis, scored, "chrf", "chrF", VERMILLION, "s"),
+        (rate_axis, train, "learning_rate", "learning rate", BLUE, None),
     ]
     for axis, rows, key, label, colour, marker in series:
-        axis.plot([row["step"] for row in rows], [row[key] for row in rows], label=label, color=colour, marker=marker)
+        steps = [row["step"] for row in rows]
+        axis.plot(steps, [row[key] for row in rows], label=label, color=colour, marker=marker, markersize=4)
     loss_axis.set(title="Loss a target token", ylabel="nats")
     score_axis.set(title="Validation scores", ylim=(0, 100))
     rate_axis.set(title="Learning rate", ylim=(0, None))
@@ -38,7 +96,311 @@ def plot_curves(metrics: list[dict[str, Any]], path: Path) -> None:
         axis.grid(alpha=0.3)
     loss_axis.legend()
     score_axis.legend(loc="lower right")
-    temporary = path.with_name(f".{path.name}")
-    figure.savefig(temporary, dpi=110, format="png")
-    pyplot.close(figure)
-    temporary.replace(path)
+    return figure
+
+
+def plot_curves(metrics: list[dict[str, Any]], path: Path) -> None:
+    """Write `curves_figure` as a PNG."""
+    save(curves_figure(metrics), path)
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The records of a run's metrics.jsonl. ValueError if there are none."""
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        raise ValueError(f"{run}: not a run's folder: it has no metrics.jsonl")
+    records = []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines[:-1], start=1):  # a last line without its end was cut off
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            raise ValueError(f"{path}, line {number}: not JSON") from None
+        if not isinstance(records[-1], dict) or not {"split", "step"} <= set(records[-1]):
+            raise ValueError(f"{path}, line {number}: not a record that training writes")
+    if not records:
+        raise ValueError(f"{path}: no records yet")
+    return records
+
+
+# -- positions ---------------------------------------------------------------------------------------------------------
+
+
+def positions_figure(d_model: int = 128, length: int = 100) -> Figure:
+    """
+    The sinusoidal encodings of section 3.5, (length, d_model): some dimensions as curves over positions, and all.
+    """
+    positions = torch.arange(length).unsqueeze(0)  # (1, length)
+    encodings = SinusoidalPositionEmbedding(d_model)(positions, torch.float64)[0].numpy()  # (length, d_model)
+    # A sine with its cosine, then sines that are slower and slower; even dimensions are the sines.
+    first, second, third = (2 * (d_model * part // 16) for part in (1, 2, 3))
+    dimensions = sorted({first, min(first + 1, d_model - 1), second, third})
+    styles = [(BLUE, "-"), (BLUE, "--"), (ORANGE, "-"), (GREEN, "-")]
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    curves, heat = figure.subplots(1, 2, width_ratios=(1, 1.2))
+    for dimension, (colour, style) in zip(dimensions, styles, strict=False):
+        label = f"dimension {dimension} ({'cosine' if dimension % 2 else 'sine'})"
+        curves.plot(encodings[:, dimension], label=label, color=colour, linestyle=style)
+    curves.set(title="Some dimensions", xlabel="position", ylabel="encoding", ylim=(-1.1, 1.1), xlim=(0, length - 1))
+    curves.grid(alpha=0.3)
+    curves.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
+    image = heat.imshow(encodings, cmap=WAVES, vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
+    heat.set(title="All dimensions", xlabel="dimension", ylabel="position")
+    heat.locator_params(integer=True)
+    figure.colorbar(image, ax=heat, label="encoding")
+    figure.suptitle(f"Sinusoidal positions, d_model {d_model}")
+    return figure
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class AttentionMaps:
+    """
+    The attention weights of one sentence of S tokens and its translation of T tokens, a tensor a layer. Row t of the
+    decoder's maps belongs to the step that reads `read[t]` and writes `written[t]`.
+    """
+
+    sentence: str
+    translation: str
+    source: list[str]  # S labels, the end of the sentence included
+    read: list[str]  # T labels: the start token, then the translation
+    written: list[str]  # T labels: the translation, then its end
+    encoder: Sequence[torch.Tensor]  # encoder self-attention, (num_heads, S, S)
+    decoder: Sequence[torch.Tensor]  # decoder self-attention, (num_heads, T, T)
+    cross: Sequence[torch.Tensor]  # cross-attention, (num_heads, T, S)
+
+
+# Kind of attention: its maps, what its rows are and what its columns are, by the names of AttentionMaps.
+KINDS = {
+    "encoder self-attention": ("encoder", "source", "source"),
+    "decoder self-attention": ("decoder", "written", "read"),
+    "cross-attention": ("cross", "written", "source"),
+}
+_ROW_LABELS = {"source": "token that attends", "written": "token being written"}
+_COLUMN_LABELS = {"source": "source token attended to", "read": "token attended to, of those read"}
+
+
+def token_labels(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
+    """
+    One readable label a token. Byte-level BPE writes a token's bytes as stand-in letters ('Ġ' for a space, 'Ã¼' for
+    'ü'): those are turned back into text. A space is shown as '▁', as SentencePiece shows it, and a byte that is only
+    a part of a character as '\\xe6'. Special tokens, and the tokens of other tokenizers, stay as they are.
+    """
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
+    if decoder is None or b'"ByteLevel"' not in decoder.__getstate__():
+        return tokens
+    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}
+    labels = []
+    for token_id, token in zip(ids, tokens, strict=True):
+        if token_id in tokenizer.added_tokens_decoder or not set(token) <= set(byte_of):
+            labels.append(token)
+            continue
+        text = bytes(byte_of[letter] for letter in token).decode("utf-8", errors="backslashreplace")
+        visible = (letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text.replace(" ", "▁"))
+        labels.append("".join(visible))
+    return labels
+
+
+def _check_length(what: str, length: int) -> None:
+    if length > MOST_TOKENS:
+        raise ValueError(f"the {what} has {length} tokens; a map of more than {MOST_TOKENS} cannot be read")
+
+
+@torch.inference_mode()
+def attention_maps(
+    model: PreTrainedModel,
+    source_tokenizer: PreTrainedTokenizerBase,
+    target_tokenizer: PreTrainedTokenizerBase,
+    sentence: str,
+    num_beams: int | None = None,
+) -> AttentionMaps:
+    """
+    Translate a sentence, and record all attention weights in one forward pass over it and the translation: since no
+    position sees a later one, they are those of the steps in which the translation was made. Both run with eager
+    attention, the backend that returns weights, and without dropout.
+
+    Args:
+        num_beams: None: as the model was saved.
+
+    Raises:
+        ValueError: the sentence is empty, or it or its translation has more than MOST_TOKENS tokens.
+    """
+    if not sentence.strip():
+        raise ValueError("the sentence is empty")
+    inputs = source_tokenizer([sentence], return_tensors="pt").to(model.device)
+    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}  # (1, S)
+    _check_length("sentence", inputs["input_ids"].shape[1])
+    training, implementation = model.training, model.config._attn_implementation
+    model.eval()
+    model.set_attn_implementation("eager")
+    try:
+        sequence = model.generate(**inputs, **({} if num_beams is None else {"num_beams": num_beams}))  # (1, T + 1)
+        _check_length("translation", sequence.shape[1] - 1)
+        outputs = model(**inputs, decoder_input_ids=sequence[:, :-1], output_attentions=True, use_cache=False)
+    finally:
+        model.train(training)
+        model.set_attn_implementation(implementation)
+    labels = token_labels(target_tokenizer, sequence[0].tolist())
+    return AttentionMaps(
+        sentence=sentence.strip(),
+        translation=target_tokenizer.decode(sequence[0], skip_special_tokens=True),
+        source=token_labels(source_tokenizer, inputs["input_ids"][0].tolist()),
+        read=labels[:-1],
+        written=labels[1:],
+        encoder=[weights[0].float().cpu() for weights in outputs.encoder_attentions],
+        decoder=[weights[0].float().cpu() for weights in outputs.decoder_attentions],
+        cross=[weights[0].float().cpu() for weights in outputs.cross_attentions],
+    )
+
+
+def attention_figure(maps: AttentionMaps, kind: str, layer: int) -> Figure:
+    """
+    The heads of one layer, a panel each, on one colour scale from 0 to 1.
+
+    Args:
+        kind: a key of KINDS.
+        layer: counted from 1.
+    """
+    field, rows, columns = KINDS[kind]
+    layers, row_tokens, column_tokens = getattr(maps, field), getattr(maps, rows), getattr(maps, columns)
+    weights = layers[layer - 1].numpy()  # (num_heads, rows, columns)
+    num_heads = len(weights)
+    # Inches a token: room for a line of 9 points, less in a long sentence.
+    cell = min(0.27, max(0.16, 10 / max(len(row_tokens), len(column_tokens))))
+    font_size = min(9.0, 50 * cell)
+    panel_width = cell * len(column_tokens)
+    across = num_heads if num_heads <= 3 else 2 if num_heads == 4 else 3 if num_heads < 7 else 4
+    across = max(1, min(across, int(22 / panel_width)))
+    down = -(-num_heads // across)
+    margins = [0.009 * font_size * max(map(len, tokens)) for tokens in (column_tokens, row_tokens)]  # of the labels
+    width = max(6.5, across * (panel_width + 0.2) + margins[1] + 1.5)
+    height = down * (cell * len(row_tokens) + 0.4) + margins[0] + 1.2
+    figure = Figure(figsize=(width, height), layout="compressed")
+    panels = figure.subplots(down, across, squeeze=False).flatten()
+    for panel in panels[num_heads:]:
+        panel.remove()
+    for head, panel in enumerate(panels[:num_heads]):
+        image = panel.imshow(weights[head], cmap=HEAT, vmin=0, vmax=1, interpolation="nearest")
+        panel.set_title(f"layer {layer}, head {head + 1}", fontsize=10)
+        # Labels at the left and at the bottom of the grid. Text with two dollar signs would be set as a formula.
+        style = {"fontsize": font_size, "parse_math": False}
+        if head % across == 0:
+            panel.set_yticks(range(len(row_tokens)), row_tokens, **style)
+            panel.set_ylabel(_ROW_LABELS[rows], fontsize=10)
+        else:
+            panel.set_yticks([])
+        if head + across >= num_heads:
+            panel.set_xticks(range(len(column_tokens)), column_tokens, rotation=90, **style)
+            panel.set_xlabel(_COLUMN_LABELS[columns], fontsize=10)
+        else:
+            panel.set_xticks([])
+        panel.tick_params(length=0)
+    bar = {"shrink": min(1.0, 4 / height), "aspect": 25, "pad": 0.25 / width}
+    figure.colorbar(image, ax=panels[:num_heads], label="attention weight", **bar)
+    title = f"{kind[0].upper()}{kind[1:]}, layer {layer} of {len(layers)}"
+    lines = [title, *textwrap.wrap(maps.sentence, int(11 * width)), *textwrap.wrap(maps.translation, int(11 * width))]
+    figure.suptitle("\n".join(lines), fontsize=11, parse_math=False)
+    return figure
+
+
+def parse_layer(text: str) -> int | None:
+    """The number in `--layer`; None for all, 0 for the last. ValueError for anything else."""
+    if text in ("all", "last"):
+        return None if text == "all" else 0
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError(f"--layer is {text!r}; it must be 'last', 'all', or a number, counted from 1")
+    return int(text)
+
+
+def save_attention(maps: AttentionMaps, folder: Path, layer: str = "last") -> list[Path]:
+    """
+    Write the maps of each kind of attention, FOLDER/KIND-layer-N.png; returns the files.
+
+    Args:
+        layer: "last", "all", or a number, counted from 1.
+
+    Raises:
+        ValueError: a stack has no such layer.
+    """
+    number = parse_layer(layer)
+    chosen = []
+    for kind, (field, _, _) in KINDS.items():
+        depth = len(getattr(maps, field))
+        if number is not None and number > depth:
+            raise ValueError(f"--layer is {number}, but {kind} has {depth} layers; 'all' pictures what there is")
+        chosen += [(kind, each) for each in ([number or depth] if number is not None else range(1, depth + 1))]
+    return [
+        save(attention_figure(maps, kind, each), folder / f"{kind.replace(' ', '-')}-layer-{each}.png")
+        for kind, each in chosen
+    ]
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Draw pictures, as PNG files.")
+Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
+
+
+@app.command()
+def curves(
+    run: Annotated[Path, typer.Argument(help="a run's folder")],
+    out: Annotated[Path | None, typer.Option(help="the file to write  [default: RUN/curves.png]")] = None,
+    debug: Debug = False,
+) -> None:
+    """Loss, validation scores and learning rate of a run, from its metrics.jsonl."""
+    with one_line_errors(debug):
+        print(save(curves_figure(read_metrics(run)), out or run / "curves.png"))
+
+
+@app.command()
+def positions(
+    d_model: Annotated[int, typer.Option(min=1, help="the model's width")] = 128,
+    length: Annotated[int, typer.Option(min=2, help="how many positions")] = 100,
+    out: Annotated[Path, typer.Option(help="the file to write")] = Path("positions.png"),
+    debug: Debug = False,
+) -> None:
+    """The sinusoidal positional encodings."""
+    with one_line_errors(debug):
+        print(save(positions_figure(d_model, length), out))
+
+
+@app.command()
+def attention(
+    model: Annotated[str, typer.Argument(help="a model folder or Hub name")],
+    sentence: Annotated[str, typer.Argument(help="what to translate")],
+    layer: Annotated[str, typer.Option(help="'last', 'all', or a number, counted from 1")] = "last",
+    beams: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
+    out: Annotated[Path, typer.Option(help="the folder to write to")] = Path("attention"),
+    debug: Debug = False,
+) -> None:
+    """Translate a sentence and picture what each head attends to, in encoder, decoder and between them."""
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug):
+        from .preparation import load_translator, make_accelerator
+        from .tokenizer import load_tokenizers
+
+        parse_layer(layer)  # before anything is loaded
+        tokenizers = load_tokenizers(model)
+        translator = load_translator(model).to(make_accelerator().device)
+        maps = attention_maps(translator, *tokenizers, sentence, beams)
+        paths = save_attention(maps, out, layer)
+        print(maps.translation)
+        for path in paths:
+            print(path)
+
+
+@app.command()
+def architecture(
+    out: Annotated[Path, typer.Option(help="the file to write")] = Path("architecture.png"),
+    debug: Debug = False,
+) -> None:
+    """Encoder and decoder, post-norm and pre-norm, with the names of the modules."""
+    with one_line_errors(debug):
+        print(save(architecture_figure(), out))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,269 @@
+"""
+Models from and to other codebases, weights, generation settings and tokenizers:
+
+    python -m modeling_scratch.convert marian SRC OUT        a Marian model (OPUS-MT) as a Scratch folder
+    python -m modeling_scratch.convert to-marian SRC OUT     a Scratch model as a Marian folder
+    python -m modeling_scratch.convert torch SRC.pt OUT ...  a state dict around a torch.nn.Transformer as a folder
+    python -m modeling_scratch.convert to-torch SRC OUT.pt   a Scratch model as such a state dict
+
+Each ends by running what it read and what it wrote on the same random ids. What differs is not kept.
+"""
+
+import logging
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import typer
+from torch import nn
+from transformers import AutoConfig, MarianConfig, MarianMTModel, PreTrainedModel
+from transformers.utils import cached_file, is_sentencepiece_available
+
+from .cli import log_to_terminal, one_line_errors
+from .configuration_scratch import ScratchConfig
+from .convert_marian import from_marian, to_marian, widen
+from .convert_torch import build_scratch, from_torch, read_torch, reference_translator, to_torch, to_torch_translator
+from .preparation import load_translator
+from .tokenizer import load_tokenizers, save_tokenizers
+from .torch_translator import TorchTranslator
+
+logger = logging.getLogger(__name__)
+
+LARGEST_DIFFERENCE = 1e-4  # of logits, in float32
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")
+
+Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
+Folder = Annotated[Path, typer.Argument(help="the folder to write; it must not exist")]
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+
+@app.callback()
+def describe() -> None:
+    """
+    Models from and to other codebases: weights, generation settings and tokenizers. Each command ends by running what
+    it read and what it wrote on the same random ids, and what differs is not kept.
+    """
+
+
+# -- what the commands share -----------------------------------------------------------------------------------------
+
+
+def load_model(name: str, model_type: str) -> PreTrainedModel:
+    """The translator in a folder or on the Hub, in its own dtype. ValueError if it is not of this type or not whole."""
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name}: {str(error).splitlines()[0]}") from error
+    if config.model_type != model_type:
+        raise ValueError(f"{name} is a {config.model_type} model; this command reads a {model_type} model")
+    return load_translator(name)
+
+
+def carry_tokenizers(name: str, folder: Path) -> None:
+    """Write the tokenizers of a model folder or Hub name into a folder. With none there, say so."""
+    quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    found = [file for file in TOKENIZER_FILES if cached_file(name, file, **quiet)]
+    if not found:
+        logger.warning(f"{name} has no tokenizer, so there is none beside the converted model")
+        return
+    if "source.spm" in found and not is_sentencepiece_available():
+        raise ValueError(f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece")
+    save_tokenizers(*load_tokenizers(name), folder)
+
+
+@contextmanager
+def written_whole(out: Path) -> Iterator[Path]:
+    """A path beside `out` to write a file or a folder at; it gets its name if nothing fails, and is deleted if not."""
+    if out.exists() or out.is_symlink():
+        raise ValueError(f"{out} exists; choose another name")
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f"{out}: there is no folder {out.absolute().parent}")
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.rename(temporary, out)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+@torch.inference_mode()
+def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> None:
+    """
+    Print the largest difference of two models' logits, in float32, on random ids with padding on the right.
+
+    Args:
+        read, written: map input_ids, attention_mask and decoder_input_ids to logits, or to outputs that have them.
+        config: the vocabularies, and how long a sequence may be.
+
+    Raises:
+        ValueError: it is above `LARGEST_DIFFERENCE`.
+    """
+    random = torch.Generator().manual_seed(0)
+    length = min(48, config.max_position_embeddings)
+    mask = torch.arange(length) < torch.tensor([[length], [(length + 1) // 2], [1]])
+    inputs = {
+        "input_ids": torch.randint(config.vocab_size, mask.shape, generator=random),
+        "attention_mask": mask.long(),
+        "decoder_input_ids": torch.randint(config.target_vocab_size, mask.shape, generator=random),
+    }
+    models = [widen(model) if isinstance(model, MarianMTModel) else model.float() for model in (read, written)]
+    outputs = [model.eval()(**inputs) for model in models]
+    first, second = (getattr(output, "logits", output) for output in outputs)
+    difference = (first - second).abs().max().item()
+    largest = first.abs().max().item()
+    print(f"largest logit difference on random ids, in float32: {difference:.1e} (of logits up to {largest:.1f})")
+    if not difference <= LARGEST_DIFFERENCE:  # nan too
+        raise ValueError(
+            f"the converted model is not the one that was read: its logits differ by up to {difference:.1e}, more than "
+            f"{LARGEST_DIFFERENCE:.0e}; nothing was written"
+        )
+
+
+# -- the commands ----------------------------------------------------------------------------------------------------
+
+
+def _convert_folder(
+    src: str, out: Path, model_type: str, convert: Callable[[PreTrainedModel], PreTrainedModel]
+) -> None:
+    with written_whole(out) as folder:
+        read = load_model(src, model_type)
+        converted = convert(read)
+        converted.save_pretrained(folder)
+        carry_tokenizers(src, folder)
+        scratch = read if model_type == ScratchConfig.model_type else converted
+        verify(read, load_translator(str(folder)), scratch.config)
+    print(f"wrote {out}")
+
+
+@app.command("marian")
+def marian_command(
+    src: Annotated[str, typer.Argument(help="a Marian model: a folder or Hub name")],
+    out: Folder,
+    debug: Debug = False,
+) -> None:
+    """A Marian model, such as an OPUS-MT translator, as a Scratch folder that translates the same."""
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug):
+        _convert_folder(src, out, MarianConfig.model_type, from_marian)
+
+
+@app.command("to-marian")
+def to_marian_command(
+    src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
+    out: Folder,
+    debug: Debug = False,
+) -> None:
+    """A Scratch model as a Marian folder, which Transformers loads without this project's code."""
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug):
+        _convert_folder(src, out, ScratchConfig.model_type, to_marian)
+
+
+def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
+    """A state dict that torch.save wrote. ValueError if the file holds anything else; no code in it is run."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{path} is not a state dict that torch.save wrote (save model.state_dict(), not the model): "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} holds a {type(state).__name__}, not a state dict")
+    return state
+
+
+@app.command("torch")
+def torch_command(
+    state_dict: Annotated[Path, typer.Argument(help="what torch.save(model.state_dict(), ...) wrote")],
+    out: Folder,
+    num_heads: Annotated[int, typer.Option(min=1, help="heads of each attention")],
+    norm_position: Annotated[Literal["pre", "post"], typer.Option(help="pre: norm_first=True; post: False")],
+    activation_function: Annotated[str, typer.Option(help="relu, gelu or another")],
+    scale_embedding: Annotated[
+        bool, typer.Option("--scale-embedding/--no-scale-embedding", help="embeddings times sqrt(d_model), or not")
+    ],
+    pad_token_id: Annotated[int, typer.Option(min=0)],
+    bos_token_id: Annotated[int, typer.Option(min=0, help="the decoder starts with it")],
+    eos_token_id: Annotated[int, typer.Option(min=0)],
+    source_embedding: Annotated[str, typer.Option(help="its name")] = "src_tok_emb.embedding.weight",
+    target_embedding: Annotated[str, typer.Option(help="its name")] = "tgt_tok_emb.embedding.weight",
+    output_projection: Annotated[str, typer.Option(help="its name")] = "generator.weight",
+    prefix: Annotated[
+        str | None, typer.Option(help="what stands before torch.nn.Transformer's names; default: found")
+    ] = None,
+    unk_token_id: Annotated[int | None, typer.Option(min=0)] = None,
+    norm_eps: Annotated[float, typer.Option(help="layer_norm_eps")] = 1e-5,
+    dropout: Annotated[float, typer.Option(help="for training on")] = 0.1,
+    max_position_embeddings: Annotated[int, typer.Option(min=1, help="the longest translation")] = 1024,
+    debug: Debug = False,
+) -> None:
+    """
+    A translator around torch.nn.Transformer, from its state dict, as a Scratch folder. The names of its embeddings and
+    output projection are PyTorch's tutorial's unless others are given. Its tokenizer is not known: save one beside it.
+    """
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug), written_whole(out) as folder:
+        weights = read_torch(
+            load_state_dict_file(state_dict),
+            num_heads=num_heads,
+            norm_position=norm_position,
+            activation_function=activation_function,
+            scale_embedding=scale_embedding,
+            pad_token_id=pad_token_id,
+            bos_token_id=bos_token_id,
+            eos_token_id=eos_token_id,
+            source_embedding=source_embedding,
+            target_embedding=target_embedding,
+            output_projection=output_projection,
+            prefix=prefix,
+            unk_token_id=unk_token_id,
+            norm_eps=norm_eps,
+            dropout=dropout,
+            max_position_embeddings=max_position_embeddings,
+        )
+        build_scratch(weights).save_pretrained(folder)
+        verify(reference_translator(weights), load_translator(str(folder)), weights.config)
+    print(f"wrote {out}")
+
+
+@app.command("to-torch")
+def to_torch_command(
+    src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
+    out: Annotated[Path, typer.Argument(help="the file to write; it must not exist")],
+    debug: Debug = False,
+) -> None:
+    """A Scratch model as the state dict of a translator around torch.nn.Transformer, named as in PyTorch's tutorial."""
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug):
+        with written_whole(out) as file:
+            model = load_model(src, ScratchConfig.model_type)
+            torch.save(to_torch_translator(model).state_dict(), file)
+            written = TorchTranslator(model.config)
+            written.load_state_dict(load_state_dict_file(file))
+            verify(model, written, model.config)
+        config = model.config
+        print(
+            f"wrote {out}: transformer.* is of torch.nn.Transformer({config.d_model}, "
+            f"{config.encoder_attention_heads}, {config.encoder_layers}, {config.decoder_layers}, "
+            f"{config.encoder_ffn_dim}, activation={config.activation_function!r}, "
+            f"layer_norm_eps={config.norm_eps}, norm_first={config.norm_position == 'pre'}, "
+            f"bias={config.attention_bias})"
+            + ("" if config.final_norm else ", its encoder.norm and decoder.norm set to None")
+        )
+
+
+__all__ = ["app", "from_marian", "from_torch", "to_marian", "to_torch"]
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,130 @@
+"""docs/model.md says what is true of the code: the config's table, the variants, names, links and pictures."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+import pytest
+import transformers
+from conftest import ROOT
+
+import modeling_scratch
+from modeling_scratch import ScratchConfig
+from modeling_scratch.plots import app
+from modeling_scratch.recipe import read_yaml
+
+PAGE = ROOT / "docs" / "model.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def table(first_column: str) -> list[list[str]]:
+    """The rows of the one table whose header begins with `first_column`."""
+    rows = TEXT.split(f"\n| {first_column} |")
+    assert len(rows) == 2
+    lines = rows[1].split("\n")[2:]  # the header's rest and the ruler
+    lines = lines[: next(index for index, line in enumerate(lines) if not line.startswith("|"))]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_the_config_s_table_is_the_class():
+    defaults = {name: repr(vars(ScratchConfig)[name]) for name in ScratchConfig.__annotations__}
+    rows = [(name.strip("`"), default.strip("`"), meaning) for name, default, meaning in table("field")]
+    assert [name for name, _, _ in rows] == [name for name in defaults if name in ScratchConfig.field_names()]
+    assert {name: default for name, default, _ in rows} == {name: defaults[name] for name, _, _ in rows}
+    hints = ScratchConfig.__annotations__
+    for name, _, meaning in rows:
+        for choice in get_args(hints[name]) if get_origin(hints[name]) is Literal else ():
+            assert f"`{choice}`" in meaning, name
+
+
+def test_the_variants_are_their_files():
+    rows = table("file")
+    assert {row[0].strip("`") for row in rows} == {
+        "annotated",
+        "addnorm",
+        "pre-ln",
+        "multi30k",
+        "torch-post",
+        "torch-pre",
+    }
+    for name, *said in rows:
+        config = ScratchConfig(**read_yaml(ROOT / "configuration" / "models" / f"{name.strip('`')}.yaml"))
+        yes = {True: "yes", False: "no"}
+        is_so = [
+            config.norm_position,
+            yes[config.final_norm],
+            yes[config.attention_dropout > 0],
+            yes[config.activation_dropout > 0],
+            yes[config.scale_embedding],
+            "one" if config.share_encoder_decoder_embeddings else "two",
+            f"{'bias' if config.lm_head_bias else 'no bias'}, {'' if config.tie_word_embeddings else 'not '}tied",
+        ]
+        assert said == is_so, name
+
+
+def test_every_model_file_is_named():
+    for path in (ROOT / "configuration" / "models").glob("*.yaml"):
+        assert f"`{path.stem}`" in TEXT, path.name
+
+
+def test_the_auto_classes_are_the_registered_ones():
+    rows = table("class")
+    assert len(rows) == 3
+    for name, auto_class, _ in rows:
+        mapping = getattr(transformers, auto_class.strip("`"))._model_mapping
+        assert mapping[ScratchConfig].__name__ == re.search(r"`(\w+)`", name)[1]
+
+
+def test_links_and_pictures_exist():
+    targets = re.findall(r"\]\(([^)]+)\)", TEXT)
+    headings = {re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-") for line in TEXT.split("\n")}
+    for target in targets:
+        if target.startswith("#"):
+            assert target[1:] in headings, target
+        elif not target.startswith("https://"):
+            assert (PAGE.parent / target).exists(), target
+    pictures = {target for target in targets if target.startswith("images/")}
+    assert pictures == {f"images/{path.name}" for path in (PAGE.parent / "images").iterdir()}
+    assert all((PAGE.parent / picture).stat().st_size < 250_000 for picture in pictures)
+
+
+def test_linked_names_are_defined_where_the_link_points():
+    linked = re.findall(r"\[`(\w+)`\]\((\.\./modeling_scratch/\w+\.py)\)", TEXT)
+    assert len(linked) > 15
+    for name, target in linked:
+        tree = ast.parse((PAGE.parent / target).read_text(encoding="utf-8"))
+        assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}, name
+
+
+def test_other_names_in_the_code_s_font_exist(make_model):
+    """Modules, config fields and arguments of forward, where they look like one: lower case with an underscore."""
+    known = {part for name, _ in make_model(gated_ffn=True).named_modules() for part in name.split(".")}
+    known |= set(ScratchConfig.field_names()) | set(ScratchConfig.attribute_map)
+    known |= {name for name, _ in inspect.getmembers(modeling_scratch.ScratchForConditionalGeneration)}
+    for path in Path(modeling_scratch.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                known |= {node.name, *(argument.arg for argument in node.args.args)}
+    prose = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
+    spoken = set(re.findall(r"`([a-z]\w*_\w+)`", prose))
+    # Of Transformers: what from_pretrained takes, names of backends, what a type of rotary positions needs.
+    theirs = {"attn_implementation", "flex_attention", "flash_attention_2", "rope_type", "rope_theta"}
+    theirs |= {"layer_norm", "rms_norm", "inverse_sqrt", "rotary_emb"}
+    assert spoken - known - theirs == set()
+
+
+@pytest.mark.parametrize("command", re.findall(r"python -m modeling_scratch\.plots (\w+)", TEXT))
+def test_the_commands_exist(command):
+    assert command in {registered.callback.__name__ for registered in app.registered_commands}
+
+
+def test_the_code_on_the_page_parses():
+    for code in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
+        ast.parse(code)
+
+
+def test_the_checkpoint_s_name_on_the_page_exists(make_model):
+    (name,) = re.findall(r"`(model\.[\w.]+\.weight)`", TEXT)
+    assert name in make_model().state_dict()
