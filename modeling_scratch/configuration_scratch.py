@@ -138,7 +138,10 @@ class ScratchConfig(PreTrainedConfig):
         unknown = sorted(set(kwargs) - self._known_keys())
         if unknown:
             raise ValueError("; ".join(self.describe_unknown(name) for name in unknown))
-        kwargs.setdefault("auto_map", dict(AUTO_MAP))
+        # A checkpoint of an earlier version lacks the classes that came later; "repository--" says whose code it is.
+        given = kwargs.get("auto_map") or {}
+        repository, separator, _ = given.get("AutoConfig", "").rpartition("--")
+        kwargs["auto_map"] = {name: repository + separator + path for name, path in AUTO_MAP.items()} | given
         super().__post_init__(**kwargs)
 
     @classmethod
