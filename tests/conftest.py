@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
 import train
@@ -72,6 +73,18 @@ CHOICES = {
     "nothing shared": {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False, "init_std": 0.05},
 }
 every_choice = pytest.mark.parametrize("fields", CHOICES.values(), ids=CHOICES)
+
+# The shipped variants in small sizes: what their files say besides.
+VARIANTS = {
+    path.stem: {name: value for name, value in yaml.safe_load(path.read_text()).items() if name not in SMALL_MODEL}
+    for path in sorted((ROOT / "configuration" / "models").glob("*.yaml"))
+}
+for variant in VARIANTS.values():
+    if variant.get("share_encoder_decoder_embeddings") is False:
+        variant["decoder_vocab_size"] = 70
+every_choice_and_variant = pytest.mark.parametrize(
+    "fields", [*CHOICES.values(), *VARIANTS.values()], ids=[*CHOICES, *VARIANTS]
+)
 
 
 @pytest.fixture
