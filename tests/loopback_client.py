@@ -1,0 +1,106 @@
+"""Runs functions of a test file in processes of their own, as clients of a loopback Hub.
+
+huggingface_hub reads HF_ENDPOINT and its siblings once, at import: a client of a test's own server needs a new process.
+By convention the functions that run there are named client_*; their arguments and results are JSON.
+"""
+
+import hashlib
+import inspect
+import json
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from huggingface_hub import CommitOperationAdd
+from loopback_hub import LoopbackHub
+
+IMPORTS = os.pathsep.join(map(str, (Path(__file__).parent.parent, Path(__file__).parent)))
+ADA, READER, GRACE = "hf_ada_writes_0123456789", "hf_ada_reads_0123456789", "hf_grace_writes_0123456789"
+MODEL = "ada/model"
+
+CARD = """---
+language:
+- en
+- de
+license: apache-2.0
+library_name: transformers
+pipeline_tag: translation
+tags: [scratch]
+datasets: [bentrevett/multi30k]
+metrics: [bleu]
+model-index:
+- name: model
+  results:
+  - task: {type: translation}
+    dataset: {type: bentrevett/multi30k, name: Multi30k}
+    metrics: [{type: bleu, value: 31.5}]
+---
+# Model
+"""
+
+
+@contextmanager
+def running_hub(folder: Path) -> Iterator[LoopbackHub]:
+    """A Hub below the folder that knows ada, with a token that writes and one that reads, and grace."""
+    with LoopbackHub(folder / "hub") as hub:
+        hub.add_token(ADA, "ada")
+        hub.add_token(READER, "ada", role="read")
+        hub.add_token(GRACE, "grace")
+        yield hub
+        assert hub.leaks() == []
+        assert [entry for entry in hub.requests if entry["status"] == 501] == []  # a defect of the Hub itself
+
+
+def start_client(hub: LoopbackHub, function: Callable, token: str | None = ADA, **arguments) -> subprocess.Popen:
+    home = hub.store.root.parent / "home"
+    return subprocess.Popen(
+        [sys.executable, __file__, inspect.getfile(function), function.__name__, json.dumps(arguments)],
+        env=os.environ | hub.environment(token, home) | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "PYTHONPATH": IMPORTS},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish_client(process: subprocess.Popen):
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return json.loads(output.splitlines()[-1])
+
+
+def run_client(hub: LoopbackHub, function: Callable, token: str | None = ADA, **arguments):
+    """What the function returns in a process of its own."""
+    return finish_client(start_client(hub, function, token, **arguments))
+
+
+# -- for use in such a process -----------------------------------------------------------------------------------------
+
+
+def outcome(function: Callable, *arguments, **options) -> dict:
+    """{"value": ...} or {"error", "status", "message"} of a call."""
+    try:
+        return {"value": function(*arguments, **options)}
+    except Exception as error:
+        response = getattr(error, "response", None)
+        status = response.status_code if response is not None else None
+        return {"error": type(error).__name__, "status": status, "message": str(error)}
+
+
+def additions(files: dict[str, bytes | str]) -> list[CommitOperationAdd]:
+    return [
+        CommitOperationAdd(path, content.encode() if isinstance(content, str) else content)
+        for path, content in files.items()
+    ]
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+if __name__ == "__main__":
+    _, file, name, text = sys.argv
+    print(json.dumps(runpy.run_path(file)[name](**json.loads(text))))

@@ -1,0 +1,174 @@
+"""Requests, answers, accounts and their permissions, and the storage behind the loopback Hub's large files."""
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlencode
+
+from loopback_store import HubError, Repository, Store
+
+INVALID_CREDENTIALS = "Invalid credentials in Authorization header"
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who a token stands for. A fine-grained token writes only the repositories and namespaces it names."""
+
+    user: str
+    role: str = "write"  # read, write or fineGrained
+    organizations: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+    def owns(self, repository: str) -> bool:
+        return repository.split("/")[0] in (self.user, *self.organizations)
+
+    def may_write(self, repository: str) -> bool:
+        named = self.role == "write" or repository in self.writes or repository.split("/")[0] in self.writes
+        return self.role != "read" and named and self.owns(repository)
+
+    def may_write_something(self) -> bool:
+        return self.role == "write" or bool(self.role == "fineGrained" and self.writes)
+
+
+@dataclass
+class Answer:
+    body: bytes = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def json(cls, data: object, status: int = 200, content_type: str = "application/json") -> "Answer":
+        return cls(json.dumps(data).encode(), status, {"Content-Type": content_type})
+
+    @classmethod
+    def error(cls, error: HubError) -> "Answer":
+        answer = cls.json({"error": error.message} | (error.body or {}), error.status)
+        message = error.message.replace("\n", " ").encode("ascii", "replace").decode()
+        answer.headers |= {"X-Error-Message": message} | error.headers
+        if error.code:
+            answer.headers["X-Error-Code"] = error.code
+        return answer
+
+
+@dataclass
+class Request:
+    """One request, its account (None: no token) and what the routes need of the server."""
+
+    method: str
+    path: str  # still percent-encoded, without the query
+    query: dict[str, list[str]]
+    headers: dict[str, str]
+    body: bytes
+    account: Account | None
+    store: Store
+    url: str
+    storage: "Storage"
+
+    def json(self) -> dict:
+        try:
+            return json.loads(self.body or b"{}")
+        except ValueError:
+            raise HubError(400, "Invalid JSON in the request's body") from None
+
+    def flag(self, name: str) -> bool:
+        return self.query.get(name, [""])[0].lower() in ("1", "true")
+
+    # -- permissions -----------------------------------------------------------------------------------------------
+
+    def signed_in(self) -> Account:
+        if self.account is None:
+            raise HubError(401, "Invalid username or password.")
+        return self.account
+
+    def readable(self, name: str) -> Repository:
+        """The repository; unknown and private ones look alike to those who may not read them."""
+        repository = self.store.find(name)
+        if repository and (not repository.settings["private"] or (self.account and self.account.owns(name))):
+            return repository
+        if self.account is None:
+            raise HubError(401, "Invalid username or password.", "RepoNotFound")
+        raise HubError(404, "Repository not found", "RepoNotFound")
+
+    def writable(self, name: str, pull_request: bool = False) -> Repository:
+        """The repository, for a token that may write it, or with pull_request any token that may write at all."""
+        repository = self.readable(name)
+        account = self.signed_in()
+        if account.may_write(name) or (pull_request and account.may_write_something()):
+            return repository
+        if account.role == "write":
+            message = "Forbidden: pass `create_pr=1` as a query parameter to create a Pull Request"
+        else:
+            message = "Authorization error."
+        raise HubError(403, message)
+
+
+class Storage:
+    """The second address that large files come from and go to: no tokens there, signed links instead, as on the Hub."""
+
+    def __init__(self, url: str, secret: bytes):
+        self.url, self.secret = url, secret
+
+    def signature(self, method: str, path: str, size: str) -> str:
+        return hmac.new(self.secret, f"{method} {path} {size}".encode(), hashlib.sha256).hexdigest()
+
+    def link(self, method: str, repository: Repository, sha256: str, size: int) -> str:
+        path = f"/{repository.name}/{sha256}"
+        query = urlencode({"size": size, "signature": self.signature(method, path, str(size))})
+        return f"{self.url}{path}?{query}"
+
+    def answer(self, request: Request) -> Answer:
+        size, signature = (request.query.get(name, [""])[0] for name in ("size", "signature"))
+        method = "GET" if request.method == "HEAD" else request.method
+        expected = self.signature(method, request.path, size)
+        if method not in ("GET", "PUT") or not hmac.compare_digest(signature, expected):
+            raise HubError(403, "Request has no valid signature")
+        name, _, sha256 = request.path.strip("/").rpartition("/")
+        repository = request.store.find(name)
+        if repository is None:
+            raise HubError(404, "Not found")
+        if method == "GET":
+            return content(request, repository.blob(sha256), {"ETag": f'"{sha256}"'})
+        if len(request.body) != int(size) or hashlib.sha256(request.body).hexdigest() != sha256:
+            raise HubError(400, "BadDigest: the content does not have the size and the SHA-256 that were announced")
+        repository.add_blob(request.body)
+        return Answer(headers={"ETag": f'"{sha256}"'})
+
+
+def content(request: Request, body: bytes, headers: dict[str, str]) -> Answer:
+    """A file's bytes, or the part that the Range header asks for."""
+    headers = {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"} | headers
+    wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", ""))
+    if not wanted or wanted.group(1, 2) == ("", ""):
+        return Answer(body, headers=headers)
+    first, last = wanted.group(1, 2)
+    start = int(first) if first else max(len(body) - int(last), 0)
+    end = min(int(last), len(body) - 1) if first and last else len(body) - 1
+    if start > end:
+        return Answer(status=416, headers={"Content-Range": f"bytes */{len(body)}"})
+    return Answer(body[start : end + 1], 206, headers | {"Content-Range": f"bytes {start}-{end}/{len(body)}"})
+
+
+ROUTES: list[tuple[str, re.Pattern, Callable[..., Answer]]] = []
+REPO = "(?P<name>[^/]+/[^/]+)"
+MODEL = f"/api/models/{REPO}"
+
+
+def route(methods: str, pattern: str):
+    def register(function):
+        ROUTES.extend((method, re.compile(pattern), function) for method in methods.split())
+        return function
+
+    return register
+
+
+def answer(request: Request) -> Answer:
+    for method, pattern, function in ROUTES:
+        if method == request.method and (found := pattern.fullmatch(request.path)):
+            groups = {key: unquote(value) for key, value in found.groupdict().items() if value is not None}
+            return function(request, **groups)
+    if re.fullmatch(r"/api/models/[^/]+(/(revision|tree|preupload|commit|commits|paths-info)/.*)?", request.path):
+        raise HubError(404, "Repository not found", "RepoNotFound")  # a name without its namespace
+    raise HubError(404, "Sorry, we can't find the page you are looking for.")
