@@ -14,6 +14,7 @@ from .modeling_scratch import (
     ScratchModel,
     ScratchPreTrainedModel,
 )
+from .translation_pipeline import ScratchTranslationPipeline
 
 __version__ = "0.1.0"
 
@@ -34,4 +35,5 @@ __all__ = [
     "ScratchForConditionalGeneration",
     "ScratchModel",
     "ScratchPreTrainedModel",
+    "ScratchTranslationPipeline",
 ]

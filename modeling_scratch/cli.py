@@ -49,13 +49,14 @@ def default_recipe(evaluate: str | None) -> Path:
 
 
 @contextmanager
-def one_line_errors(debug: bool, speak: bool = True) -> Iterator[None]:
+def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interrupted") -> Iterator[None]:
     """
     Turn an error that a user can mend into one line on stderr and exit code 2; Ctrl-C into one line and 130.
 
     Args:
         debug: print the traceback too.
         speak: False on all processes but one, which say the same.
+        interrupted: what Ctrl-C says.
     """
     try:
         yield
@@ -69,5 +70,5 @@ def one_line_errors(debug: bool, speak: bool = True) -> Iterator[None]:
         if debug:
             traceback.print_exc()
         if speak:
-            print("\ninterrupted; if a checkpoint was written, --resume continues from it", file=sys.stderr)
+            print(f"\n{interrupted}", file=sys.stderr)
         sys.exit(INTERRUPTED)

@@ -20,7 +20,17 @@ AUTO_MAP = {
     "AutoModelForTextEncoding": "modeling_scratch.ScratchEncoderModel",
 }
 
+# Where `pipeline` finds that of a task.
+CUSTOM_PIPELINES = {
+    "translation": {
+        "impl": "translation_pipeline.ScratchTranslationPipeline",
+        "pt": ["AutoModelForSeq2SeqLM"],
+    },
+}
+
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn")
+ROPE_KEYS = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "attention_factor"}
+ROPE_KEYS |= {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "partial_rotary_factor"}
 
 # Keys that are no fields, but that Transformers itself (loading, saving, Trainer, quantizers) hands to a config.
 TRANSFORMERS_KEYS = frozenset(
@@ -53,7 +63,8 @@ class ScratchConfig(PreTrainedConfig):
 
     Args:
         vocab_size (`int`, defaults to 32000): source vocabulary; also the target's if `decoder_vocab_size` is unset.
-        decoder_vocab_size (`int`, *optional*): target vocabulary. None or equal to `vocab_size`: one vocabulary.
+        decoder_vocab_size (`int`, *optional*): target vocabulary. None or equal to `vocab_size`: one vocabulary. (But
+            where embeddings are not shared, `resize_token_embeddings` takes a number for a vocabulary of its own.)
         d_model (`int`, defaults to 512): width of every layer's input and output.
         encoder_layers, decoder_layers (`int`, default to 6): depth of each stack.
         encoder_attention_heads, decoder_attention_heads (`int`, default to 8): heads; each must divide `d_model`.
@@ -138,11 +149,30 @@ class ScratchConfig(PreTrainedConfig):
         unknown = sorted(set(kwargs) - self._known_keys())
         if unknown:
             raise ValueError("; ".join(self.describe_unknown(name) for name in unknown))
+        self._check_rope_parameters()
         # A checkpoint of an earlier version lacks the classes that came later; "repository--" says whose code it is.
         given = kwargs.get("auto_map") or {}
         repository, separator, _ = given.get("AutoConfig", "").rpartition("--")
         kwargs["auto_map"] = {name: repository + separator + path for name, path in AUTO_MAP.items()} | given
+        # Copied: `pipeline` writes into what it finds.
+        kwargs["custom_pipelines"] = copy.deepcopy(CUSTOM_PIPELINES) | (kwargs.get("custom_pipelines") or {})
         super().__post_init__(**kwargs)
+
+    def _check_rope_parameters(self) -> None:
+        """Before Transformers fills in what is missing: what it would only warn of, or fail at later."""
+        given = self.rope_parameters or {}
+        if unknown := sorted(set(given) - ROPE_KEYS):
+            raise ValueError(f"rope_parameters has no key {unknown[0]!r}; it has {', '.join(sorted(ROPE_KEYS))}")
+        rope_type = given.get("rope_type", given.get("type", "default"))
+        if rope_type not in ROPE_TYPES:
+            raise ValueError(f"rope_parameters: rope_type is {rope_type!r}; it must be one of {', '.join(ROPE_TYPES)}")
+        limits = {"rope_theta": 0.0} | ({} if rope_type == "default" else {"factor": 1.0})
+        for name, limit in limits.items():
+            value = given.get(name, None if name == "factor" else 10000.0)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or value < limit or value in (0, float("inf")):
+                least = "at least 1" if limit else "positive"
+                raise ValueError(f"rope_parameters: {name} is {value!r}; with {rope_type!r} it must be {least}")
 
     @classmethod
     def field_names(cls) -> list[str]:
@@ -176,7 +206,8 @@ class ScratchConfig(PreTrainedConfig):
         result = super().from_dict(known, **kwargs)
         config = result[0] if isinstance(result, tuple) else result
         for key, value in unknown.items():
-            setattr(config, key, value)
+            if not hasattr(cls, key):  # a property or a method stays what it is
+                setattr(config, key, value)
         return result
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "ScratchConfig":
@@ -233,9 +264,6 @@ class ScratchConfig(PreTrainedConfig):
                 f"activation_function {self.activation_function!r} is unknown"
                 + (f"; did you mean {' or '.join(close)}?" if close else "; see transformers.activations.ACT2FN")
             )
-        rope_type = (self.rope_parameters or {}).get("rope_type", "default")
-        if rope_type not in ROPE_TYPES:
-            raise ValueError(f"rope_parameters: rope_type is {rope_type!r}; it must be one of {', '.join(ROPE_TYPES)}")
         if self.share_encoder_decoder_embeddings and self.target_vocab_size != self.vocab_size:
             raise ValueError(
                 f"share_encoder_decoder_embeddings needs one vocabulary, but vocab_size is {self.vocab_size} and "
@@ -245,9 +273,12 @@ class ScratchConfig(PreTrainedConfig):
 
     def _validate_special_tokens(self):
         both, target = min(self.vocab_size, self.target_vocab_size), self.target_vocab_size
-        limits = {"pad_token_id": both, "bos_token_id": both, "unk_token_id": both, "decoder_start_token_id": target}
-        for name, limit in (limits | {"eos_token_id": both}).items():
+        limits = {"pad_token_id": both, "bos_token_id": target, "unk_token_id": max(self.vocab_size, target)}
+        limits |= {"decoder_start_token_id": target, "eos_token_id": target}
+        for name, limit in limits.items():
             value = getattr(self, name)
+            if value == []:
+                raise ValueError(f"{name} is an empty list; give an id, or None for no such token")
             for token_id in value if isinstance(value, list) else [value]:
                 if token_id is not None and not 0 <= token_id < limit:
                     raise ValueError(f"{name} is {token_id}; it must be in [0, {limit})")

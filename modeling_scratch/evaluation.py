@@ -13,11 +13,11 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from .batching import pad
 from .data import load_pairs, texts
 from .preparation import load_translator, main_first, on_main
 from .recipe import Recipe
 from .tokenizer import load_tokenizers
+from .translation_pipeline import batches_by_length, generate_batch
 
 _CITATION = """\
 @inproceedings{post-2018-call, title = "A Call for Clarity in Reporting {BLEU} Scores", author = "Post, Matt",
@@ -89,18 +89,12 @@ def translate(
     """
     rank, processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
     ids = source_tokenizer(sentences, add_special_tokens=True).input_ids if sentences else []
-    order = sorted(range(len(ids)), key=lambda index: (-len(ids[index]), index))
-    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)][rank::processes]
-    training = model.training
-    model.eval()
+    batches = batches_by_length([len(row) for row in ids], batch_size)[rank::processes]
     translated: list[tuple[int, str]] = []
     for batch in progress(batches, desc="translating", leave=False, disable=None) if progress else batches:
-        input_ids = pad([ids[index] for index in batch], source_tokenizer.pad_token_id).to(model.device)
-        attention_mask = pad([[1] * len(ids[index]) for index in batch], 0).to(model.device)
-        output = model.generate(input_ids=input_ids, attention_mask=attention_mask, **generation)
-        texts = target_tokenizer.batch_decode(output, skip_special_tokens=True)
+        sequences, _ = generate_batch(model, [ids[index] for index in batch], **generation)
+        texts = target_tokenizer.batch_decode(sequences[:, 0], skip_special_tokens=True)
         translated += zip(batch, texts, strict=True)
-    model.train(training)
     if processes > 1:
         translated = gather_object(translated)
     return [text for _, text in sorted(translated)]

@@ -35,8 +35,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden_states, weight, bias, labels, label_smoothing):
-        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,), none ignored.
+    def forward(ctx, hidden_states, weight, bias, labels, label_smoothing, ignored_left_out):
+        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,), of
+        # which none is ignored if `ignored_left_out`.
         wants_gradient = any(ctx.needs_input_grad[:3])
         vocab_size = weight.shape[0]
         wide = torch.promote_types(hidden_states.dtype, torch.float32)
@@ -46,7 +47,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros(vocab_size, dtype=wide, device=weight.device) if wants_gradient else None
         for start in range(0, hidden_states.shape[0], CHUNK_ROWS):
             rows = slice(start, start + CHUNK_ROWS)
-            chunk, target = hidden_states[rows], labels[rows].unsqueeze(1)
+            chunk, kept = hidden_states[rows], labels[rows] != IGNORE_INDEX
+            target = labels[rows].clamp(min=0).unsqueeze(1)
             logits = nn.functional.linear(chunk, weight, bias).to(wide)  # (CHUNK_ROWS, V)
             target_logits = logits.gather(1, target).squeeze(1)
             mean_logits = logits.mean(dim=1) if label_smoothing else 0.0
@@ -55,7 +57,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             normaliser = probabilities.sum(dim=1, keepdim=True)
             log_normaliser = (normaliser.log() + largest).squeeze(1)
             # -(1-e) log p(target) - e/V sum_v log p(v), with log p(v) = logit(v) - log_normaliser
-            total += (log_normaliser - (1 - label_smoothing) * target_logits - label_smoothing * mean_logits).sum()
+            losses = log_normaliser - (1 - label_smoothing) * target_logits - label_smoothing * mean_logits
+            total += (losses if ignored_left_out else losses.masked_fill(~kept, 0.0)).sum()
             if not wants_gradient:
                 continue
             # d loss / d logit(v) = p(v) - e/V - (1-e) [v = target]
@@ -63,6 +66,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if label_smoothing:
                 gradient.sub_(label_smoothing / vocab_size)
             gradient.scatter_add_(1, target, torch.full_like(target, label_smoothing - 1, dtype=wide))
+            if not ignored_left_out:
+                gradient.masked_fill_(~kept.unsqueeze(1), 0.0)
             if bias is not None:
                 grad_bias += gradient.sum(dim=0)
             gradient = gradient.to(weight.dtype)
@@ -87,6 +92,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None if grad_bias is None else grad_bias * factor.to(grad_bias.dtype),
             None,
             None,
+            None,
         )
 
 
@@ -102,13 +108,15 @@ def linear_cross_entropy_sum(
         head: the output projection, weight (V, d_model).
         labels: (batch_size, target_length); -100 is ignored.
     """
-    labels = labels.flatten().to(hidden_states.device)
-    kept = (labels != IGNORE_INDEX).nonzero().squeeze(1)
-    hidden_states = hidden_states.flatten(0, -2).index_select(0, kept)
+    labels, hidden_states = labels.flatten().to(hidden_states.device), hidden_states.flatten(0, -2)
+    leave_out = not torch.compiler.is_compiling()  # a graph's shapes must not depend on the labels
+    if leave_out:
+        kept = (labels != IGNORE_INDEX).nonzero().squeeze(1)
+        labels, hidden_states = labels.index_select(0, kept), hidden_states.index_select(0, kept)
     weight, bias = head.weight, head.bias
     device_type = hidden_states.device.type
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
         hidden_states, weight = hidden_states.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    return _LinearCrossEntropy.apply(hidden_states, weight, bias, labels.index_select(0, kept), label_smoothing)
+    return _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, label_smoothing, leave_out)

@@ -19,6 +19,19 @@ def attended(attention_mask: torch.Tensor) -> torch.Tensor:
     return attention_mask != 0
 
 
+def as_bias(attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+    """
+    A mask as the rest of this file reads it: a float mask (batch_size, sequence_length) with values above 0 holds ones
+    and zeros, as some tools make them, and becomes boolean. Decided on the device, so that it is true of graphs too.
+    """
+    if attention_mask is None or attention_mask.ndim != 2 or not attention_mask.is_floating_point():
+        return attention_mask
+    ones_and_zeros = (attention_mask > 0).any()
+    hidden = torch.where(ones_and_zeros, attention_mask <= 0, attention_mask <= HIDDEN_BIAS)
+    bias = attention_mask.clamp(max=0) * ~ones_and_zeros
+    return bias.masked_fill(hidden, float("-inf"))
+
+
 def count_positions(
     attention_mask: torch.Tensor | None, length: int, past_length: int | torch.Tensor, device: torch.device
 ) -> torch.Tensor:
@@ -33,39 +46,45 @@ def count_positions(
     Returns:
         (batch_size, length), or (1, length) where all sequences agree.
     """
-    if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim == 4:
+    if attention_mask is None or attention_mask.ndim == 4:
         return (torch.arange(length, device=device) + past_length).unsqueeze(0)
     return (attended(attention_mask).cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
 
 
 def check_mask(
-    name: str, attention_mask: torch.Tensor | None, batch_size: int, query_length: int, key_length: int | None
+    name: str,
+    attention_mask: torch.Tensor | None,
+    batch_size: int,
+    num_heads: int,
+    query_length: int,
+    key_length: int | None,
+    may_have_room: bool = False,
 ) -> None:
     """
-    Raise ValueError for a mask that cannot belong to these inputs. `key_length` is None where it is not known without
-    asking the device; a 4-D mask may have more keys, the free places of a static cache.
+    Raise ValueError for a mask that cannot belong to these inputs.
+
+    Args:
+        key_length: None where it is not known without asking the device.
+        may_have_room: a 4-D mask may have more keys than there are: the free places of a static cache.
     """
-    if not isinstance(attention_mask, torch.Tensor):
+    if attention_mask is None:
         return
+    if not isinstance(attention_mask, torch.Tensor):
+        raise ValueError(f"{name} is a {type(attention_mask).__name__}; it must be a tensor")
     shape = tuple(attention_mask.shape)
     if attention_mask.ndim not in (2, 4):
         raise ValueError(f"{name} has shape {shape}; it must be (batch_size, sequence_length) or 4-D")
     if attention_mask.ndim == 4:
-        fits = shape[0] in (1, batch_size) and shape[2] in (1, query_length)
-        if not fits or (key_length is not None and shape[3] < key_length):
+        fits = shape[0] in (1, batch_size) and shape[1] in (1, num_heads) and shape[2] in (1, query_length)
+        if key_length is not None:
+            fits = fits and (shape[3] == key_length or (may_have_room and shape[3] > key_length))
+        if not fits:
             raise ValueError(
-                f"{name} has shape {shape}; these inputs need ({batch_size}, 1 or heads, {query_length}, {key_length})"
+                f"{name} has shape {shape}; these inputs need ({batch_size}, 1 or {num_heads}, {query_length}, "
+                f"{key_length})"
             )
-        return
-    if shape[0] != batch_size or (key_length is not None and shape[1] != key_length):
+    elif shape[0] != batch_size or (key_length is not None and shape[1] != key_length):
         raise ValueError(f"{name} has shape {shape}; these inputs need ({batch_size}, {key_length})")
-    # A float mask of ones and zeros would be added to the scores and hide nothing.
-    readable = attention_mask.device.type == "cpu" and not is_tracing(attention_mask)
-    if attention_mask.is_floating_point() and readable and (attention_mask > 0).any():
-        raise ValueError(
-            f"{name} is floating point, so it is added to the scores, but holds values above 0; for a mask of "
-            "ones and zeros pass an integer or boolean tensor"
-        )
 
 
 def _for_backend(
@@ -167,8 +186,6 @@ def causal_mask(
     Returns:
         4-D, or None where the backend's causal flag suffices, or what else the backend takes.
     """
-    if attention_mask is not None and not isinstance(attention_mask, torch.Tensor):
-        return attention_mask  # flex's block mask, which generate() makes for a static cache
     if attention_mask is not None and attention_mask.ndim == 4:
         return _for_backend(config, attention_mask, inputs_embeds)
     bias = attention_mask if attention_mask is not None and attention_mask.is_floating_point() else None

@@ -1,6 +1,10 @@
 """The models that users load: the encoder alone, encoder and decoder, and the translator."""
 
 import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -14,7 +18,15 @@ from .configuration_scratch import ScratchConfig
 from .loss import IGNORE_INDEX, cross_entropy_sum, linear_cross_entropy_sum, target_token_count
 from .masking import count_positions
 from .stacks import ScratchDecoder, ScratchEncoder, ScratchPreTrainedModel
-from .vocabulary import check_ids, resize_target_vocabulary, resize_vocabulary
+from .vocabulary import ResizableVocabularies, check_ids
+
+if TYPE_CHECKING:
+    # Not needed here. But a saved model takes along the files that its own names in imports, and config.json says that
+    # the pipeline is among them: so it is, whoever saves the model.
+    from .translation_pipeline import ScratchTranslationPipeline  # noqa: F401
+
+# How each model was loaded. No attribute of theirs: whoever pickles a model must not pass on a token.
+_HUB_OPTIONS: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
@@ -27,6 +39,11 @@ def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_to
     Returns:
         (batch_size, target_length).
     """
+    if pad_token_id is None or decoder_start_token_id is None:
+        raise ValueError(
+            "the decoder's input cannot be made from labels: pad_token_id and decoder_start_token_id are "
+            f"{pad_token_id} and {decoder_start_token_id} in the config; set them, or give decoder_input_ids"
+        )
     shifted = labels.new_empty(labels.shape)
     shifted[:, 1:] = labels[:, :-1]
     shifted[:, 0] = decoder_start_token_id
@@ -51,6 +68,12 @@ class ScratchEncoderModel(ScratchPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.encoder.embed_tokens = value
 
+    def _resize_token_embeddings(self, *args, **kwargs) -> nn.Embedding:
+        embedding = super()._resize_token_embeddings(*args, **kwargs)
+        if self.config.share_encoder_decoder_embeddings and self.config.decoder_vocab_size is not None:
+            self.config.decoder_vocab_size = embedding.num_embeddings
+        return embedding
+
     @can_return_tuple
     def forward(
         self,
@@ -64,7 +87,7 @@ class ScratchEncoderModel(ScratchPreTrainedModel):
         return self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds, position_ids=position_ids, **kwargs)
 
 
-class ScratchModel(ScratchPreTrainedModel):
+class ScratchModel(ResizableVocabularies, ScratchPreTrainedModel):
     """Encoder and decoder without the output projection."""
 
     _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
@@ -85,17 +108,6 @@ class ScratchModel(ScratchPreTrainedModel):
         self.encoder.embed_tokens = value
         if self.config.share_encoder_decoder_embeddings:
             self.decoder.embed_tokens = value
-
-    def resize_decoder_token_embeddings(
-        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Resize the target's vocabulary alone; see `resize_target_vocabulary`."""
-        return resize_target_vocabulary(self, new_num_tokens, pad_to_multiple_of, mean_resizing)
-
-    def _resize_token_embeddings(
-        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        return resize_vocabulary(self, new_num_tokens, pad_to_multiple_of, mean_resizing)
 
     @can_return_tuple
     def forward(
@@ -127,10 +139,16 @@ class ScratchModel(ScratchPreTrainedModel):
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
-                input_ids, attention_mask, inputs_embeds=inputs_embeds, position_ids=position_ids, **kwargs
+                input_ids,
+                attention_mask,
+                inputs_embeds=inputs_embeds,
+                position_ids=position_ids,
+                use_cache=False,
+                **kwargs,
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
+            given = isinstance(encoder_outputs, Mapping)
+            encoder_outputs = BaseModelOutput(**encoder_outputs) if given else BaseModelOutput(*encoder_outputs)
         if attention_mask is not None and attention_mask.ndim == 4 and attention_mask.shape[2] != 1:
             raise ValueError(
                 f"attention_mask has shape {tuple(attention_mask.shape)}: with a row for each source token it says "
@@ -160,7 +178,7 @@ class ScratchModel(ScratchPreTrainedModel):
         )
 
 
-class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
+class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedModel, GenerationMixin):
     """The translator: encoder, decoder, output projection (section 3.4), loss, and `generate()`."""
 
     _tied_weights_keys = {"lm_head.weight": "model.encoder.embed_tokens.weight"}
@@ -170,6 +188,20 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         self.model = ScratchModel(config)
         self.lm_head = nn.Linear(config.d_model, config.target_vocab_size, bias=config.lm_head_bias)
         self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
+        """As of every model, and remember from which revision it is: see `hub_options`."""
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
+        options = ("cache_dir", "local_files_only", "revision", "token")
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        _HUB_OPTIONS[model] = {name: kwargs[name] for name in options if kwargs.get(name)}
+        return loaded
+
+    @property
+    def hub_options(self) -> dict[str, Any]:
+        """What `from_pretrained` needs, to find more of what `name_or_path` holds: the target's tokenizer."""
+        return _HUB_OPTIONS.get(self, {})
 
     def _tied_weights(self) -> dict[str, str]:
         if not self.config.tie_word_embeddings:
@@ -190,16 +222,35 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
     def set_output_embeddings(self, value: nn.Linear) -> None:
         self.lm_head = value
 
-    def resize_decoder_token_embeddings(
-        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Resize the target's vocabulary alone; see `resize_target_vocabulary`."""
-        return resize_target_vocabulary(self, new_num_tokens, pad_to_multiple_of, mean_resizing)
+    def save_pretrained(self, *args, **kwargs) -> None:
+        """As of every model. Merging adapters can leave `tie_word_embeddings` False where the weights are still one."""
+        if self.lm_head.weight is getattr(self.get_decoder().embed_tokens, "weight", None):
+            self.config.tie_word_embeddings = True
+        super().save_pretrained(*args, **kwargs)
 
-    def _resize_token_embeddings(
-        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        return resize_vocabulary(self, new_num_tokens, pad_to_multiple_of, mean_resizing)
+    # With two vocabularies, what GenerationMixin reads as the vocabulary's size must be the target's.
+
+    @contextmanager
+    def _target_config(self) -> Iterator[None]:
+        own = self.config
+        self.config = own.get_text_config(decoder=True)
+        try:
+            yield
+        finally:
+            self.config = own
+
+    def compute_transition_scores(self, *args, **kwargs) -> torch.Tensor:
+        """As of every model that generates."""
+        with self._target_config():
+            return super().compute_transition_scores(*args, **kwargs)
+
+    def _get_candidate_generator(self, *args, **kwargs):
+        with self._target_config():
+            return super()._get_candidate_generator(*args, **kwargs)
+
+    def _get_logits_processor(self, *args, **kwargs):
+        with self._target_config():
+            return super()._get_logits_processor(*args, **kwargs)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """See `shift_tokens_right`; DataCollatorForSeq2Seq calls this."""
@@ -245,8 +296,17 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             loss, if labels were given; logits (batch_size, target_length, target vocabulary); the rest as ScratchModel.
         """
         label_smoothing = kwargs.pop("label_smoothing", 0.0)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {label_smoothing}; it must be in [0, 1)")
         if labels is not None:
-            check_ids("labels", labels, self.lm_head.out_features, ignored=IGNORE_INDEX)
+            check_ids("labels", labels, self.config.target_vocab_size, ignored=IGNORE_INDEX)
+            labels = labels.long()
+            target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
+            if target is not None and target.shape[:2] != labels.shape:
+                raise ValueError(
+                    f"labels has shape {tuple(labels.shape)}, and the decoder's input {tuple(target.shape[:2])}: they "
+                    "must be aligned"
+                )
             use_cache = False if use_cache is None else use_cache
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -264,12 +324,15 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             use_cache,
             **kwargs,
         )
-        if skip_logits and labels is not None:
+        # A head that something has wrapped or hooked must be called.
+        plain = type(self.lm_head) is nn.Linear and not self.lm_head._forward_hooks
+        if skip_logits and labels is not None and plain and not self.lm_head._forward_pre_hooks:
             logits = None
             loss = linear_cross_entropy_sum(outputs.last_hidden_state, self.lm_head, labels, label_smoothing)
         else:
             logits = self.lm_head(outputs.last_hidden_state)
             loss = None if labels is None else cross_entropy_sum(logits, labels, label_smoothing)
+            logits = None if skip_logits and labels is not None else logits
         if loss is not None:
             loss = loss / (target_token_count(labels) if num_items_in_batch is None else num_items_in_batch)
         return Seq2SeqLMOutput(

@@ -43,7 +43,7 @@ class LearnedPositionEmbedding(nn.Embedding):
             if wrong.numel():
                 raise ValueError(
                     f"there is no position {wrong[0].item()}: learned positions are in [0, max_position_embeddings "
-                    f"({self.num_embeddings}))"
+                    f"({self.num_embeddings})), and a longer sequence needs a model that was trained with more"
                 )
         return super().forward(position_ids).to(dtype)
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 from transformers import initialization as init
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
@@ -17,7 +17,7 @@ from .attention import ScratchCrossAttention, ScratchSelfAttention
 from .configuration_scratch import ScratchConfig
 from .dropout import ScratchDropout
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer, ScratchLayer, build_norm
-from .masking import bidirectional_mask, causal_mask, check_mask, count_positions
+from .masking import as_bias, bidirectional_mask, causal_mask, check_mask, count_positions
 from .position_embeddings import LearnedPositionEmbedding, ScratchRotaryEmbedding, SinusoidalPositionEmbedding
 from .vocabulary import check_ids
 
@@ -94,9 +94,32 @@ class ScratchStack(ScratchPreTrainedModel):
                 f"give exactly one of input_ids and inputs_embeds to the {type(self).__name__}: got {given}"
             )
         if inputs_embeds is None:
-            check_ids(self.ids_name, input_ids, self.embed_tokens.num_embeddings)
+            check_ids(self.ids_name, input_ids, self.rows(self.config))
             inputs_embeds = self.embed_tokens(input_ids)
+        elif inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != self.config.d_model:
+            raise ValueError(
+                f"inputs_embeds of the {type(self).__name__} has shape {tuple(inputs_embeds.shape)}; it must be "
+                f"(batch_size, sequence_length, d_model ({self.config.d_model}))"
+            )
         return inputs_embeds * self.embed_scale
+
+    def place(
+        self,
+        position_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        hidden_states: torch.Tensor,
+        past_length: int | torch.Tensor,
+    ) -> torch.Tensor:
+        """The positions as given, or counted from the mask: (batch_size or 1, sequence_length)."""
+        batch_size, length = hidden_states.shape[:2]
+        if position_ids is None:
+            return count_positions(attention_mask, length, past_length, hidden_states.device)
+        if position_ids.ndim != 2 or position_ids.shape[0] not in (1, batch_size) or position_ids.shape[1] != length:
+            raise ValueError(
+                f"position_ids of the {type(self).__name__} has shape {tuple(position_ids.shape)}; these inputs need "
+                f"({batch_size}, {length})"
+            )
+        return position_ids
 
     def locate(
         self, hidden_states: torch.Tensor, position_ids: torch.Tensor, past_length: int | torch.Tensor
@@ -106,11 +129,6 @@ class ScratchStack(ScratchPreTrainedModel):
         """
         if self.rotary_emb is not None:
             return self.dropout(hidden_states), self.rotary_emb(hidden_states, position_ids)
-        limit, length = self.config.max_position_embeddings, past_length + hidden_states.shape[1]
-        if self.config.position_embedding_type == "learned" and isinstance(past_length, int) and length > limit:
-            raise ValueError(
-                f"the sequence has {length} tokens, but learned positions end at max_position_embeddings ({limit})"
-            )
         return self.dropout(hidden_states + self.embed_positions(position_ids, hidden_states.dtype)), None
 
 
@@ -118,6 +136,7 @@ class ScratchEncoder(ScratchStack):
     """A stack of encoder layers."""
 
     ids_name = "input_ids"
+    rows = staticmethod(lambda config: config.vocab_size)  # ids that there are; what wraps the embedding may not know
 
     _can_record_outputs = {"hidden_states": ScratchEncoderLayer, "attentions": ScratchSelfAttention}
 
@@ -149,9 +168,9 @@ class ScratchEncoder(ScratchStack):
         """
         hidden_states = self.embed(input_ids, inputs_embeds)
         batch_size, length = hidden_states.shape[:2]
-        check_mask("attention_mask", attention_mask, batch_size, length, length)
-        if position_ids is None:
-            position_ids = count_positions(attention_mask, length, 0, hidden_states.device)
+        check_mask("attention_mask", attention_mask, batch_size, self.config.encoder_attention_heads, length, length)
+        attention_mask = as_bias(attention_mask)
+        position_ids = self.place(position_ids, attention_mask, hidden_states, 0)
         mask = bidirectional_mask(self.config, hidden_states, attention_mask)
         hidden_states, position_embeddings = self.locate(hidden_states, position_ids, 0)
         for layer in self.layers:
@@ -163,6 +182,7 @@ class ScratchDecoder(ScratchStack):
     """A stack of decoder layers."""
 
     ids_name = "decoder_input_ids"
+    rows = staticmethod(lambda config: config.target_vocab_size)
 
     _can_record_outputs = {
         "hidden_states": ScratchDecoderLayer,
@@ -174,6 +194,15 @@ class ScratchDecoder(ScratchStack):
         layers = [ScratchDecoderLayer(config, layer_idx) for layer_idx in range(config.decoder_layers)]
         super().__init__(config, config.get_text_config(decoder=True), layers)
         self.post_init()
+
+    def make_cache(self, past_key_values: Cache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
+        """The cache as given, one for the source's keys and values beside it if need be; or a new one if wanted."""
+        if isinstance(past_key_values, EncoderDecoderCache) or (past_key_values is None and not use_cache):
+            return past_key_values
+        config = self.config.get_text_config(decoder=True)
+        if past_key_values is None:
+            past_key_values = DynamicCache(config=config)
+        return EncoderDecoderCache(past_key_values, DynamicCache(config=config))
 
     @merge_with_config_defaults
     @capture_outputs
@@ -208,17 +237,19 @@ class ScratchDecoder(ScratchStack):
             raise ValueError("the decoder needs encoder_hidden_states, (batch_size, source_length, d_model)")
         hidden_states = self.embed(input_ids, inputs_embeds)
         batch_size, length = hidden_states.shape[:2]
-        if use_cache and past_key_values is None:
-            decoder_config = self.config.get_text_config(decoder=True)
-            past_key_values = EncoderDecoderCache(
-                DynamicCache(config=decoder_config), DynamicCache(config=decoder_config)
+        if encoder_hidden_states.shape[0] != batch_size or encoder_hidden_states.shape[-1] != self.config.d_model:
+            raise ValueError(
+                f"encoder_hidden_states has shape {tuple(encoder_hidden_states.shape)}; this target needs "
+                f"({batch_size}, source_length, {self.config.d_model})"
             )
+        past_key_values = self.make_cache(past_key_values, use_cache)
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         total_length = past_length + length if isinstance(past_length, int) else None
-        check_mask("decoder_attention_mask", attention_mask, batch_size, length, total_length)
-        check_mask("attention_mask", encoder_attention_mask, batch_size, length, encoder_hidden_states.shape[1])
-        if position_ids is None:
-            position_ids = count_positions(attention_mask, length, past_length, hidden_states.device)
+        heads, has_room = self.config.decoder_attention_heads, getattr(past_key_values, "is_compileable", False)
+        check_mask("decoder_attention_mask", attention_mask, batch_size, heads, length, total_length, has_room)
+        check_mask("attention_mask", encoder_attention_mask, batch_size, heads, length, encoder_hidden_states.shape[1])
+        attention_mask, encoder_attention_mask = as_bias(attention_mask), as_bias(encoder_attention_mask)
+        position_ids = self.place(position_ids, attention_mask, hidden_states, past_length)
         self_attention_mask = causal_mask(self.config, hidden_states, attention_mask, past_key_values)
         cross_attention_mask = bidirectional_mask(
             self.config, hidden_states, encoder_attention_mask, encoder_hidden_states

@@ -10,12 +10,12 @@ from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
-from transformers.utils import cached_file
+
+from .translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
 logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # ids 0 to 3
-TARGET_FOLDER = "target_tokenizer"
 _READ_ROWS = 1000
 
 
@@ -155,18 +155,17 @@ def save_tokenizers(source: PreTrainedTokenizerBase, target: PreTrainedTokenizer
         target.save_pretrained(folder / TARGET_FOLDER)
 
 
-def load_tokenizers(name: str) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-    """The source's and the target's tokenizer of a model folder or Hub name: one object where they share it."""
+def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+    """
+    The source's and the target's tokenizer of a model folder or Hub name: one object where they share it.
+
+    Args:
+        options: as `from_pretrained` takes them, such as `revision`.
+    """
     try:
-        source = AutoTokenizer.from_pretrained(name)
+        source = AutoTokenizer.from_pretrained(name, **options)
+        target = load_target_tokenizer(name, **options)
     except (OSError, ValueError) as error:
         where = "" if Path(name).is_dir() else "no such folder, and not to be had from the Hub: "
         raise ValueError(f"{name}: {where}{str(error).splitlines()[0]}") from error
-    separate = cached_file(
-        name,
-        "tokenizer_config.json",
-        subfolder=TARGET_FOLDER,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return source, AutoTokenizer.from_pretrained(name, subfolder=TARGET_FOLDER) if separate else source
+    return source, source if target is None else target

@@ -29,7 +29,7 @@ from modeling_scratch import ScratchConfig, configuration_scratch
         ({"pad_token_id": 61}, "pad_token_id is 61"),
         ({"eos_token_id": [2, 99]}, "eos_token_id is 99"),
         ({"position_embedding_type": "rotary", "d_model": 36, "encoder_attention_heads": 4}, "must be even"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type is 'longrope'"),
+        ({"eos_token_id": []}, "eos_token_id is an empty list"),
     ],
 )
 def test_out_of_range(fields, message):
@@ -51,6 +51,22 @@ def test_unknown_field_names_the_closest():
         ScratchConfig(droput=0.1)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"rope_type": "longrope"}, "rope_type is 'longrope'; it must be one of default"),
+        ({"rope_type": "yarn"}, "factor is None; with 'yarn' it must be at least 1"),
+        ({"rope_type": "linear", "factor": -2.0}, "factor is -2.0"),
+        ({"rope_theta": "x"}, "rope_theta is 'x'"),
+        ({"rope_theta": -1.0}, "rope_theta is -1.0"),
+        ({"rope_typ": "linear"}, "no key 'rope_typ'"),
+    ],
+)
+def test_rope_parameters(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        ScratchConfig(position_embedding_type="rotary", rope_parameters=parameters)
+
+
 def test_integer_where_a_float_is_meant():
     assert ScratchConfig(dropout=0).dropout == 0
 
@@ -58,11 +74,15 @@ def test_integer_where_a_float_is_meant():
 def test_loaded_config_keeps_unknown_keys(tmp_path, monkeypatch):
     ScratchConfig(**SMALL_MODEL).save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(content | {"written_by_another_tool": 7}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(content | {"written_by_another_tool": 7, "target_vocab_size": 5, "validate": 1})
+    )
     messages = []
     monkeypatch.setattr(configuration_scratch.logger, "warning", messages.append)
     config = AutoConfig.from_pretrained(tmp_path)
     assert config.written_by_another_tool == 7
+    assert config.target_vocab_size == SMALL_MODEL["vocab_size"]
+    config.validate()
     assert len(messages) == 1
     assert "written_by_another_tool" in messages[0]
 

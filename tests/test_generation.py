@@ -195,14 +195,34 @@ def test_no_repeated_n_grams_and_bad_words(make_model, one):
     assert banned not in model.generate(**one, max_new_tokens=20, bad_words_ids=[[banned]])[0]
 
 
+@every_choice
 @pytest.mark.parametrize("helper", ["prompt lookup", "assistant"])
-def test_speculative_decoding_changes_nothing(helper, make_model, one):
-    model = repetitive(make_model)
+def test_speculative_decoding_changes_nothing(helper, fields, make_model, one):
+    fields = fields | {"init_std": 0.3, "eos_token_id": None}
+    model = make_model(**fields)
     expected = model.generate(**one, max_new_tokens=20)
-    options = {"prompt_lookup_num_tokens": 3}
+    options, steps = {"prompt_lookup_num_tokens": 3}, []
     if helper == "assistant":
-        options = {"assistant_model": make_model(init_std=0.3, eos_token_id=None, decoder_layers=1, encoder_layers=1)}
+        options = {"assistant_model": make_model(**(fields | {"decoder_layers": 1, "encoder_layers": 1}))}
+        options["assistant_model"].register_forward_hook(lambda *_: steps.append("assistant"))
+    model.lm_head.register_forward_pre_hook(lambda module, given: steps.append(given[0].shape[1]))
     assert torch.equal(model.generate(**one, max_new_tokens=20, **options), expected)
+    assert ("assistant" in steps) == (helper == "assistant")
+    assert helper == "assistant" or max(steps[1:]) > 1  # several tokens proposed and looked at in one step
+
+
+@every_choice
+def test_transition_scores(fields, make_model, batch):
+    """What `compute_transition_scores` says of each token of a beam, against a plain forward pass."""
+    model = make_model(**fields)
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
+    output = model.generate(**batch, num_beams=3, **options)
+    scores = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
+    expected = log_probabilities(model, batch, output.sequences)
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-4)
+    sampled = model.generate(**batch, do_sample=False, **options)
+    scores = model.compute_transition_scores(sampled.sequences, sampled.scores, normalize_logits=True)
+    assert scores.shape == (3, 6)
 
 
 class Collector(BaseStreamer):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import SMALL_MODEL, every_choice, padded
 from torch import nn
-from transformers import AutoModel, AutoModelForSeq2SeqLM
+from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
 
@@ -162,11 +162,17 @@ WRONG_INPUTS = {
     "target mask": (SOURCE | TARGET | {"decoder_attention_mask": [[1, 1]]}, r"decoder_attention_mask.*need \(1, 1\)"),
     "4-D mask, keys": (
         SOURCE | TARGET | {"attention_mask": [[[[1]]]]},
-        r"\(1, 1, 1, 1\).*need \(1, 1 or heads, 2, 2\)",
+        r"\(1, 1, 1, 1\).*need \(1, 1 or 4, 2, 2\)",
     ),
     "4-D mask, rows": (SOURCE | TARGET | {"attention_mask": [[[[1, 1], [1, 1]]]]}, "a row for each"),
-    "ones in a float mask": (SOURCE | TARGET | {"attention_mask": [[1.0, 0.0]]}, "attention_mask.*values above 0"),
-    "too long for learned": (TARGET | {"input_ids": [[5] * 9]}, r"9 tokens.*max_position_embeddings \(8\)"),
+    "4-D mask, heads": (SOURCE | TARGET | {"attention_mask": [[[[1, 1]]] * 3]}, r"\(1, 3, 1, 2\).*1 or 4, 2, 2\)"),
+    "4-D mask, too many keys": (SOURCE | TARGET | {"attention_mask": [[[[1] * 3]]]}, r"\(1, 1, 1, 3\).*need"),
+    "embeddings of another width": (TARGET | {"inputs_embeds": [[[0.0] * 8]]}, r"\(1, 1, 8\).*d_model \(32\)"),
+    "ids of one dimension": (TARGET | {"input_ids": [5, 2]}, r"input_ids has shape \(2,\)"),
+    "no tokens": (TARGET | {"input_ids": [[]]}, "input_ids has shape .* and torch.float32|no tokens"),
+    "positions of another length": (SOURCE | TARGET | {"position_ids": [[0, 1, 2]]}, r"\(1, 3\).*need \(1, 2\)"),
+    "labels of another length": (SOURCE | TARGET | {"labels": [[5, 6]]}, r"labels has shape \(1, 2\).*\(1, 1\)"),
+    "too long for learned": (TARGET | {"input_ids": [[5] * 9]}, r"no position 8.*max_position_embeddings \(8\)"),
     "position": (SOURCE | TARGET | {"position_ids": [[0, 8]]}, r"no position 8.*max_position_embeddings \(8\)"),
 }
 
@@ -189,6 +195,65 @@ def test_computed_positions_extend(positions, make_model):
 
 def test_generation_ends_where_learned_positions_end(make_model):
     model = make_model(position_embedding_type="learned", max_position_embeddings=8, eos_token_id=None)
-    with pytest.raises(ValueError, match=r"9 tokens.*max_position_embeddings \(8\)"):
+    with pytest.raises(ValueError, match=r"no position 8.*max_position_embeddings \(8\)"):
         model.generate(torch.tensor([[5, 6]]), max_new_tokens=12)
     assert model.generate(torch.tensor([[5, 6]]), max_new_tokens=8).shape == (1, 9)
+
+
+def test_more_wrong_inputs(make_model, sentences):
+    model = make_model()
+    inputs = {"input_ids": torch.tensor([[5, 2]]), "decoder_input_ids": torch.tensor([[1]])}
+    with pytest.raises(ValueError, match=r"label_smoothing is 1.5; it must be in \[0, 1\)"):
+        model(input_ids=inputs["input_ids"], labels=torch.tensor([[5]]), label_smoothing=1.5, skip_logits=True)
+    with pytest.raises(ValueError, match=r"encoder_hidden_states has shape \(2, 3, 32\).*need"):
+        model(encoder_outputs=(torch.zeros(2, 3, 32),), decoder_input_ids=inputs["decoder_input_ids"])
+    with pytest.raises(ValueError, match="attention_mask is a list"):
+        model(**inputs, attention_mask=[[1, 1]])
+    model.config.decoder_start_token_id = None
+    with pytest.raises(ValueError, match=r"cannot be made from labels.*decoder_start_token_id"):
+        model(input_ids=inputs["input_ids"], labels=torch.tensor([[5]]))
+
+
+def test_float_masks_of_ones_and_zeros_hide_what_they_mean(make_model, sentences):
+    """As PEFT's prompts make them: eager and compiled, whole and with the cache."""
+    model = make_model()
+    ids, mask = padded(sentences, 8, "left")
+    target, target_mask = padded([sentence[:3] for sentence in sentences], 4, "left")
+    inputs = {"input_ids": ids, "decoder_input_ids": target}
+    expected = model(**inputs, attention_mask=mask, decoder_attention_mask=target_mask).logits
+    for forward in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
+        logits = forward(**inputs, attention_mask=mask.float(), decoder_attention_mask=target_mask.float()).logits
+        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
+
+
+def test_learned_positions_count_tokens_not_columns(make_model):
+    model = make_model(position_embedding_type="learned", max_position_embeddings=8)
+    sentence = torch.randint(4, 61, (5,))
+    ids, mask = padded([sentence], 12, "left")
+    target = torch.tensor([[1, 7]])
+    alone = model(input_ids=sentence[None], decoder_input_ids=target).logits
+    torch.testing.assert_close(model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits, alone)
+
+
+def test_a_wrapped_head_is_called(make_model, sentences):
+    """The fused loss reads the head's weight; what wraps or hooks the head must be heeded."""
+    model = make_model()
+    labels = torch.tensor([[5, 6, 2]])
+    inputs = {"input_ids": sentences[0][None], "labels": labels}
+    model.lm_head.register_forward_hook(lambda module, given, logits: 2 * logits)
+    expected = model(**inputs).loss
+    output = model(**inputs, skip_logits=True)
+    assert output.logits is None
+    torch.testing.assert_close(output.loss, expected)
+
+
+def test_encoder_outputs_as_a_dict_and_a_plain_cache(make_model, sentences):
+    model = make_model()
+    ids, target = sentences[0][None], torch.tensor([[1, 5, 6]])
+    expected = model(input_ids=ids, decoder_input_ids=target).logits
+    states = model.get_encoder()(ids).last_hidden_state
+    given = model(encoder_outputs={"last_hidden_state": states}, decoder_input_ids=target).logits
+    assert torch.equal(given, expected)
+    cached = model(input_ids=ids, decoder_input_ids=target, past_key_values=DynamicCache())
+    torch.testing.assert_close(cached.logits, expected)
+    assert cached.past_key_values.get_seq_length() == 3

@@ -1,0 +1,196 @@
+"""python -m modeling_scratch.translate: one line out for each line in, whatever the lines are."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+from test_translation_pipeline import SENTENCES, by_hand, make_folder
+
+from modeling_scratch import translate
+from modeling_scratch.tokenizer import load_tokenizers
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("models") / "two", target_size=330)
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    return by_hand(folder, SENTENCES)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def run(folder, monkeypatch):
+    """The command in this process: its exit code, standard output as bytes, and standard error."""
+
+    def run(text: bytes = b"", model=folder, stderr=io.StringIO, **options) -> tuple[int, bytes, str]:
+        output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
+        monkeypatch.setattr(sys, "stdout", output)
+        monkeypatch.setattr(sys, "stderr", stderr())
+        code = 0
+        try:
+            translate.main(str(model), **options)
+        except SystemExit as stop:
+            code = stop.code
+        output.flush()
+        return code, output.buffer.getvalue(), sys.stderr.getvalue()
+
+    return run
+
+
+def lines(*texts: str) -> bytes:
+    return "".join(f"{text}\n" for text in texts).encode()
+
+
+def test_a_line_for_each_line(run, expected):
+    first, second = expected[:2]
+    assert first != second
+    one, two = (sentence.encode() for sentence in SENTENCES[:2])
+    for text, output in [
+        (one + b"\n\n" + two + b"\n", lines(first, "", second)),
+        (one + b"\r\n\r\n" + two + b"\r\n", lines(first, "", second)),
+        (one + b"\n" + two, lines(first, second)),  # no line feed at the end
+        (b"\xef\xbb\xbf" + one + b"\n \t\n\n", lines(first, "", "")),  # as some editors begin a file
+        (b"\n", lines("")),
+        (b"", b""),
+    ]:
+        assert run(text) == (0, output, "")
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"batch_size": 5}, {"batch_tokens": 40}], ids=str)
+def test_order_whatever_the_batches(options, run, expected, monkeypatch):
+    monkeypatch.setattr("modeling_scratch.translation_pipeline._SENTENCES_AHEAD", 7)
+    assert run(lines(*SENTENCES, "", *SENTENCES[::-1]), **options)[1] == lines(*expected, "", *expected[::-1])
+
+
+def test_generation_options(run, folder):
+    for options in ({"num_beams": 1}, {"num_beams": 2, "length_penalty": 0.1, "max_new_tokens": 6}):
+        assert run(lines(*SENTENCES), **options) == (0, lines(*by_hand(folder, SENTENCES, **options)), "")
+
+
+def test_n_best_and_scores(run, expected, folder):
+    code, output, _ = run(lines(SENTENCES[0], "", SENTENCES[1]), n_best=4)  # the model was saved with three beams
+    rows = [line.split("\t") for line in output.decode().splitlines()]
+    assert code == 0
+    assert [row[:2] for row in rows] == [["1", str(rank)] for rank in range(1, 5)] + [["2", "1"]] + [
+        ["3", str(rank)] for rank in range(1, 5)
+    ]
+    assert rows[4] == ["2", "1", "0.0000", ""]
+    best = by_hand(folder, SENTENCES[:2], num_beams=4)
+    assert [rows[0][3], rows[5][3]] == best
+    assert all(float(row[2]) < 0 for row in rows[:4] + rows[5:])
+    assert len({row[3] for row in rows[:4]}) == 4
+    _, output, _ = run(lines(SENTENCES[0], ""), scores=True)
+    (score, text), empty = [line.split("\t") for line in output.decode().splitlines()]
+    assert (text, empty) == (expected[0], ["0.0000", ""])
+    _, output, _ = run(lines(SENTENCES[0]), n_best=1)
+    assert output.decode() == f"1\t1\t{score}\t{text}\n"
+
+
+def test_files(run, expected, tmp_path, monkeypatch):
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_bytes(lines(*SENTENCES))
+    target.write_text("before")
+    assert run(input=source, output=target) == (0, b"", "")
+    assert target.read_bytes() == lines(*expected)
+    assert run(input=source, output=source)[0] == 0  # over itself
+    assert source.read_bytes() == lines(*expected)
+    # An error, or Ctrl-C, in the middle leaves what was there.
+    monkeypatch.setattr(translate.ScratchTranslationPipeline, "postprocess", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(input=source, output=target)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(translate.ScratchTranslationPipeline, "postprocess", interrupt)
+    assert run(input=source, output=target) == (130, b"", "\ninterrupted\n")
+    assert target.read_bytes() == lines(*expected)
+    assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "out.txt"}
+
+
+def test_line_ends_within_a_translation(run, monkeypatch):
+    monkeypatch.setattr(
+        translate.ScratchTranslationPipeline,
+        "postprocess",
+        lambda self, outputs: [[{"translation_text": "a\nb\r\nc\td"}] for _ in outputs["sequences"]],
+    )
+    assert run(lines(*SENTENCES[:2]))[1] == lines(*["a b  c\td"] * 2)
+
+
+def test_bad_input(run, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(translate.ScratchTranslationPipeline, "_forward", None)  # nothing is translated
+    source = tmp_path / "in.txt"
+    source.write_bytes(lines("a", "", "b " * 60))
+    length = len(load_tokenizers(folder)[0](("b " * 60).strip()).input_ids)
+    too_long = f"line 3: {length} tokens, but the model takes 60"
+    for given, message in [
+        ({"text": source.read_bytes()}, f"standard input, {too_long}"),
+        ({"input": source}, f"{source}, {too_long}"),
+        ({"text": b"a\nb\xffc\n"}, "standard input, line 2: not valid UTF-8 (invalid start byte)"),
+        ({"input": tmp_path / "none"}, f"No such file or directory: '{tmp_path / 'none'}'"),
+        ({"output": tmp_path / "none" / "out.txt"}, "out.txt: it must be a file, in a folder that exists"),
+        ({"output": tmp_path}, "it must be a file, in a folder that exists"),
+        ({"n_best": 3, "num_beams": 2}, "--n-best 3: --num-beams is 2; it must be as many at least"),
+        ({"model": tmp_path / "none"}, "none: no such folder"),
+        ({"model": tmp_path}, "tokenizer"),
+    ]:
+        code, output, error = run(**given)
+        assert (code, output) == (2, b""), given
+        assert error.startswith("error: "), given
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_progress_is_for_terminals(run, expected):
+    text = lines(*SENTENCES, "")
+    code, output, error = run(text, stderr=Terminal)
+    assert (code, output) == (0, lines(*expected, ""))
+    assert "13/13" in error
+    assert " lines" in error
+    assert run(text, stderr=Terminal, quiet=True) == (0, output, "")
+    assert run(text) == (0, output, "")
+
+
+def test_a_reader_that_has_enough_and_an_interrupt(folder):
+    """Two processes at once, whose first lines are read before the reader goes away or Ctrl-C is pressed."""
+    command = [sys.executable, "-m", "modeling_scratch.translate", str(folder), "--num-beams", "1"]
+    processes = [
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        process.stdin.write(lines(*SENTENCES) * 500)
+        process.stdin.close()
+    first = [process.stdout.readline() for process in processes]
+    assert first[0] == first[1] == lines(*by_hand(folder, SENTENCES[:1], num_beams=1))
+    reader_gone, interrupted = processes
+    reader_gone.stdout.close()
+    interrupted.send_signal(signal.SIGINT)
+    assert reader_gone.wait(timeout=60) == 141
+    assert reader_gone.stderr.read() == b""
+    rest = interrupted.stdout.read()
+    assert interrupted.wait(timeout=60) == 130
+    assert interrupted.stderr.read() == b"\ninterrupted\n"
+    assert 5000 > rest.count(b"\n") > 0  # of 6,000
+    for process in processes:
+        process.stderr.close()
+    interrupted.stdout.close()
