@@ -28,12 +28,14 @@ def main(
     """Train a translator. For example: python train.py --config configuration/recipes/multi30k-en-de.yaml seed=1"""
     main_process = os.environ.get("RANK", "0") == "0"
     log_to_terminal(logging.INFO if main_process else logging.ERROR)
-    with one_line_errors(debug, speak=main_process):
+    interrupted = "interrupted; if a checkpoint was written, --resume continues from it"
+    with one_line_errors(debug, main_process, interrupted):
         if evaluate and (resume or overwrite):
             raise ValueError("--evaluate writes nothing: --resume and --overwrite do not go with it")
         recipe = load_recipe(config or default_recipe(evaluate), overrides)
 
         from modeling_scratch.evaluation import score_model
+        from modeling_scratch.hub import push_run
         from modeling_scratch.preparation import make_accelerator
         from modeling_scratch.training import TrainingRun
 
@@ -48,6 +50,8 @@ def main(
         result = run.finish()
         if main_process:
             report(result)
+            if recipe.hub.repository is not None:
+                print(f"pushed: {push_run(recipe)}")
 
 
 def print_scores(scores: dict) -> None:

@@ -1,16 +1,19 @@
 """What a run starts from, as its recipe asks: processes and devices, tokenizers, model."""
 
 import logging
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration, broadcast_object_list
 from datasets import Dataset
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from . import __version__
 from .configuration_scratch import ScratchConfig
 from .data import SOURCE, TARGET
 from .modeling_scratch import ScratchForConditionalGeneration
@@ -40,6 +43,29 @@ def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
             "optimization.gradient_accumulation_steps in the recipe instead"
         )
     return accelerator
+
+
+def describe(accelerator: Accelerator, model: PreTrainedModel) -> dict[str, Any]:
+    """What a model was trained on and with, for its card: devices, precision, parameters, versions."""
+    device = accelerator.device
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        # processor() is empty on many Linux systems, whose kernel knows the name.
+        cpuinfo = Path("/proc/cpuinfo")
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
+        named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        name = named[0] if named else platform.processor() or platform.machine()
+    return {
+        "device": device.type,
+        "device_name": name,
+        "processes": accelerator.num_processes,
+        "mixed_precision": accelerator.mixed_precision,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "modeling_scratch": __version__,
+    }
 
 
 def load_translator(name: str, **options) -> PreTrainedModel:

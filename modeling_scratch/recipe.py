@@ -128,6 +128,16 @@ class CheckpointSection(Section):
     average_last: int = Field(1, ge=1, description="the final model is the mean of so many last checkpoints")
 
 
+class HubSection(Section):
+    """Where the model is pushed; `python hub_upload.py` does the same by hand."""
+
+    repository: str | None = Field(None, description="user/name; null: nowhere")
+    push: Literal["end", "best"] = Field("end", description="best: also each time that evaluation finds a better one")
+    private: bool = Field(False, description="if the repository is new, only you can see it")
+    revision: str | None = Field(None, description="a branch, made if need be; null: main")
+    license: str | None = Field(None, description="of the model, for its card; null: apache-2.0")
+
+
 class Recipe(Section):
     """Everything that one run needs."""
 
@@ -139,6 +149,7 @@ class Recipe(Section):
     optimization: OptimizationSection
     evaluation: EvaluationSection = EvaluationSection()
     checkpoints: CheckpointSection = CheckpointSection()
+    hub: HubSection = HubSection()
     logging_steps: int = Field(50, ge=1)
     trackers: list[str] = Field([], description="names that Accelerate knows: tensorboard, wandb, ...")
 

@@ -26,9 +26,10 @@ from .batching import EpochPlan, make_loader, plan_batches, plan_epoch
 from .configuration_scratch import ScratchConfig
 from .data import load_pairs, pair_lengths, texts, tokenize_pairs
 from .evaluation import generation_settings, score, translate
+from .hub import check_destination, try_push
 from .optimization import learning_rate_at, make_optimizer
 from .plots import plot_curves
-from .preparation import load_translator, main_first, make_model, make_tokenizers, on_main
+from .preparation import describe, load_translator, main_first, make_model, make_tokenizers, on_main
 from .recipe import Recipe, differing_keys, load_recipe, save_recipe
 from .run_folder import CURVES, RECIPE, SAMPLES, STATE, WEIGHTS, RunFolder, write_whole
 from .tokenizer import load_tokenizers, save_tokenizers
@@ -44,6 +45,11 @@ MAY_CHANGE = (
     "data.num_workers",
     "checkpoints.keep_last",
     "trackers",
+    "hub.repository",
+    "hub.push",
+    "hub.private",
+    "hub.revision",
+    "hub.license",
 )
 
 
@@ -73,6 +79,8 @@ class TrainingRun:
         self.recipe, self.accelerator = recipe, accelerator
         self.folder = RunFolder(recipe.output_dir)
         self.folder.check(resume, overwrite)
+        if recipe.hub.repository is not None:
+            on_main(accelerator, lambda: check_destination(recipe))
         checkpoint = on_main(accelerator, self._checkpoint_to_resume) if resume else None
         set_seed(recipe.seed)
         self.pairs: DatasetDict = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed))
@@ -169,6 +177,9 @@ class TrainingRun:
 
     def train(self) -> None:
         """Make the updates from where the run stands to its end, or until patience runs out."""
+        self._log(
+            {"split": "run", "train_pairs": len(self.pairs["train"]), **describe(self.accelerator, self.unwrapped)}
+        )
         bar = tqdm(
             total=self.total_steps,
             initial=self.progress.step,
@@ -328,6 +339,8 @@ class TrainingRun:
         if progress.best is None or (value < progress.best if section.metric == "loss" else value > progress.best):
             progress.best, progress.best_step, progress.without_better = value, progress.step, 0
             self._write_root(self.accelerator.get_state_dict(self.model))
+            if self.recipe.hub.repository is not None and self.recipe.hub.push == "best":
+                on_main(self.accelerator, lambda: try_push(self.recipe, f"Upload model of step {progress.step}"))
         else:
             progress.without_better += 1
 

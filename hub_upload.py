@@ -1,0 +1,59 @@
+"""Share a run's folder on the Hugging Face Hub: python hub_upload.py RUN_FOLDER user/name"""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from modeling_scratch.cli import log_to_terminal, one_line_errors
+
+
+def main(
+    run_folder: Annotated[Path, typer.Argument(help="what train.py wrote")],
+    repo_id: Annotated[str | None, typer.Argument(help="user/name; not needed with --check-only")] = None,
+    private: Annotated[bool, typer.Option("--private", help="if the repository is new, only you can see it")] = False,
+    revision: Annotated[str | None, typer.Option(help="a branch, made if need be; default: main")] = None,
+    create_pr: Annotated[bool, typer.Option("--create-pr", help="open a pull request instead of committing")] = False,
+    tag: Annotated[str | None, typer.Option(help="a name for this version, as v1.0")] = None,
+    message: Annotated[str, typer.Option(help="the commit's message")] = "Upload model",
+    license: Annotated[str | None, typer.Option(help="of the model; default: apache-2.0")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a model that something else pushed")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the files, sizes and card that would go")] = False,
+    check_only: Annotated[bool, typer.Option("--check-only", help="check the folder; nothing leaves")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+) -> None:
+    """Check a run's folder as a stranger would load it, and push it as one commit."""
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug):
+        from modeling_scratch.hub import PushOptions, check_name, prepare, push
+
+        if repo_id is None and not check_only:
+            raise ValueError("which repository? python hub_upload.py RUN_FOLDER user/name")
+        options = PushOptions(
+            repo_id or f"user/{run_folder.resolve().name}",
+            private,
+            revision,
+            create_pr,
+            tag,
+            message,
+            license,
+            overwrite,
+        )
+        check_name(options.repo_id)
+        if check_only or dry_run:
+            prepared = prepare(run_folder, options)
+            print("\n".join(prepared.findings))
+            if dry_run:
+                sizes = prepared.sizes()
+                print(f"\n{len(sizes)} files, {sum(sizes.values()):,} bytes, would go to {options.repo_id}:")
+                print("\n".join(f"{size:>12,}  {name}" for name, size in sizes.items()))
+                print(f"\nThe card:\n\n{prepared.card}")
+            return
+        print(f"pushed: {push(run_folder, options)}")
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app()

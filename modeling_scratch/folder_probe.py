@@ -1,0 +1,76 @@
+"""
+What a model folder does: ids, logits, translations, positions of probe sentences. Run as a script it loads the folder
+as a stranger would, with the code that lies in it: python -I folder_probe.py FOLDER SENTENCES.json OUT.pt
+
+Nothing of this project is imported here, and a script's process refuses to import it.
+"""
+
+import json
+import sys
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+TARGET_FOLDER = "target_tokenizer"
+PROJECT = "modeling_scratch"
+
+
+def observe(folder: str, sentences: list[str], trust_remote_code: bool) -> dict[str, Any]:
+    """
+    Load a folder's model and tokenizers, and run the sentences through them.
+
+    Returns:
+        `input_ids`, `decoded` (the ids as text again), `logits` (batch_size, 8, target vocabulary) of the first
+        translation tokens, `translations`, `positions` (2, 1, 64, d_model or head_dim) of encoder and decoder, `tied`
+        (whether each of the weights that the config ties is), `loading` (weights that were missing or unexpected).
+    """
+    source = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    target = source
+    if (Path(folder) / TARGET_FOLDER).is_dir():
+        target = AutoTokenizer.from_pretrained(folder, subfolder=TARGET_FOLDER, trust_remote_code=trust_remote_code)
+    model, report = AutoModelForSeq2SeqLM.from_pretrained(
+        folder, trust_remote_code=trust_remote_code, output_loading_info=True, dtype=torch.float32
+    )
+    model.eval()
+    inputs = source(sentences, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        ids = model.generate(**inputs)
+        # A fixed target: translations of other lengths would give logits of other shapes.
+        fixed = torch.arange(8).repeat(len(sentences), 1) % model.config.target_vocab_size
+        logits = model(**inputs, decoder_input_ids=fixed).logits
+        positions = torch.arange(min(64, model.config.max_position_embeddings))[None]
+        zeros = torch.zeros(1, positions.shape[1], model.config.d_model)
+        located = []
+        for stack in (model.get_encoder(), model.get_decoder()):
+            added, angles = stack.locate(zeros, positions, 0)
+            located.append(added if angles is None else torch.cat(angles, dim=-1))
+    embeddings = model.get_encoder().embed_tokens.weight, model.get_decoder().embed_tokens.weight
+    return {
+        "input_ids": inputs["input_ids"],
+        "decoded": source.batch_decode(inputs["input_ids"], skip_special_tokens=True),
+        "logits": logits.clone(),
+        "translations": target.batch_decode(ids, skip_special_tokens=True),
+        "positions": [each.clone() for each in located],
+        "tied": {
+            "share_encoder_decoder_embeddings": embeddings[0] is embeddings[1],
+            "tie_word_embeddings": model.lm_head.weight is embeddings[1],
+        },
+        "loading": sorted(report["missing_keys"]) + sorted(report["unexpected_keys"]),
+        "package": model.__class__.__module__.partition(".")[0],
+    }
+
+
+class _Refuse(MetaPathFinder):
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname.partition(".")[0] == PROJECT:
+            raise ImportError(f"{fullname} is not to be had: the folder's own code must do")
+
+
+if __name__ == "__main__":
+    sys.meta_path.insert(0, _Refuse())
+    model_folder, sentence_file, output_file = sys.argv[1:]
+    observed = observe(model_folder, json.loads(Path(sentence_file).read_text(encoding="utf-8")), True)
+    torch.save(observed, output_file)
