@@ -12,7 +12,7 @@ import copy
 import logging
 
 import torch
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 
 from .configuration_scratch import ScratchConfig
 from .modeling_scratch import ScratchForConditionalGeneration
@@ -88,6 +88,18 @@ def _permute(name: str, weight: torch.Tensor, dimensions: torch.Tensor) -> torch
     return weight[:, dimensions] if kind == "weight" else weight
 
 
+def check_plain_weights(model: PreTrainedModel) -> None:
+    """Raise ValueError for a model that holds other weights than its class does, such as LoRA's."""
+    with torch.device("meta"):
+        plain = type(model)(copy.deepcopy(model.config))
+    if other := sorted(model.state_dict().keys() ^ plain.state_dict().keys()):
+        raise ValueError(
+            f"the model's weights are not those of a {type(model).__name__}: {other[0]}"
+            f"{f' and {len(other) - 1} more' if len(other) > 1 else ''}; merge adapters into it first "
+            "(PEFT: merge_and_unload), and load quantized models unquantized"
+        )
+
+
 def _check_positions(marian_model: MarianMTModel, dimensions: torch.Tensor) -> None:
     """Raise ValueError if a stack's table of positions is not the sinusoidal one."""
     for side in ("encoder", "decoder"):
@@ -127,6 +139,7 @@ def from_marian(marian_model: MarianMTModel) -> ScratchForConditionalGeneration:
     """
     if not isinstance(marian_model, MarianMTModel):
         raise ValueError(f"from_marian takes a MarianMTModel, not a {type(marian_model).__name__}")
+    check_plain_weights(marian_model)
     marian_config, weights = marian_model.config, marian_model.state_dict()
     dimensions = _marian_dimensions(marian_config.d_model)
     _check_positions(marian_model, dimensions)
@@ -177,6 +190,7 @@ def to_marian(model: ScratchForConditionalGeneration) -> MarianMTModel:
     """
     if not isinstance(model, ScratchForConditionalGeneration):
         raise ValueError(f"to_marian takes a ScratchForConditionalGeneration, not a {type(model).__name__}")
+    check_plain_weights(model)
     config, generation = model.config, copy.deepcopy(model.generation_config)
     wrong = [
         f"{name} is {getattr(config, name)!r} and must be {needed!r}"

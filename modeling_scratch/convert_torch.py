@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from .configuration_scratch import ScratchConfig
+from .convert_marian import check_plain_weights
 from .modeling_scratch import ScratchForConditionalGeneration, ScratchModel
 from .torch_translator import TorchTranslator, empty_transformer, packed_layout, sinusoidal_positions
 
@@ -143,6 +144,8 @@ def read_torch(
             f"{', '.join(known)} cannot be given: it is read from the weights, or no field; those that can be: "
             f"{', '.join(UNTOLD_FIELDS)}"
         )
+    if not isinstance(weights, nn.Module | Mapping):
+        raise ValueError(f"a {type(weights).__name__} holds no weights; give a module or its state_dict()")
     state = dict(weights.state_dict() if isinstance(weights, nn.Module) else weights)
     if wrong := [str(name) for name, value in state.items() if not isinstance(value, torch.Tensor)]:
         raise ValueError(f"not a state dict: {_listed(wrong)} is no tensor; give what a model's state_dict() returns")
@@ -341,6 +344,7 @@ def to_torch(model: ScratchModel | ScratchForConditionalGeneration) -> nn.Transf
     """
     if not isinstance(model, ScratchModel | ScratchForConditionalGeneration):
         raise ValueError(f"to_torch takes a ScratchModel or a translator, not a {type(model).__name__}")
+    check_plain_weights(model)
     config = model.config
     needed = {
         "norm_type": ("layer_norm",),

@@ -8,6 +8,7 @@ import json
 import logging
 import math
 
+import peft
 import pytest
 import torch
 from conftest import run_command
@@ -272,6 +273,14 @@ def test_marian_models_that_are_refused():
         from_marian(other)
 
 
+@pytest.mark.parametrize("convert", [from_marian, to_marian, to_torch])
+def test_adapters_are_refused(convert):
+    plain = marian() if convert is from_marian else scratch(norm_position="post", final_norm=False)
+    model = peft.get_peft_model(plain, peft.LoraConfig(target_modules=["q_proj"])).base_model.model
+.*base_layer.* more; merge adapters into it first"):
+        convert(model)
+
+
 # -- torch.nn.Transformer --------------------------------------------------------------------------------------------
 
 
@@ -452,6 +461,8 @@ def test_torch_arguments_that_contradict():
         from_torch(user, **NAMES, **(TOLD | {"num_heads": 8}), **SPECIAL)
     with pytest.raises(StrictDataclassError, match="must be divisible by encoder_attention_heads"):
         from_torch(user.state_dict(), **NAMES, **(TOLD | {"num_heads": 5}), **SPECIAL)
+    with pytest.raises(ValueError, match="a NoneType holds no weights"):
+        from_torch(None, **NAMES, **TOLD, **SPECIAL)
     user.transformer.encoder.layers[1].norm1.eps = 1e-3
     with pytest.raises(ValueError, match="layer_norm_eps differs between layers"):
         from_torch(user, **NAMES, **TOLD, **SPECIAL)
