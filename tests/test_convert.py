@@ -277,7 +277,7 @@ def test_marian_models_that_are_refused():
 def test_adapters_are_refused(convert):
     plain = marian() if convert is from_marian else scratch(norm_position="post", final_norm=False)
     model = peft.get_peft_model(plain, peft.LoraConfig(target_modules=["q_proj"])).base_model.model
-.*base_layer.* more; merge adapters into it first"):
+    with pytest.raises(ValueError, match=r"not those of a \w+: .*base_layer.* more; merge adapters into it first"):
         convert(model)
 
 

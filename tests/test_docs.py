@@ -111,7 +111,7 @@ def test_other_names_in_the_code_s_font_exist(make_model):
     spoken = set(re.findall(r"`([a-z]\w*_\w+)`", prose))
     # Of Transformers: what from_pretrained takes, names of backends, what a type of rotary positions needs.
     theirs = {"attn_implementation", "flex_attention", "flash_attention_2", "rope_type", "rope_theta"}
-    theirs |= {"layer_norm", "rms_norm", "inverse_sqrt", "rotary_emb"}
+    theirs |= {"layer_norm", "rms_norm", "inverse_sqrt", "rotary_emb", "output_attentions", "output_hidden_states"}
     assert spoken - known - theirs == set()
 
 
