@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +36,7 @@ CARD_BASE = ".card.md"  # the card as generated last, so that the next one knows
 SECONDS_TO_ANSWER = 60.0
 COMMIT_ATTEMPTS = 3
 LONGEST_WAIT = 30.0
+REPLACE = "hub_upload.py --overwrite (in a recipe: hub.overwrite=true) replaces it"
 
 T = TypeVar("T")
 
@@ -218,6 +219,11 @@ def _load_record(folder: Path) -> dict[str, Any]:
         return {}
 
 
+def _last_push(folder: Path, options: PushOptions) -> dict[str, Any]:
+    """{commit, files} of this folder's last push to a repository and revision; empty if there was none."""
+    return _load_record(folder).get(options.repo_id, {}).get(options.revision or "main", {})
+
+
 def _head(api: HfApi, repo_id: str, revision: str) -> str | None:
     """The newest commit; None in a repository without any."""
     try:
@@ -249,12 +255,24 @@ def _check_head(api: HfApi, options: PushOptions, head: str | None, record: dict
             return  # the card was edited on the Hub; the edits are merged
         raise PushError(
             f"{options.repo_id} has moved to {head[:7]} since this folder's push {record['commit'][:7]}: somebody "
-            "else's commit is not overwritten. Look at it; --overwrite replaces it"
+            f"else's commit is not overwritten. Look at it; {REPLACE}"
         )
     raise PushError(
-        f"{options.repo_id} holds a model ({', '.join(theirs[:3])}) that was not pushed from this folder; --overwrite "
-        "replaces it, or choose another name or --revision"
+        f"{options.repo_id} holds a model ({', '.join(theirs[:3])}) that was not pushed from this folder; {REPLACE}, "
+        "or choose another name or revision"
     )
+
+
+def _check_repository(api: HfApi, options: PushOptions, before: dict[str, Any]) -> str | None:
+    """Raise PushError for a repository that must not get this model; its newest commit if it may."""
+    revision = options.revision or "main"
+    if options.private and not api.repo_info(options.repo_id).private:
+        raise PushError(
+            f"{options.repo_id} exists and is public; make it private in its settings, or do not ask for a private one"
+        )
+    head = _head(api, options.repo_id, revision)
+    _check_head(api, options, head, before, revision)
+    return head
 
 
 def _changed_since(api: HfApi, repo_id: str, revision: str, commit: str) -> set[str] | None:
@@ -355,8 +373,7 @@ def push(folder: Path, options: PushOptions) -> str:
     check_name(options.repo_id)
     api, revision = connect(), options.revision or "main"
     check_account(api, options)
-    record = _load_record(folder)
-    before = record.get(options.repo_id, {}).get(revision, {})
+    before = _last_push(folder, options)
     prepared = prepare(folder, options)  # before anything is made on the Hub
     with explained("making the repository", options.repo_id):
         if options.create_pr:
@@ -366,12 +383,7 @@ def push(folder: Path, options: PushOptions) -> str:
             if revision != "main":
                 api.create_branch(options.repo_id, branch=revision, exist_ok=True)
     with explained("looking at the repository", options.repo_id):
-        if options.private and not api.repo_info(options.repo_id).private:
-            raise PushError(
-                f"{options.repo_id} exists and is public; make it private in its settings, or leave out --private"
-            )
-        head = _head(api, options.repo_id, revision)
-        _check_head(api, options, head, before, revision)
+        head = _check_repository(api, options, before)
         remote_card = _remote_card(options.repo_id, revision, head)
     if remote_card is not None:
         prepared = _with_remote_card(folder, prepared, remote_card, _read(folder / CARD_BASE))
@@ -382,6 +394,7 @@ def push(folder: Path, options: PushOptions) -> str:
     with explained("committing", options.repo_id):
         commit, pull_request = _commit(api, options, prepared, revision, head, stale)
     if not options.create_pr:
+        record = _load_record(folder)
         record.setdefault(options.repo_id, {})[revision] = {"commit": commit, "files": sorted(prepared.files)}
         write_whole(folder / RECORD, json.dumps(record, indent=2))
     write_whole(folder / CARD, prepared.card)
@@ -406,14 +419,23 @@ def _with_remote_card(folder: Path, prepared: Prepared, remote_card: str, base: 
 def _options(recipe: Recipe, message: str) -> PushOptions:
     section = recipe.hub
     assert section.repository is not None
-    return PushOptions(section.repository, section.private, section.revision, message=message, license=section.license)
+    return PushOptions(
+        section.repository,
+        private=section.private,
+        revision=section.revision,
+        message=message,
+        license=section.license,
+        overwrite=section.overwrite,
+    )
 
 
 def check_destination(recipe: Recipe) -> None:
     """Raise PushError for what would make the recipe's push fail whatever the run gives: before training, not after."""
-    options = _options(recipe, "")
+    options, api = _options(recipe, ""), connect()
     check_name(options.repo_id)
-    check_account(connect(), options)
+    check_account(api, options)
+    with explained("looking at the repository", options.repo_id), suppress(RepositoryNotFoundError):
+        _check_repository(api, options, _last_push(Path(recipe.output_dir), options))
 
 
 def push_run(recipe: Recipe, message: str = "Upload model") -> str:
@@ -431,5 +453,5 @@ def try_push(recipe: Recipe, message: str) -> None:
     """Push while training goes on: a push that fails costs no training, and the next one brings all of it."""
     try:
         logger.info(f"pushed: {push(Path(recipe.output_dir), _options(recipe, message))}")
-    except (ValueError, OSError) as error:
-        logger.warning(f"not pushed: {' '.join(str(error).split())}")
+    except Exception as error:  # whatever it is: the training is worth more
+        logger.warning(f"not pushed: {type(error).__name__}: {' '.join(redact(str(error)).split())}")

@@ -136,6 +136,7 @@ class HubSection(Section):
     private: bool = Field(False, description="if the repository is new, only you can see it")
     revision: str | None = Field(None, description="a branch, made if need be; null: main")
     license: str | None = Field(None, description="of the model, for its card; null: apache-2.0")
+    overwrite: bool = Field(False, description="replace a model that was not pushed from this run's folder")
 
 
 class Recipe(Section):

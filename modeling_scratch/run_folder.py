@@ -73,13 +73,16 @@ class RunFolder:
     def create(self) -> None:
         """
         Make the folder. Of a run that was there (`check` has seen that it is one, and may go) the files that runs write
-        are deleted, its recipe last, so that what an interrupt leaves is still a run.
+        are deleted, its recipe last, so that what an interrupt leaves is still a run. What was pushed where, and the
+        card, stay: the next push goes on from them.
         """
         if self.is_run():
             logger.info(f"deleting the run in {self.path}")
             patterns = ["checkpoints", "averaging", "target_tokenizer", TRACKING, "*.safetensors", "*.json", "*.py"]
             for pattern in [*patterns, METRICS, CURVES, SAMPLES, RECIPE]:
                 for path in self.path.glob(pattern):
+                    if path.name.startswith("."):
+                        continue
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.path.mkdir(parents=True, exist_ok=True)
 

@@ -50,6 +50,7 @@ MAY_CHANGE = (
     "hub.private",
     "hub.revision",
     "hub.license",
+    "hub.overwrite",
 )
 
 

@@ -1,4 +1,4 @@
-"""docs/model.md says what is true of the code: the config's table, the variants, names, links and pictures."""
+"""The pages in docs/ say what is true of the code: tables, names, options, links and pictures."""
 
 import ast
 import inspect
@@ -10,18 +10,21 @@ import pytest
 import transformers
 from conftest import ROOT
 
+import hub_upload
 import modeling_scratch
 from modeling_scratch import ScratchConfig
 from modeling_scratch.plots import app
-from modeling_scratch.recipe import read_yaml
+from modeling_scratch.recipe import HubSection, read_yaml
 
 PAGE = ROOT / "docs" / "model.md"
 TEXT = PAGE.read_text(encoding="utf-8")
+HUB_TEXT = (ROOT / "docs" / "hub.md").read_text(encoding="utf-8")
+TEXTS = pytest.mark.parametrize("text", [TEXT, HUB_TEXT], ids=["model", "hub"])
 
 
-def table(first_column: str) -> list[list[str]]:
+def table(first_column: str, text: str = TEXT) -> list[list[str]]:
     """The rows of the one table whose header begins with `first_column`."""
-    rows = TEXT.split(f"\n| {first_column} |")
+    rows = text.split(f"\n| {first_column} |")
     assert len(rows) == 2
     lines = rows[1].split("\n")[2:]  # the header's rest and the ruler
     lines = lines[: next(index for index, line in enumerate(lines) if not line.startswith("|"))]
@@ -77,14 +80,20 @@ def test_the_auto_classes_are_the_registered_ones():
         assert mapping[ScratchConfig].__name__ == re.search(r"`(\w+)`", name)[1]
 
 
-def test_links_and_pictures_exist():
-    targets = re.findall(r"\]\(([^)]+)\)", TEXT)
-    headings = {re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-") for line in TEXT.split("\n")}
+@TEXTS
+def test_links_exist(text):
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    headings = {re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-") for line in text.split("\n")}
+    assert len(targets) > 5
     for target in targets:
         if target.startswith("#"):
             assert target[1:] in headings, target
         elif not target.startswith("https://"):
             assert (PAGE.parent / target).exists(), target
+
+
+def test_pictures_exist():
+    targets = re.findall(r"\]\(([^)]+)\)", TEXT)
     pictures = {target for target in targets if target.startswith("images/")}
     assert pictures == {f"images/{path.name}" for path in (PAGE.parent / "images").iterdir()}
     assert all((PAGE.parent / picture).stat().st_size < 250_000 for picture in pictures)
@@ -120,11 +129,36 @@ def test_the_commands_exist(command):
     assert command in {registered.callback.__name__ for registered in app.registered_commands}
 
 
-def test_the_code_on_the_page_parses():
-    for code in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
+@TEXTS
+def test_the_code_on_the_page_parses(text):
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert blocks
+    for code in blocks:
         ast.parse(code)
 
 
 def test_the_checkpoint_s_name_on_the_page_exists(make_model):
     (name,) = re.findall(r"`(model\.[\w.]+\.weight)`", TEXT)
     assert name in make_model().state_dict()
+
+
+# -- docs/hub.md -------------------------------------------------------------------------------------------------------
+
+
+def test_the_options_of_a_push_are_the_command_s():
+    options = {option.split()[0].strip("`") for option, _ in table("option", HUB_TEXT)}
+    parameters = set(inspect.signature(hub_upload.main).parameters) - {"run_folder", "repo_id"}
+    assert options == {f"--{name.replace('_', '-')}" for name in parameters}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", HUB_TEXT)) == options
+
+
+def test_the_code_that_travels_is_listed(make_model, tmp_path):
+    make_model().save_pretrained(tmp_path)
+    listed = {name for files, _ in table("file", HUB_TEXT) for name in re.findall(r"`(\w+\.py)`", files)}
+    assert listed == {path.name for path in tmp_path.glob("*.py")}
+
+
+def test_the_recipe_s_keys_exist():
+    keys = re.findall(r"hub\.(\w+)=", HUB_TEXT)
+    assert keys
+    assert set(keys) <= set(HubSection.model_fields)

@@ -93,7 +93,7 @@ DAMAGE = {
     "neighbour": "loss.py is imported but missing",
     "generation": "generation_config.json",
     "weights missing": "missing",
-    "other code": "differ",
+    "other code": r"gives other positions.*logits \(by .*save it there again",
     "ties": "missing|tie_word_embeddings",
 }
 
@@ -207,7 +207,7 @@ def test_mistakes_push_nothing(hub, run, tmp_path):
         "a wrong name": (ADA, run, "ada/mo del", "not a repository's name"),
         "another's": (GRACE, run, NAME, "belongs to ada, and you are grace"),
         "no run": (ADA, tmp_path, NAME, "is not a run's folder"),
-        "taken": (ADA, run, "ada/taken", "that was not pushed from this folder; --overwrite"),
+        "taken": (ADA, run, "ada/taken", "that was not pushed from this folder; hub_upload.py --overwrite"),
         "public": (ADA, run, "ada/public", "exists and is public"),
     }
     cases = [[token, str(folder), name, what == "public"] for what, (token, folder, name, _) in mistakes.items()]
@@ -366,4 +366,10 @@ def test_a_recipe_pushes(hub, tmp_path):
     refused = run_command(*command, "--overwrite", **(os.environ | hub.environment(READER, home)))
     assert refused.returncode == 2
     assert "this token may only read" in refused.stderr
+    hub.create("ada/taken")
+    hub.commit("ada/taken", {"config.json": b"{}", WEIGHTS: b"theirs"}, "Somebody's model")
+    command[-1] = "hub.repository=ada/taken"
+    refused = run_command(*command, "--overwrite", **(os.environ | hub.environment(ADA, home)))
+    assert refused.returncode == 2
+    assert "was not pushed from this folder" in refused.stderr
     assert (tmp_path / "pushing" / WEIGHTS).exists()  # refused before anything was deleted

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from modeling_scratch.recipe import CONFIGURATION_FOLDER
-from modeling_scratch.run_folder import METRICS, RunFolder, verify_checkpoint
+from modeling_scratch.recipe import CONFIGURATION_FOLDER, load_recipe, save_recipe
+from modeling_scratch.run_folder import METRICS, RECIPE, WEIGHTS, RunFolder, verify_checkpoint
 
 
 def write_checkpoint(folder, step, value=0.0, keep_last=2):
@@ -113,3 +113,15 @@ def test_what_may_be_written_where(tmp_path):
         RunFolder(run).check(resume=True, overwrite=True)
     RunFolder(run).check(resume=False, overwrite=True)
     RunFolder(run).check(resume=True, overwrite=False)
+
+
+def test_a_new_run_deletes_what_runs_write_and_no_more(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", [f"output_dir={folder.path}"])
+    save_recipe(recipe, folder.path / RECIPE)
+    write_checkpoint(folder, 5)
+    for name in ("config.json", WEIGHTS, "stacks.py", "metrics.jsonl", "README.md", ".hub.json", ".card.md", "my.txt"):
+        (folder.path / name).write_text("old")
+    folder.create()
+    assert sorted(path.name for path in folder.path.iterdir()) == [".card.md", ".hub.json", "README.md", "my.txt"]
