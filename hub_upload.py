@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -25,13 +26,14 @@ def main(
 ) -> None:
     """Check a run's folder as a stranger would load it, and push it as one commit."""
     log_to_terminal(logging.INFO)
-    with one_line_errors(debug):
-        from modeling_scratch.hub import PushOptions, check_name, prepare, push
+    unsure = "interrupted; the Hub has the old revision or the new one: the same command again finds out, and goes on"
+    with one_line_errors(debug, interrupted=unsure):
+        from modeling_scratch.hub import PushOptions, deletions, prepare, push
 
         if repo_id is None and not check_only:
             raise ValueError("which repository? python hub_upload.py RUN_FOLDER user/name")
         options = PushOptions(
-            repo_id or f"user/{run_folder.resolve().name}",
+            repo_id or "user/name",
             private,
             revision,
             create_pr,
@@ -40,17 +42,20 @@ def main(
             license,
             overwrite,
         )
-        check_name(options.repo_id)
-        if check_only or dry_run:
-            prepared = prepare(run_folder, options)
+        options.check()
+        if not (check_only or dry_run):
+            pushed = push(run_folder, options)
+            print(f"{'pushed' if pushed.changed else 'nothing has changed since'}: {pushed.url}")
+            return
+        with TemporaryDirectory() as copy:
+            prepared = prepare(run_folder, options, Path(copy))
             print("\n".join(prepared.findings))
             if dry_run:
                 sizes = prepared.sizes()
                 print(f"\n{len(sizes)} files, {sum(sizes.values()):,} bytes, would go to {options.repo_id}:")
                 print("\n".join(f"{size:>12,}  {name}" for name, size in sizes.items()))
-                print(f"\nThe card:\n\n{prepared.card}")
-            return
-        print(f"pushed: {push(run_folder, options)}")
+                print("".join(f"     deleted  {name}\n" for name in sorted(deletions(run_folder, options, prepared))))
+                print(f"The card, before what was edited on the Hub is merged into it:\n\n{prepared.card}")
 
 
 if __name__ == "__main__":

@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import get_token
+from PIL import Image
 from safetensors import SafetensorError, safe_open
 from transformers import GenerationConfig
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from . import folder_probe
+from .card_text import TOKEN
 from .configuration_scratch import ScratchConfig
 from .run_folder import CURVES, RunFolder
 from .tokenizer import TARGET_FOLDER
+from .translation_pipeline import ScratchTranslationPipeline
 
 CARD = "README.md"
 TOKENIZER_FILES = (
@@ -56,8 +60,10 @@ PROBES = ["Hello, world!", "Grüße aus Köln, naïve café.", "3.14 = 22/7?", "
 
 def code_files(folder: Path, config: dict[str, Any]) -> list[Path]:
     """The Python files that config.json's auto_map and custom_pipelines name, and all that these import."""
-    references = list(config.get("auto_map", {}).values())
-    references += [pipeline["impl"] for pipeline in config.get("custom_pipelines", {}).values()]
+    given = [*(config.get("auto_map") or {}).values()]
+    given += [pipeline.get("impl") for pipeline in (config.get("custom_pipelines") or {}).values()]
+    # A tokenizer's entry is a list: the slow one and the fast one.
+    references = [each for entry in given for each in (entry if isinstance(entry, list) else [entry]) if each]
     roots = {folder / f"{reference.rpartition('--')[2].partition('.')[0]}.py" for reference in references}
     files = set(roots)
     for root in roots:
@@ -121,6 +127,30 @@ def check_weights(files: dict[str, Path]) -> int:
     return count
 
 
+def check_texts(files: dict[str, Path]) -> None:
+    """Raise ValueError for a text file that is damaged, or that holds what looks like a token."""
+    for name, path in files.items():
+        if name.endswith(".json"):
+            read_json(path)
+        if path.suffix not in (".safetensors", ".png", ".spm", ".model"):
+            text = path.read_bytes().decode("utf-8", errors="replace")
+            token = get_token()
+            if TOKEN.search(text) or (token and token in text):
+                raise ValueError(f"{path}: it holds what looks like a token (hf_...): take it out, and revoke it")
+
+
+def check_picture(files: dict[str, Path]) -> None:
+    """Raise ValueError if the curves cannot be shown."""
+    if CURVES in files:
+        try:
+            with Image.open(files[CURVES]) as picture:
+                picture.load()
+        except (OSError, SyntaxError) as error:
+            raise ValueError(
+                f"{files[CURVES]}: not a whole picture ({error}); draw it again with modeling_scratch.plots curves"
+            ) from None
+
+
 def check_imports(files: dict[str, Path]) -> None:
     """Raise ValueError if code that travels imports more than a stranger has, or than what travels with it."""
     for path in (path for name, path in files.items() if name.endswith(".py")):
@@ -166,26 +196,25 @@ def expected_positions(length: int, d_model: int) -> torch.Tensor:
 def probe_sentences(folder: Path) -> list[str]:
     """The run's own sample sources, and `PROBES`."""
     samples = folder / "samples.md"
-    lines = samples.read_text(encoding="utf-8").splitlines() if samples.is_file() else []
+    try:
+        lines = samples.read_text(encoding="utf-8").splitlines() if samples.is_file() else []
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{samples}: not valid UTF-8 ({error.reason}); delete it, or score the run again") from None
     own = [line.removeprefix("- source: ") for line in lines if line.startswith("- source: ")]
     return own + PROBES
 
 
-def observe_as_a_stranger(files: dict[str, Path], sentences: list[str]) -> dict[str, Any]:
+def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
     """
-    `folder_probe.observe` on a copy of these files alone, in a process that cannot import this project and has no
-    network. ValueError with its last words if it fails.
+    `folder_probe.observe` on a folder that holds nothing else, in a process that cannot import this project and makes
+    no connections. ValueError with its last words if it fails.
     """
     with tempfile.TemporaryDirectory() as name:
         temporary = Path(name)
-        folder = temporary / "model"
-        for path, file in files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, folder / path)
         asked, answered = temporary / "sentences.json", temporary / "observed.pt"
         asked.write_text(json.dumps(sentences), encoding="utf-8")
-        kept = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PYTHONPATH", "PYTHONSTARTUP")
-        environment = {key: value for key, value in os.environ.items() if key not in kept}
+        secret = ("HF_", "HUGGING", "PYTHON", "TRANSFORMERS_")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(secret)}
         environment |= {"HF_HOME": str(temporary / "home"), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
         command = [sys.executable, "-I", folder_probe.__file__, str(folder), str(asked), str(answered)]
         result = subprocess.run(command, cwd=temporary, env=environment, capture_output=True, text=True)
@@ -216,7 +245,7 @@ def compare(author: dict[str, Any], stranger: dict[str, Any], config: ScratchCon
                 )
     differing = [
         name
-        for name in ("input_ids", "positions", "translations", "decoded")
+        for name in ("input_ids", "positions", "translations", "pipeline", "decoded")
         if not _equal(author[name], stranger[name])
     ]
     difference = float("inf")
@@ -240,27 +269,46 @@ def _equal(first: Any, second: Any) -> bool:
     return first == second
 
 
-def check_folder(folder: Path) -> tuple[dict[str, Path], list[str]]:
+def copy_files(folder: Path, copy: Path) -> dict[str, Path]:
+    """Copy what goes to the Hub, card excepted, to an empty folder: {path in the repository: copied file}."""
+    files = {name: copy / name for name in chosen_files(folder)}
+    for name, path in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / name, path)
+    return files
+
+
+def check_folder(folder: Path, copy: Path) -> list[str]:
     """
-    Check all of a run's folder but its card.
+    Copy what goes to the Hub, all but the card, to an empty folder, and check it there.
 
     Returns:
-        The files that go to the Hub, and a line for each thing that was found right.
+        A line for each thing that was found right.
 
     Raises:
         ValueError: what is wrong, where, and what to do.
     """
-    files = chosen_files(folder)
-    config = ScratchConfig.from_pretrained(folder)
+    files = copy_files(folder, copy)
+    try:
+        return _check_files(files, copy, probe_sentences(folder))
+    except ValueError as error:  # of the copy nobody knows
+        raise ValueError(str(error).replace(str(copy), str(folder))) from error
+
+
+def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> list[str]:
+    check_texts(files)
+    check_picture(files)
     parameters = check_weights(files)
     check_imports(files)
     check_generation(files)
-    sentences = probe_sentences(folder)
-    author = folder_probe.observe(str(folder), sentences, False)
-    stranger = observe_as_a_stranger(files, sentences)
-    compare(author, stranger, config)
+    try:
+        config = ScratchConfig.from_pretrained(copy)
+        author = folder_probe.observe(str(copy), sentences, False, ScratchTranslationPipeline)
+    except Exception as error:  # Transformers has many
+        raise ValueError(f"{copy} cannot be loaded here: {type(error).__name__}: {error}") from error
+    compare(author, observe_as_a_stranger(copy, sentences), config)
     code = [name for name in files if name.endswith(".py")]
-    return files, [
+    return [
         f"weights: safetensors, {parameters:,} numbers, all finite, none missing, tied as the config says",
         f"code: {len(code)} files, which import the standard library, torch, transformers and huggingface_hub",
         "generation config: valid",

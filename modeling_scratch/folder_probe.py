@@ -12,20 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 TARGET_FOLDER = "target_tokenizer"
 PROJECT = "modeling_scratch"
+PIPED = 4  # sentences
 
 
-def observe(folder: str, sentences: list[str], trust_remote_code: bool) -> dict[str, Any]:
+def observe(
+    folder: str, sentences: list[str], trust_remote_code: bool, pipeline_class: type | None = None
+) -> dict[str, Any]:
     """
     Load a folder's model and tokenizers, and run the sentences through them.
 
+    Args:
+        pipeline_class: instead of the one that lies in the folder.
+
     Returns:
         `input_ids`, `decoded` (the ids as text again), `logits` (batch_size, 8, target vocabulary) of the first
-        translation tokens, `translations`, `positions` (2, 1, 64, d_model or head_dim) of encoder and decoder, `tied`
-        (whether each of the weights that the config ties is), `loading` (weights that were missing or unexpected).
+        translation tokens, `translations`, `pipeline` (some again, if the folder has one), `positions` (2, 1, 64,
+        d_model or head_dim) of encoder and decoder, `tied` (whether each of the weights that the config ties is),
+        `loading` (weights that were missing or unexpected).
     """
     source = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     target = source
@@ -47,12 +54,18 @@ def observe(folder: str, sentences: list[str], trust_remote_code: bool) -> dict[
         for stack in (model.get_encoder(), model.get_decoder()):
             added, angles = stack.locate(zeros, positions, 0)
             located.append(added if angles is None else torch.cat(angles, dim=-1))
+    piped = []
+    if "translation" in (getattr(model.config, "custom_pipelines", None) or {}):
+        chosen = {} if pipeline_class is None else {"pipeline_class": pipeline_class}
+        translator = pipeline("translation", model=folder, trust_remote_code=trust_remote_code, **chosen)
+        piped = [result["translation_text"] for result in translator(sentences[:PIPED])]
     embeddings = model.get_encoder().embed_tokens.weight, model.get_decoder().embed_tokens.weight
     return {
         "input_ids": inputs["input_ids"],
         "decoded": source.batch_decode(inputs["input_ids"], skip_special_tokens=True),
         "logits": logits.clone(),
         "translations": target.batch_decode(ids, skip_special_tokens=True),
+        "pipeline": piped,
         "positions": [each.clone() for each in located],
         "tied": {
             "share_encoder_decoder_embeddings": embeddings[0] is embeddings[1],
@@ -63,6 +76,11 @@ def observe(folder: str, sentences: list[str], trust_remote_code: bool) -> dict[
     }
 
 
+def _no_connections(event: str, arguments: tuple) -> None:
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
+        raise PermissionError(f"the folder's code wants a connection ({event})")
+
+
 class _Refuse(MetaPathFinder):
     def find_spec(self, fullname, path=None, target=None):
         if fullname.partition(".")[0] == PROJECT:
@@ -71,6 +89,7 @@ class _Refuse(MetaPathFinder):
 
 if __name__ == "__main__":
     sys.meta_path.insert(0, _Refuse())
+    sys.addaudithook(_no_connections)
     model_folder, sentence_file, output_file = sys.argv[1:]
     observed = observe(model_folder, json.loads(Path(sentence_file).read_text(encoding="utf-8")), True)
     torch.save(observed, output_file)

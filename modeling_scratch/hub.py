@@ -1,48 +1,43 @@
-"""The push: a checked run's folder to the Hub, in one commit that arrives whole or not at all."""
+"""The push: a run's folder, checked, to the Hub in one commit that arrives whole or not at all."""
 
 import hashlib
-import json
 import logging
-import os
 import re
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import shlex
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session, get_token, hf_hub_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HfHubHTTPError,
-    HFValidationError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-from huggingface_hub.utils import validate_repo_id
+import yaml
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard
 
 from .card_text import check_card, merge_card
-from .folder_check import CARD, check_folder
-from .model_card import build_card
-from .recipe import Recipe
-from .run_folder import write_whole
+from .folder_check import ALLOWED, CARD, check_folder
+from .hub_client import HubRepository, PushError, check_name, redact
+from .model_card import build_card, check_languages, check_license
+from .push_record import Push, PushRecord
+from .recipe import Recipe, load_recipe
+from .run_folder import RECIPE, write_whole
 
 logger = logging.getLogger(__name__)
 
-RECORD = ".hub.json"  # what was pushed where, so that the next push knows its own commit from somebody else's
 CARD_BASE = ".card.md"  # the card as generated last, so that the next one knows what was edited by hand
-SECONDS_TO_ANSWER = 60.0
-COMMIT_ATTEMPTS = 3
-LONGEST_WAIT = 30.0
+EDITABLE = {CARD, ".gitattributes"}  # what may change on the Hub between two pushes
+# What makes a model, as this project and others write it.
+MODEL_FILES = (
+    *ALLOWED,
+    "*.py",
+    "*.safetensors",
+    "*.index.json",
+    "*.bin",
+    "*.pt",
+    "*.h5",
+    "*.msgpack",
+    "*.onnx",
+    "*.spm",
+)
 REPLACE = "hub_upload.py --overwrite (in a recipe: hub.overwrite=true) replaces it"
-
-T = TypeVar("T")
-
-
-class PushError(ValueError):
-    """A push that did not happen, or whose end could not be seen; the message says which, and what to do."""
 
 
 @dataclass
@@ -58,365 +53,254 @@ class PushOptions:
     license: str | None = None
     overwrite: bool = False
 
+    def check(self) -> None:
+        """Raise PushError for what cannot be, whatever the folder and the Hub hold."""
+        check_name(self.repo_id)
+        if not self.message.strip():
+            raise PushError("--message is empty")
+        for name, value in (("--tag", self.tag), ("--revision", self.revision)):
+            if value is not None and not re.fullmatch(r"(?!.*(\.\.|//|\.lock$))[\w][\w./-]*(?<![./])", value):
+                raise PushError(f"{name} {value!r} is no name that git takes; letters, digits, - . _ / are fine")
+        if self.create_pr and (self.tag or self.revision):
+            raise PushError("--create-pr proposes a change of main: --tag and --revision do not go with it")
+
+    def command(self, folder: str) -> str:
+        """What to type for this push."""
+        words = ["python", "hub_upload.py", folder, self.repo_id]
+        for name, default in (("private", False), ("overwrite", False)):
+            words += [f"--{name}"] * (getattr(self, name) != default)
+        for name in ("revision", "license", "tag"):
+            words += [f"--{name}", value] if (value := getattr(self, name)) is not None else []
+        return shlex.join(words)
+
 
 @dataclass
 class Prepared:
-    """What would go: {path in the repository: contents or the file that has them}."""
+    """What would go: {path in the repository: the file that has its contents}, and the card."""
 
-    files: dict[str, Path | bytes]
+    files: dict[str, Path]
     card: str
     generated_card: str
     findings: list[str]
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file."""
-        return {
-            name: len(content) if isinstance(content, bytes) else content.stat().st_size
-            for name, content in sorted(self.files.items())
-        }
+        sizes = {name: path.stat().st_size for name, path in sorted(self.files.items())}
+        return sizes | {CARD: len(self.card.encode())}
 
-    def digest(self) -> str:
-        """A name for exactly these contents, by which a commit can be recognised."""
-        total = hashlib.sha256()
-        for name, content in sorted(self.files.items()):
-            data = content if isinstance(content, bytes) else content.read_bytes()
-            total.update(f"{name} {hashlib.sha256(data).hexdigest()}\n".encode())
-        return total.hexdigest()
+    def mark(self) -> str:
+        """A name for exactly these contents, by which a commit is recognised."""
+        total = hashlib.sha256(self.card.encode())
+        for name, path in sorted(self.files.items()):
+            with path.open("rb") as file:
+                total.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        return f"modeling_scratch {total.hexdigest()}"
 
-
-# -- talking to the Hub ----------------------------------------------------------------------------------------------
-
-
-def redact(text: str) -> str:
-    """Text without anything that is, or looks like, a token."""
-    token = get_token()
-    if token:
-        text = text.replace(token, "<token>")
-    return re.sub(r"hf_[A-Za-z0-9]{8,}", "<token>", text)
+    def operations(self, stale: set[str]) -> list:
+        """Additions, and deletions of what is no longer part of the model."""
+        additions = [CommitOperationAdd(name, str(path)) for name, path in self.files.items()]
+        additions.append(CommitOperationAdd(CARD, self.card.encode()))
+        return additions + [CommitOperationDelete(name) for name in sorted(stale)]
 
 
-def _status(error: Exception) -> int | None:
-    return getattr(getattr(error, "response", None), "status_code", None)
+@dataclass
+class Pushed:
+    """Where the model is now."""
 
-
-def _is_transport(error: Exception) -> bool:
-    """Whether an error came from below HTTP: no connection, no answer in time."""
-    return type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2") and not isinstance(
-        error, HfHubHTTPError
-    )
-
-
-@contextmanager
-def explained(doing: str, repo_id: str) -> Iterator[None]:
-    """Turn what huggingface_hub raises into a PushError of one line."""
-    try:
-        try:
-            yield
-        except RuntimeError as error:  # so the client wraps what ended the upload of a large file
-            raise error.__cause__ or error from None
-    except PushError:
-        raise
-    except OfflineModeIsEnabled:
-        raise PushError(f"{doing}: HF_HUB_OFFLINE is set; unset it to push") from None
-    except HfHubHTTPError as error:
-        status, said = _status(error), redact(" ".join(str(error).split()))
-        if status == 401:
-            reason = "the token is not valid (any more); log in again with `hf auth login`"
-            if isinstance(error, RepositoryNotFoundError) and doing != "asking who you are":
-                reason = f"{repo_id} does not exist, or is private and this token may not see it"
-        elif status == 403:
-            reason = f"this token may not write to {repo_id}; make one with write permission at /settings/tokens"
-        elif status == 404:
-            reason = f"not found: {said}"
-        elif status in (409, 412):
-            reason = f"{repo_id} has changed meanwhile; nothing was overwritten. Look at it, then push again"
-        elif status == 429:
-            reason = "the Hub asks to wait (too many requests); push again later"
-        elif status is not None and status >= 500:
-            reason = f"the Hub answered {status}; push again later"
-        else:
-            reason = said
-        raise PushError(f"{doing}: {reason}") from error
-    except json.JSONDecodeError as error:  # a gateway's page, or half of an answer
-        raise PushError(f"{doing}: the Hub's answer could not be read; push again later") from error
-    except ConnectionError as error:
-        raise PushError(f"{doing}: no connection to the Hub ({redact(str(error)) or type(error).__name__})") from error
-    except Exception as error:
-        if _is_transport(error):
-            said = redact(" ".join(str(error).split())) or type(error).__name__
-            raise PushError(f"{doing}: no connection to the Hub, or it was lost ({said}); push again") from error
-        raise
-
-
-def connect() -> HfApi:
-    """A client with a limit to how long an answer may take."""
-    seconds = float(os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT") or SECONDS_TO_ANSWER)
-    get_session().timeout = seconds
-    return HfApi()
-
-
-def check_name(repo_id: str) -> None:
-    """Raise PushError for what is not a `user/name`."""
-    try:
-        validate_repo_id(repo_id)
-    except HFValidationError as error:
-        raise PushError(f"{repo_id!r} is not a repository's name: {error}") from None
-    if repo_id.count("/") != 1:
-        raise PushError(f"{repo_id!r} is not a repository's name; it must be user/name")
-
-
-def check_account(api: HfApi, options: PushOptions) -> None:
-    """Raise PushError if there is no token, it is not valid, may not write, or the repository is somebody else's."""
-    if get_token() is None:
-        raise PushError("there is no token: log in with `hf auth login`, or set HF_TOKEN")
-    with explained("asking who you are", options.repo_id):
-        account = api.whoami()
-    role = ((account.get("auth") or {}).get("accessToken") or {}).get("role")
-    if role == "read":
-        raise PushError("this token may only read; make one with write permission at /settings/tokens")
-    owner = options.repo_id.partition("/")[0]
-    own = {account["name"], *(organisation["name"] for organisation in account.get("orgs") or [])}
-    if owner not in own and not options.create_pr:
-        raise PushError(
-            f"{options.repo_id} belongs to {owner}, and you are {account['name']}; push to {account['name']}/..., or "
-            "open a pull request with --create-pr"
-        )
+    url: str
+    changed: bool  # False: it was there already
 
 
 # -- preparing ---------------------------------------------------------------------------------------------------------
 
 
 def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    """A text file with the line ends that it has; None if there is none."""
+    if not path.is_file():
+        return None
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not valid UTF-8 ({error.reason}); mend it, or delete it") from None
 
 
-def prepare(folder: Path, options: PushOptions, remote_card: str | None = None) -> Prepared:
+def prepare(folder: Path, options: PushOptions, copy: Path, remote_card: str | None = None, base: str = "") -> Prepared:
     """
-    Check the folder, and make its card: the generated one with what was edited by hand, in the folder or on the Hub.
+    Copy what would go to an empty folder, check it there, and make its card: the generated one with what was edited by
+    hand in the folder and on the Hub. Where both edited the same, the folder's edit is kept.
+
+    Args:
+        copy: what is pushed is what was checked, whatever happens to the folder meanwhile.
+        remote_card: that on the Hub, if its edits are to be kept.
+        base: what `remote_card` was before anybody edited it, as far as is known.
 
     Raises:
         ValueError: what is wrong with the folder or the card.
     """
-    files, findings = check_folder(folder)
-    generated = str(build_card(folder, options.repo_id, options.license))
-    base, card = _read(folder / CARD_BASE), generated
-    for edited in (_read(folder / CARD), remote_card):
-        if edited is not None:
-            card = merge_card(card, edited, base)
-    check_card(card, folder)
+    findings = check_folder(folder, copy)
+    license = options.license or load_recipe(folder / RECIPE).hub.license
+    if license is None and (last := PushRecord(folder).done(options.repo_id, options.revision or "main")):
+        license = last.license
+    generated = str(build_card(folder, options.repo_id, license))
+    edited, card = _read(folder / CARD), generated
+    if edited is not None:
+        card = merge_card(card, edited, _read(folder / CARD_BASE))
+    if remote_card is not None:
+        card = merge_card(card, remote_card, base or None)
+        if edited is not None and (written := PushRecord(folder).written):
+            card = merge_card(card, edited, written)
+    check_card(card, copy)
+    said = ModelCard(card).data.license
+    if options.license is not None and said != check_license(options.license):
+        raise ValueError(
+            f"--license is {options.license}, but the card, which was edited by hand, says {said}; change one of them"
+        )
     findings.append("card: complete")
-    return Prepared({**files, CARD: card.encode()}, card, generated, findings)
+    files = {path.relative_to(copy).as_posix(): path for path in sorted(copy.rglob("*")) if path.is_file()}
+    return Prepared(files, card, generated, findings)
+
+
+def deletions(folder: Path, options: PushOptions, prepared: Prepared) -> set[str]:
+    """What this folder's last push brought and this one would delete."""
+    last = PushRecord(folder).done(options.repo_id, options.revision or "main")
+    return set(last.files) - set(prepared.files) - {CARD} if last else set()
 
 
 # -- pushing -----------------------------------------------------------------------------------------------------------
 
 
-def _load_record(folder: Path) -> dict[str, Any]:
-    text = _read(folder / RECORD)
-    try:
-        return json.loads(text) if text else {}
-    except json.JSONDecodeError:
-        return {}
+@dataclass
+class _Situation:
+    """What a push finds on the Hub."""
+
+    exists: bool
+    branch: bool
+    head: str | None  # the newest commit of the branch, or of main for a branch that is to be made
+    last: Push | None = None  # of this folder, if the branch goes on from it
+    files: frozenset[str] = frozenset()
+    replaces: bool = False  # whether another model is given up for this one
+    tag: str | None = None  # the commit that has the tag's name
 
 
-def _last_push(folder: Path, options: PushOptions) -> dict[str, Any]:
-    """{commit, files} of this folder's last push to a repository and revision; empty if there was none."""
-    return _load_record(folder).get(options.repo_id, {}).get(options.revision or "main", {})
-
-
-def _head(api: HfApi, repo_id: str, revision: str) -> str | None:
-    """The newest commit; None in a repository without any."""
-    try:
-        return api.repo_info(repo_id, revision=revision).sha
-    except RevisionNotFoundError:
-        return None
-
-
-def _remote_card(repo_id: str, revision: str, head: str | None) -> str | None:
-    if head is None:
-        return None
-    try:
-        return Path(hf_hub_download(repo_id, CARD, revision=head)).read_text(encoding="utf-8")
-    except (EntryNotFoundError, RevisionNotFoundError):
-        return None
-
-
-def _check_head(api: HfApi, options: PushOptions, head: str | None, record: dict[str, Any], revision: str) -> None:
-    """Raise PushError if the repository holds a model that this folder did not push and would overwrite."""
-    if head is None or head == record.get("commit") or options.overwrite or options.create_pr:
-        return
-    names = api.list_repo_files(options.repo_id, revision=head)
-    theirs = [name for name in names if name.endswith(".safetensors") or name == "config.json"]
-    if not theirs:
-        return
-    if record.get("commit"):
-        changed = _changed_since(api, options.repo_id, revision, record["commit"])
-        if changed is not None and changed <= {CARD, ".gitattributes"}:
-            return  # the card was edited on the Hub; the edits are merged
-        raise PushError(
-            f"{options.repo_id} has moved to {head[:7]} since this folder's push {record['commit'][:7]}: somebody "
-            f"else's commit is not overwritten. Look at it; {REPLACE}"
-        )
-    raise PushError(
-        f"{options.repo_id} holds a model ({', '.join(theirs[:3])}) that was not pushed from this folder; {REPLACE}, "
-        "or choose another name or revision"
-    )
-
-
-def _check_repository(api: HfApi, options: PushOptions, before: dict[str, Any]) -> str | None:
-    """Raise PushError for a repository that must not get this model; its newest commit if it may."""
+def _look(repository: HubRepository, options: PushOptions, record: PushRecord) -> _Situation:
+    """PushError for a repository that must not get this model."""
     revision = options.revision or "main"
-    if options.private and not api.repo_info(options.repo_id).private:
+    private = repository.is_private()
+    if private is None:
+        if options.create_pr:
+            raise PushError(f"{options.repo_id} does not exist, or is private and this token may not see it")
+        return _Situation(False, False, None)
+    if options.private and not private:
         raise PushError(
             f"{options.repo_id} exists and is public; make it private in its settings, or do not ask for a private one"
         )
-    head = _head(api, options.repo_id, revision)
-    _check_head(api, options, head, before, revision)
-    return head
+    branches, tags = repository.references()
+    head = branches.get(revision, branches.get("main"))
+    files = repository.files(head) if head else set()
+    branch = revision in branches
+    last = _own(repository, options.repo_id, revision, record, head) if branch else None
+    theirs = sorted(name for name in files if _is_of_a_model(name)) if last is None else []
+    begun = record.begun(options.repo_id, revision)
+    allowed = options.overwrite or options.create_pr or not branch
+    # Or it was allowed when a push began whose end was not seen, and nothing has happened since.
+    if theirs and not allowed and not (begun and begun.parent == head):
+        known = record.done(options.repo_id, revision)
+        raise PushError(
+            f"{options.repo_id} has moved to {head[:7]} since this folder's push {known.commit[:7]}: somebody else's "
+            f"commit is not overwritten. Look at it; {REPLACE}"
+            if known
+            else f"{options.repo_id} holds a model ({', '.join(theirs[:3])}) that was not pushed from this folder; "
+            f"{REPLACE}, or choose another name or revision"
+        )
+    return _Situation(True, branch, head, last, frozenset(files), bool(theirs), tags.get(options.tag))
 
 
-def _changed_since(api: HfApi, repo_id: str, revision: str, commit: str) -> set[str] | None:
-    """Paths whose contents differ between a commit and the head; None if the commit is not to be found."""
-    trees = []
-    for at in (commit, revision):
-        try:
-            entries = api.list_repo_tree(repo_id, recursive=True, revision=at)
-            trees.append({entry.path: entry.blob_id for entry in entries if hasattr(entry, "blob_id")})
-        except (RevisionNotFoundError, EntryNotFoundError):
-            return None
-    before, after = trees
-    return {path for path in before | after if before.get(path) != after.get(path)}
+def _is_of_a_model(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in MODEL_FILES)
 
 
-def _arrived(api: HfApi, repo_id: str, revision: str, mark: str, create_pr: bool) -> tuple[str, str | None] | None:
-    """The commit that carries the mark, and its pull request's address; None if there is none."""
-    if not create_pr:
-        newest = api.list_repo_commits(repo_id, revision=revision)[:1]
-        return (newest[0].commit_id, None) if newest and mark in newest[0].message else None
-    for discussion in api.get_repo_discussions(repo_id, discussion_type="pull_request"):
-        newest = api.list_repo_commits(repo_id, revision=f"refs/pr/{discussion.num}")[:1]
-        if newest and mark in newest[0].message:
-            return newest[0].commit_id, discussion.url
-    return None
+def _own(repository: HubRepository, repo_id: str, revision: str, record: PushRecord, head: str | None) -> Push | None:
+    """This folder's last push, if nobody has changed anything but the card since; its end need not have been seen."""
+    begun = record.begun(repo_id, revision)
+    if begun is not None and (arrived := repository.marked_commit(revision, begun.mark)) is not None:
+        begun.commit = arrived
+        record.finish(repo_id, revision, begun)
+    done = record.done(repo_id, revision)
+    if done is None or head is None or done.commit == head:
+        return done
+    changed = repository.changed_between(done.commit, head)
+    return done if changed is not None and changed <= EDITABLE else None
 
 
-def _operations(prepared: Prepared, stale: set[str]) -> list:
-    """Additions, and deletions of what this folder pushed before and has no more. Made anew for each attempt."""
-    additions = [CommitOperationAdd(name, content) for name, content in prepared.files.items()]
-    return additions + [CommitOperationDelete(name) for name in sorted(stale)]
-
-
-def _commit(
-    api: HfApi, options: PushOptions, prepared: Prepared, revision: str, head: str | None, stale: set[str]
-) -> tuple[str, str | None]:
-    """
-    One commit of all files on `head`. If an answer is lost, look whether the commit arrived before trying again.
-
-    Returns:
-        The commit, and the address of the pull request if one was opened.
-    """
-    mark = f"modeling_scratch {prepared.digest()}"
-    for attempt in range(1, COMMIT_ATTEMPTS + 1):
-        try:
-            done = api.create_commit(
-                options.repo_id,
-                _operations(prepared, stale),
-                commit_message=options.message,
-                commit_description=mark,
-                revision=revision,
-                create_pr=options.create_pr,
-                parent_commit=head,
-            )
-            return done.oid, done.pr_url
-        except Exception as error:
-            status = _status(error)
-            lost = _is_transport(error) or isinstance(error, ConnectionError | json.JSONDecodeError)
-            if not lost and status != 429 and not (status is not None and status >= 500):
-                raise
-            logger.warning(f"the commit failed or its answer was lost ({type(error).__name__}); looking at the Hub")
-            found = _look(lambda: _arrived(api, options.repo_id, revision, mark, options.create_pr))
-            if found is not None:
-                return found
-            if attempt == COMMIT_ATTEMPTS:
-                raise
-            headers = getattr(getattr(error, "response", None), "headers", {})
-            asked = str(headers.get("Retry-After", ""))
-            time.sleep(min(float(asked) if asked.isdigit() else 2.0**attempt, LONGEST_WAIT))
-    raise AssertionError("unreachable")
-
-
-def _look(look: Callable[[], T]) -> T:
-    """Ask until there is an answer, a few times: what it says decides whether a commit is made twice."""
-    for attempt in range(1, COMMIT_ATTEMPTS + 1):
-        try:
-            return look()
-        except Exception as error:
-            if attempt == COMMIT_ATTEMPTS:
-                raise PushError(
-                    "the connection was lost while the commit was on its way, and the Hub cannot be asked whether it "
-                    "arrived; push again: what has arrived is not sent twice"
-                ) from error
-            time.sleep(2.0**attempt)
-    raise AssertionError("unreachable")
-
-
-def push(folder: Path, options: PushOptions) -> str:
+def push(folder: Path, options: PushOptions) -> Pushed:
     """
     Check a run's folder and push it. Running it again without changes makes no commit.
-
-    Returns:
-        The address of the commit, or of the pull request.
 
     Raises:
         PushError, ValueError: nothing, or all, was pushed; the message says what happened and what to do.
     """
-    check_name(options.repo_id)
-    api, revision = connect(), options.revision or "main"
-    check_account(api, options)
-    before = _last_push(folder, options)
-    prepared = prepare(folder, options)  # before anything is made on the Hub
-    with explained("making the repository", options.repo_id):
+    options.check()
+    repository = HubRepository(options.repo_id)
+    repository.check_account(may_be_others=options.create_pr)
+    record, revision = PushRecord(folder), options.revision or "main"
+    with TemporaryDirectory() as name:
+        found = _look(repository, options, record)
+        remote_card = base = None
+        if found.head is not None and not found.replaces:
+            remote_card, base = repository.card(CARD, found.head), found.last.card if found.last else None
+        prepared = prepare(folder, options, Path(name), remote_card, base or "")  # before anything is made on the Hub
+        stale = deletions(folder, options, prepared)
+        if found.replaces:
+            stale |= set(filter(_is_of_a_model, found.files))
+        stale = (stale & found.files) - set(prepared.files) - {CARD}
+        mark = prepared.mark()
+        if found.tag is not None and not (found.last and found.tag == found.last.commit and found.last.mark == mark):
+            raise PushError(f"the tag {options.tag} exists, at {found.tag[:7]}; choose another, or delete it there")
         if options.create_pr:
-            api.repo_info(options.repo_id)
-        else:
-            api.create_repo(options.repo_id, private=options.private or None, exist_ok=True)
-            if revision != "main":
-                api.create_branch(options.repo_id, branch=revision, exist_ok=True)
-    with explained("looking at the repository", options.repo_id):
-        head = _check_repository(api, options, before)
-        remote_card = _remote_card(options.repo_id, revision, head)
-    if remote_card is not None:
-        prepared = _with_remote_card(folder, prepared, remote_card, _read(folder / CARD_BASE))
-    stale = set(before.get("files", [])) - set(prepared.files)
-    if stale and head is not None:
-        with explained("looking at the repository", options.repo_id):
-            stale &= set(api.list_repo_files(options.repo_id, revision=head))
-    with explained("committing", options.repo_id):
-        commit, pull_request = _commit(api, options, prepared, revision, head, stale)
-    if not options.create_pr:
-        record = _load_record(folder)
-        record.setdefault(options.repo_id, {})[revision] = {"commit": commit, "files": sorted(prepared.files)}
-        write_whole(folder / RECORD, json.dumps(record, indent=2))
-    write_whole(folder / CARD, prepared.card)
-    write_whole(folder / CARD_BASE, prepared.generated_card)
-    if options.tag:
-        with explained(f"the model is pushed ({commit[:7]}), but tagging it {options.tag!r} failed", options.repo_id):
-            api.create_tag(options.repo_id, tag=options.tag, revision=commit, exist_ok=False)
-    return pull_request or f"{api.endpoint}/{options.repo_id}/commit/{commit}"
+            return _propose(repository, options, prepared, found, stale, mark)
+        this = Push(None, found.head, mark, prepared.card, options.license, sorted({*prepared.files, CARD}))
+        record.begin(options.repo_id, revision, this)
+        if not found.exists:
+            repository.create(options.private)
+        if not found.branch and revision != "main":
+            repository.create_branch(revision)
+        if found.head is None:
+            this.parent = repository.references()[0].get(revision)
+            record.begin(options.repo_id, revision, this)
+        this.commit, _ = repository.commit(
+            lambda: prepared.operations(stale), options.message, mark, revision, this.parent, create_pr=False
+        )
+        changed = this.commit != this.parent
+        record.finish(options.repo_id, revision, this)
+        write_whole(folder / CARD, prepared.card)
+        write_whole(folder / CARD_BASE, prepared.generated_card)
+        record.write(prepared.card)
+        if options.tag:
+            repository.create_tag(options.tag, this.commit)
+    return Pushed(repository.url(this.commit), changed)
 
 
-def _with_remote_card(folder: Path, prepared: Prepared, remote_card: str, base: str | None) -> Prepared:
-    """The same files, with the card's edits on the Hub kept."""
-    card = merge_card(prepared.card, remote_card, base)
-    check_card(card, folder)
-    files = {**prepared.files, CARD: card.encode()}
-    return Prepared(files, card, prepared.generated_card, prepared.findings)
+def _propose(
+    repository: HubRepository,
+    options: PushOptions,
+    prepared: Prepared,
+    found: _Situation,
+    stale: set[str],
+    mark: str,
+) -> Pushed:
+    """Open a pull request, unless one is open that says the same. Nothing of it is recorded in the folder."""
+    if (open_already := repository.open_pull_request(mark)) is not None:
+        return Pushed(open_already[1], changed=False)
+    commit, url = repository.commit(
+        lambda: prepared.operations(stale), options.message, mark, "main", found.head, create_pr=True
+    )
+    return Pushed(url or repository.url(commit), changed=url is not None)
 
 
 # -- for runs ----------------------------------------------------------------------------------------------------------
 
 
-def _options(recipe: Recipe, message: str) -> PushOptions:
+def _options(recipe: Recipe, message: str = "Upload model") -> PushOptions:
     section = recipe.hub
     assert section.repository is not None
     return PushOptions(
@@ -430,28 +314,30 @@ def _options(recipe: Recipe, message: str) -> PushOptions:
 
 
 def check_destination(recipe: Recipe) -> None:
-    """Raise PushError for what would make the recipe's push fail whatever the run gives: before training, not after."""
-    options, api = _options(recipe, ""), connect()
-    check_name(options.repo_id)
-    check_account(api, options)
-    with explained("looking at the repository", options.repo_id), suppress(RepositoryNotFoundError):
-        _check_repository(api, options, _last_push(Path(recipe.output_dir), options))
+    """Raise ValueError for what would make the recipe's push fail whatever the run gives: before training."""
+    options = _options(recipe)
+    options.check()
+    check_license(options.license)
+    check_languages(recipe.data.source_language, recipe.data.target_language)
+    repository = HubRepository(options.repo_id)
+    repository.check_account(may_be_others=False)
+    _look(repository, options, PushRecord(Path(recipe.output_dir)))
 
 
-def push_run(recipe: Recipe, message: str = "Upload model") -> str:
-    """Push a recipe's run as it says. Returns the commit's address. PushError says how to push again by hand."""
+def push_run(recipe: Recipe) -> Pushed:
+    """Push a recipe's run as it says. PushError says how to push again by hand."""
+    options = _options(recipe)
     try:
-        return push(Path(recipe.output_dir), _options(recipe, message))
-    except (ValueError, OSError) as error:
+        return push(Path(recipe.output_dir), options)
+    except (ValueError, OSError, yaml.YAMLError) as error:
         raise PushError(
-            f"{error}. The model is whole in {recipe.output_dir}; push it with: python hub_upload.py "
-            f"{recipe.output_dir} {recipe.hub.repository}"
+            f"{error}. The model is whole in {recipe.output_dir}; push it with: {options.command(recipe.output_dir)}"
         ) from error
 
 
 def try_push(recipe: Recipe, message: str) -> None:
     """Push while training goes on: a push that fails costs no training, and the next one brings all of it."""
     try:
-        logger.info(f"pushed: {push(Path(recipe.output_dir), _options(recipe, message))}")
+        logger.info(f"pushed: {push(Path(recipe.output_dir), _options(recipe, message)).url}")
     except Exception as error:  # whatever it is: the training is worth more
         logger.warning(f"not pushed: {type(error).__name__}: {' '.join(redact(str(error)).split())}")

@@ -90,6 +90,23 @@ def _plural(number: int, what: str) -> str:
 # -- the card ----------------------------------------------------------------------------------------------------------
 
 
+def check_license(license: str | None) -> str:
+    """A license's id, apache-2.0 for None. ValueError if it cannot be one."""
+    license = "apache-2.0" if license is None else license.strip().lower()
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
+        raise ValueError(f"license is {license!r}; see https://huggingface.co/docs/hub/repositories-licenses")
+    return license
+
+
+def check_languages(*tags: str) -> None:
+    """ValueError for language tags that a card cannot say in ISO 639 codes."""
+    if wrong := [tag for tag in tags if language_code(tag) is None]:
+        raise ValueError(
+            f"{' and '.join(map(repr, wrong))}: no ISO 639 codes, as en or deu, which a model's card must have; set "
+            "data.source_language and data.target_language to codes (data.source_column names a column of another name)"
+        )
+
+
 def build_card(folder: Path, repo_id: str, license: str | None = None) -> ModelCard:
     """
     The card of the run in a folder.
@@ -103,9 +120,7 @@ def build_card(folder: Path, repo_id: str, license: str | None = None) -> ModelC
         ValueError: a record is missing or damaged; `repo_id` or `license` cannot be one.
     """
     validate_repo_id(repo_id)
-    license = "apache-2.0" if license is None else license.strip().lower()
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
-        raise ValueError(f"license is {license!r}; see https://huggingface.co/docs/hub/repositories-licenses")
+    license = check_license(license)
     run, name = RunRecords(Path(folder)), repo_id.split("/")[-1]
     results = _eval_results(run)
     data = ModelCardData(

@@ -32,6 +32,8 @@ class RunRecords:
         self.parameters, self.dtypes = _count_parameters(folder / WEIGHTS)
         self.two_vocabularies = (folder / TARGET_FOLDER).is_dir()
         records = read_metrics(folder)
+        if not (folder / METRICS).read_bytes().endswith(b"\n"):
+            raise ValueError(f"{folder / METRICS}: the last record is cut off; train.py --resume scores the run again")
         final = {record["split"]: record for record in records if record.get("final")}
         self.finished = bool(final)
         self.scored = list(final.values()) if final else [self._best(records)]

@@ -19,8 +19,13 @@ from huggingface_hub import CommitOperationAdd
 from loopback_hub import LoopbackHub
 
 IMPORTS = os.pathsep.join(map(str, (Path(__file__).parent.parent, Path(__file__).parent)))
-ADA, READER, GRACE = "hf_ada_writes_0123456789", "hf_ada_reads_0123456789", "hf_grace_writes_0123456789"
+ADA, READER, GRACE = (
+    "hf_AdaWrites0123456789abcdefghijk",
+    "hf_AdaReads0123456789abcdefghijkl",
+    "hf_GraceWrites0123456789abcdefghi",
+)
 MODEL = "ada/model"
+ANSWER = "=> "
 
 CARD = """---
 language:
@@ -77,6 +82,31 @@ def run_client(hub: LoopbackHub, function: Callable, token: str | None = ADA, **
     return finish_client(start_client(hub, function, token, **arguments))
 
 
+@contextmanager
+def lasting_client(hub: LoopbackHub, file: str, token: str = ADA) -> Iterator[Callable]:
+    """A process that runs functions of a test file one after another: call it as `run_client`, without the Hub."""
+    home = hub.store.root.parent / "home"
+    process = subprocess.Popen(
+        [sys.executable, __file__, file],
+        env=os.environ | hub.environment(token, home) | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "PYTHONPATH": IMPORTS},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def call(function: Callable, **arguments):
+        print(json.dumps([function.__name__, arguments]), file=process.stdin, flush=True)
+        for line in process.stdout:
+            if line.startswith(ANSWER):
+                return json.loads(line.removeprefix(ANSWER))
+        raise AssertionError(f"the client ended with {process.wait()}")
+
+    yield call
+    process.stdin.close()
+    process.stdout.close()
+    process.wait(timeout=60)
+
+
 # -- for use in such a process -----------------------------------------------------------------------------------------
 
 
@@ -102,5 +132,11 @@ def digest(content: bytes) -> str:
 
 
 if __name__ == "__main__":
-    _, file, name, text = sys.argv
-    print(json.dumps(runpy.run_path(file)[name](**json.loads(text))))
+    if len(sys.argv) == 2:
+        functions = runpy.run_path(sys.argv[1])
+        for line in sys.stdin:
+            name, arguments = json.loads(line)
+            print(ANSWER + json.dumps(functions[name](**arguments)), flush=True)
+    else:
+        _, file, name, text = sys.argv
+        print(json.dumps(runpy.run_path(file)[name](**json.loads(text))))
