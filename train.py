@@ -20,6 +20,8 @@ def main(
     overrides: Overrides = None,
     config: Config = None,
     resume: Annotated[bool, typer.Option("--resume", help="continue the run in output_dir")] = False,
+    resume_from: Annotated[str | None, typer.Option(help="as step-0000500; later checkpoints are deleted")] = None,
+    max_minutes: Annotated[float | None, typer.Option(min=0, help="then write a checkpoint and exit with 75")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in output_dir")] = False,
     evaluate: Annotated[str | None, typer.Option(help="score this model folder or Hub name; do not train")] = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what --evaluate scores")] = "test",
@@ -28,15 +30,15 @@ def main(
     """Train a translator. For example: python train.py --config configuration/recipes/multi30k-en-de.yaml seed=1"""
     main_process = os.environ.get("RANK", "0") == "0"
     log_to_terminal(logging.INFO if main_process else logging.ERROR)
-    interrupted = "interrupted; if a checkpoint was written, --resume continues from it"
-    with one_line_errors(debug, main_process, interrupted):
-        if evaluate and (resume or overwrite):
+    with one_line_errors(debug, main_process, "interrupted; if a checkpoint was written, --resume continues from it"):
+        if evaluate and (resume or resume_from or overwrite):
             raise ValueError("--evaluate writes nothing: --resume and --overwrite do not go with it")
         recipe = load_recipe(config or default_recipe(evaluate), overrides)
 
         from modeling_scratch.evaluation import score_model
         from modeling_scratch.hub import push_run
         from modeling_scratch.preparation import make_accelerator
+        from modeling_scratch.stopping import StopRequest
         from modeling_scratch.training import TrainingRun
 
         if evaluate:
@@ -45,13 +47,13 @@ def main(
                 print(f"{evaluate}, {scores['sentences']:,} sentences of {split}")
                 print_scores(scores)
             return
-        run = TrainingRun(recipe, make_accelerator(recipe), resume=resume, overwrite=overwrite)
+        run = TrainingRun(recipe, make_accelerator(recipe), resume_from or resume, overwrite, StopRequest(max_minutes))
         run.train()
         result = run.finish()
         if main_process:
             report(result)
             if recipe.hub.repository is not None:
-                print(f"pushed: {push_run(recipe)}")
+                print(f"pushed: {push_run(recipe).url}")
 
 
 def print_scores(scores: dict) -> None:

@@ -9,6 +9,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from .loss import IGNORE_INDEX
+from .stopping import ignore_signals
 
 # Stands for a pair that counts for nothing: it fills a process's share when a batch has fewer pairs than shares.
 EMPTY = -1
@@ -129,4 +130,5 @@ def make_loader(
         # An iterator draws a seed for its workers: from its own generator, or a run continued within an epoch would
         # draw once more from the one that dropout uses.
         generator=torch.Generator().manual_seed(0),
+        worker_init_fn=ignore_signals,
     )

@@ -13,11 +13,14 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
+from .faults import ProcessError
 from .recipe import CONFIGURATION_FOLDER
+from .stopping import Stopped
 
 RECIPES = CONFIGURATION_FOLDER / "recipes"
 BAD_INPUT = 2
 INTERRUPTED = 130  # as shells say of SIGINT
+STOPPED = 75  # EX_TEMPFAIL of sysexits.h: start it again
 
 
 class _BarHandler(logging.Handler):
@@ -51,7 +54,8 @@ def default_recipe(evaluate: str | None) -> Path:
 @contextmanager
 def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interrupted") -> Iterator[None]:
     """
-    Turn an error that a user can mend into one line on stderr and exit code 2; Ctrl-C into one line and 130.
+    Turn an error that a user can mend into one line on stderr and exit code 2, Ctrl-C into one line and 130, and the
+    end of a run on request into one line and 75.
 
     Args:
         debug: print the traceback too.
@@ -60,10 +64,14 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
     """
     try:
         yield
+    except Stopped as stopped:
+        if speak:
+            print(stopped, file=sys.stderr)
+        sys.exit(STOPPED)
     except (ValueError, OSError, StrictDataclassError, SafetensorError) as error:
         if debug:
             traceback.print_exc()
-        if speak:
+        if speak or isinstance(error, ProcessError):
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt:

@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 import torch
 import typer
 from torch import nn
-from transformers import AutoConfig, MarianConfig, MarianMTModel, PreTrainedModel
+from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 from transformers.utils import cached_file, is_sentencepiece_available
 
 from .cli import log_to_terminal, one_line_errors
@@ -29,7 +29,7 @@ from .configuration_scratch import ScratchConfig
 from .convert_marian import from_marian, to_marian, widen
 from .convert_torch import build_scratch, from_torch, read_torch, reference_translator, to_torch, to_torch_translator
 from .preparation import load_translator
-from .tokenizer import load_tokenizers, save_tokenizers
+from .tokenizer import load_config, load_tokenizers, save_tokenizers
 from .torch_translator import TorchTranslator
 
 logger = logging.getLogger(__name__)
@@ -55,10 +55,7 @@ def describe() -> None:
 
 def load_model(name: str, model_type: str) -> PreTrainedModel:
     """The translator in a folder or on the Hub, in its own dtype. ValueError if it is not of this type or not whole."""
-    try:
-        config = AutoConfig.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{name}: {str(error).splitlines()[0]}") from error
+    config = load_config(name)
     if config.model_type != model_type:
         raise ValueError(f"{name} is a {config.model_type} model; this command reads a {model_type} model")
     return load_translator(name)

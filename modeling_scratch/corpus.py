@@ -7,6 +7,7 @@ go to the end, and each English sentence has exactly one German one.
 
 import random
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -126,7 +127,7 @@ class Phrase:
 class Grammar:
     """Draws sentence pairs from a seeded stream of choices."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int | str):
         self.random = random.Random(seed)
 
     def pair(self) -> tuple[str, str]:
@@ -285,6 +286,9 @@ def _join(*words: str) -> str:
     return " ".join(word for word in words if word)
 
 
+HELD_OUT = (500, 500)  # pairs for validation and for testing
+
+
 def make_corpus(
     train_size: int, validation_size: int, test_size: int, seed: int = 0
 ) -> dict[str, list[dict[str, str]]]:
@@ -313,10 +317,25 @@ def make_corpus(
     return {"train": pairs[:train], "validation": pairs[train:validation], "test": pairs[validation:]}
 
 
+def stream_corpus(parts: list[int], size: int, seed: int) -> Iterator[dict[str, str]]:
+    """
+    Draw training pairs without end of memory: `size` pairs for each of `parts`, the same ones for equal seeds. None is
+    of the validation or test split of `make_corpus(0, *HELD_OUT, seed)`; a pair may come twice.
+    """
+    held_out = {text for pairs in make_corpus(0, *HELD_OUT, seed).values() for pair in pairs for text in pair.values()}
+    for part in parts:
+        grammar, made = Grammar(f"{seed}, part {part}"), 0
+        while made < size:
+            english, german = grammar.pair()
+            if english not in held_out and german not in held_out:
+                made += 1
+                yield {"en": english, "de": german}
+
+
 def write_corpus(folder: Path, train_size: int = 24000, seed: int = 0) -> None:
     """Write the splits as pairs of text files, one sentence a line: train.en, train.de, validation.en, ..."""
     folder.mkdir(parents=True, exist_ok=True)
-    for split, pairs in make_corpus(train_size, 500, 500, seed).items():
+    for split, pairs in make_corpus(train_size, *HELD_OUT, seed).items():
         for language in ("en", "de"):
             text = "".join(f"{pair[language]}\n" for pair in pairs)
             (folder / f"{split}.{language}").write_text(text, encoding="utf-8")

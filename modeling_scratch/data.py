@@ -7,15 +7,18 @@ import json
 import logging
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from glob import glob
 from pathlib import Path
 
 import numpy as np
-from datasets import Dataset, DatasetDict, Features, Value, load_dataset
+from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
-from .corpus import make_corpus
+from .corpus import HELD_OUT, make_corpus
 from .recipe import EMBEDDED_CORPUS, TABLE_SUFFIXES, DataSection, Files
 
 logger = logging.getLogger(__name__)
@@ -23,10 +26,13 @@ logger = logging.getLogger(__name__)
 SPLITS = ("train", "validation", "test")
 SOURCE, TARGET = "source", "target"
 
+Columns = dict[str, tuple[str, str | None]]  # of a side: a column, and its key if it holds a text for each language
+
 
 def load_pairs(data: DataSection, seed: int, only: str | None = None) -> DatasetDict:
     """
-    The splits that a recipe names, each with text columns `source` and `target`.
+    The splits that a recipe names, each with text columns `source` and `target`; without the training pairs if these
+    are streamed (`streaming.open_stream`).
 
     Args:
         data: where they are.
@@ -37,7 +43,7 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
         ValueError: a file is missing, empty, misaligned or not UTF-8; a column, language or split does not exist.
     """
     files = {"train": data.train_files, "validation": data.validation_files, "test": data.test_files}
-    wanted = [only] if only else list(SPLITS)
+    wanted = [only] if only else [split for split in SPLITS if split != "train" or not data.streaming]
     if any(files.values()):
         if data.name != EMBEDDED_CORPUS:
             logger.info(f"data: local files, not {data.name}")
@@ -54,6 +60,11 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
         if not any(source and target for source, target in zip(dataset[SOURCE], dataset[TARGET], strict=True)):
             raise ValueError(f"the {split} split has no pair with text on both sides")
     if not only and "validation" not in splits:
+        if data.streaming:
+            raise ValueError(
+                "data.streaming: pairs for validation cannot be held out of a stream; name them in "
+                "data.validation_files or data.validation"
+            )
         splits = _hold_out(splits, data.validation_size, seed)
     return DatasetDict(splits)
 
@@ -71,7 +82,7 @@ def _from_embedded(data: DataSection, seed: int, wanted: list[str]) -> dict[str,
     languages = (data.source_language, data.target_language)
     if set(languages) != {"en", "de"}:
         raise ValueError(f"the embedded corpus has the languages en and de, not {' and '.join(languages)}")
-    corpus = make_corpus(data.embedded_size, 500, 500, seed)
+    corpus = make_corpus(0 if data.streaming else data.embedded_size, *HELD_OUT, seed)
     return {
         split: Dataset.from_dict(
             {
@@ -90,7 +101,9 @@ def _from_hub(data: DataSection, wanted: list[str]) -> dict[str, Dataset]:
         if names[split] is None:
             continue
         try:
-            dataset = load_dataset(data.name, data.subset, split=names[split])
+            dataset = load_dataset(data.name, data.subset, split=names[split], streaming=data.streaming)
+            if data.streaming:  # else all of its files would be fetched
+                dataset = Dataset.from_list(list(dataset), features=dataset.features)
         except DatasetNotFoundError as error:
             raise ValueError(f"data.name: {str(error).splitlines()[0]}") from error
         except ConnectionError as error:
@@ -103,22 +116,53 @@ def _from_hub(data: DataSection, wanted: list[str]) -> dict[str, Dataset]:
 
 
 def _from_files(files: Files, data: DataSection, split: str) -> Dataset:
-    paths = [Path(file) for file in ([files] if isinstance(files, str) else files)]
-    kinds = {TABLE_SUFFIXES.get(path.suffix.lower()) for path in paths}
-    if kinds != {None}:
+    paths = find_files(files, data, split)
+    if isinstance(paths[0], Path):
         return _from_tables(paths, data)
-    if len(paths) == 1:
-        paths = [_with_language(paths[0], data.source_language), _with_language(paths[0], data.target_language)]
-    if len(paths) != 2:
-        raise ValueError(f"data.{split}_files: expected two text files, source and target, got {len(paths)}")
-    return _from_text(*paths)
+    return concatenate_datasets([_from_text(*pair) for pair in paths])
 
 
-def _with_language(prefix: Path, language: str) -> Path:
+def find_files(files: Files, data: DataSection, split: str) -> list[Path] | list[tuple[Path, Path]]:
+    """
+    The tables, or the pairs of text files, that a recipe's value names; in names with a `*` all that fit, in order.
+
+    Raises:
+        ValueError: none is there, or they cannot be told apart or paired.
+    """
+    names = [files] if isinstance(files, str) else files
+    kinds = {TABLE_SUFFIXES.get(Path(name).suffix.lower()) for name in names}
+    if kinds != {None}:
+        return [path for name in names for path in _expand(name, split)]
+    if len(names) == 1:
+        sides = [_with_language(names[0], language, split) for language in (data.source_language, data.target_language)]
+    elif len(names) == 2:
+        sides = [_expand(name, split) for name in names]
+    else:
+        raise ValueError(
+            f"data.{split}_files: expected two text files, source and target, or a prefix of both, got {len(names)}"
+        )
+    if len(sides[0]) != len(sides[1]):
+        raise ValueError(
+            f"data.{split}_files: {len(sides[0])} files of sources and {len(sides[1])} of targets; each needs the other"
+        )
+    return list(zip(*sides, strict=True))
+
+
+def _expand(name: str, split: str) -> list[Path]:
+    if "*" not in name:
+        return [Path(name)]
+    if not (found := sorted(glob(name, recursive=True))):
+        raise ValueError(f"data.{split}_files: no file fits {name}")
+    return list(map(Path, found))
+
+
+def _with_language(prefix: str, language: str, split: str) -> list[Path]:
     candidates = [Path(f"{prefix}.{language}"), Path(f"{prefix}.{language}.gz")]
     for path in candidates:
+        if "*" in prefix and glob(str(path), recursive=True):
+            return _expand(str(path), split)
         if path.exists():
-            return path
+            return [path]
     raise ValueError(f"{candidates[0]}: no such file, nor {candidates[1].name}")
 
 
@@ -139,14 +183,14 @@ def _read_lines(path: Path) -> Iterator[str]:
                 raise ValueError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
 
 
-def _read_pairs(source: str, target: str, stamps: str) -> Iterator[dict[str, str]]:
+def read_pairs(source: str, target: str, stamps: str) -> Iterator[dict[str, str]]:
     # `stamps` takes part in the cache's key: a file that changed is read again. Text, since datasets takes a list for
     # shards, and would read both files once for each of its entries.
     for source_line, target_line in zip(_read_lines(Path(source)), _read_lines(Path(target)), strict=True):
         yield {SOURCE: source_line.strip(), TARGET: target_line.strip()}
 
 
-def _read_rows(paths: str, stamps: str) -> Iterator[dict[str, str]]:
+def read_rows(paths: str, stamps: str) -> Iterator[dict[str, str]]:
     """The rows of CSV and TSV files. Every cell is text: "1" is a sentence, and so are "NA" and "null"."""
     for path in map(Path, json.loads(paths)):
         # As corpora are, a quotation mark in a TSV file is text.
@@ -168,7 +212,7 @@ def _stamps(paths: list[Path]) -> str:
     return repr([(path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     if path.stat().st_size == 0:
@@ -178,7 +222,7 @@ def _check_file(path: Path) -> None:
 def _from_text(source: Path, target: Path) -> Dataset:
     counts = {}
     for path in (source, target):
-        _check_file(path)
+        check_file(path)
         counts[path] = sum(1 for _ in _read_lines(path))  # also finds what is not UTF-8, before anything is cached
         if counts[path] == 0:
             raise ValueError(f"{path}: the file is empty")
@@ -188,7 +232,7 @@ def _from_text(source: Path, target: Path) -> Dataset:
             "line i of the other"
         )
     return Dataset.from_generator(
-        _read_pairs,
+        read_pairs,
         features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
         gen_kwargs={
             "source": str(source.resolve()),
@@ -200,16 +244,16 @@ def _from_text(source: Path, target: Path) -> Dataset:
 
 def _from_tables(paths: list[Path], data: DataSection) -> Dataset:
     for path in paths:
-        _check_file(path)
+        check_file(path)
     suffixes = {path.suffix.lower() for path in paths}
     if len(suffixes) > 1:
         raise ValueError(f"the files of one split must be of one kind, got {', '.join(sorted(suffixes))}")
     suffix = suffixes.pop()
     names = [str(path.resolve()) for path in paths]
     if suffix in (".csv", ".tsv"):
-        if sum(1 for _ in _read_rows(json.dumps(names), "")) == 0:  # also finds what is wrong, before it is cached
+        if sum(1 for _ in read_rows(json.dumps(names), "")) == 0:  # also finds what is wrong, before it is cached
             raise ValueError(f"{', '.join(map(str, paths))}: no rows below the header")
-        dataset = Dataset.from_generator(_read_rows, gen_kwargs={"paths": json.dumps(names), "stamps": _stamps(paths)})
+        dataset = Dataset.from_generator(read_rows, gen_kwargs={"paths": json.dumps(names), "stamps": _stamps(paths)})
     else:
         for path in paths if suffix != ".parquet" else []:
             for _ in _read_lines(path):  # names the file and line of what is not UTF-8
@@ -222,14 +266,18 @@ def _from_tables(paths: list[Path], data: DataSection) -> Dataset:
     return _select_columns(dataset, data, ", ".join(map(str, paths)))
 
 
-def _select_columns(dataset: Dataset, data: DataSection, where: str) -> Dataset:
-    """`source` and `target` from a `translation` column with language keys, or from two flat columns."""
-    columns = {}
+def find_columns(names: list[str], languages: list[str] | None, data: DataSection, where: str) -> Columns:
+    """
+    Where a data set's `source` and `target` are: in a `translation` column with language keys, or in flat columns.
+
+    Args:
+        names: of its columns.
+        languages: the keys of its `translation` column; empty if it has none, None if there is no such column.
+    """
+    columns: Columns = {}
     for side in (SOURCE, TARGET):
         language, column = getattr(data, f"{side}_language"), getattr(data, f"{side}_column")
-        if column is None and "translation" in dataset.column_names:
-            feature = dataset.features["translation"]
-            languages = getattr(feature, "languages", list(feature) if isinstance(feature, dict) else [])
+        if column is None and languages is not None:
             if not languages:
                 raise ValueError(
                     f"{where}: its column 'translation' does not hold a sentence a language; set data.source_column "
@@ -240,21 +288,29 @@ def _select_columns(dataset: Dataset, data: DataSection, where: str) -> Dataset:
             columns[side] = ("translation", language)
             continue
         name = column or language
-        if name not in dataset.column_names:
-            raise ValueError(
-                f"{where} has no column {name!r}; it has {', '.join(dataset.column_names)} (set data.{side}_column)"
-            )
+        if name not in names:
+            raise ValueError(f"{where} has no column {name!r}; it has {', '.join(names)} (set data.{side}_column)")
         columns[side] = (name, None)
+    return columns
 
-    def pick(batch: dict[str, list]) -> dict[str, list]:
-        result = {}
-        for side, (name, key) in columns.items():
-            values = batch[name] if key is None else [(row or {}).get(key) for row in batch[name]]
-            result[side] = ["" if value is None else str(value).strip() for value in values]
-        return result
 
+def pick_columns(batch: dict[str, list], columns: Columns) -> dict[str, list[str]]:
+    """A batch's sources and targets; an absent text is an empty one."""
+    result = {}
+    for side, (name, key) in columns.items():
+        values = batch[name] if key is None else [(row or {}).get(key) for row in batch[name]]
+        result[side] = ["" if value is None else str(value).strip() for value in values]
+    return result
+
+
+def _select_columns(dataset: Dataset, data: DataSection, where: str) -> Dataset:
+    languages = None
+    if "translation" in dataset.column_names:
+        feature = dataset.features["translation"]
+        languages = list(getattr(feature, "languages", list(feature) if isinstance(feature, dict) else []))
+    columns = find_columns(dataset.column_names, languages, data, where)
     return dataset.map(
-        pick,
+        partial(pick_columns, columns=columns),
         batched=True,
         remove_columns=dataset.column_names,
         new_fingerprint=Hasher.hash([dataset._fingerprint, columns]),
@@ -262,55 +318,81 @@ def _select_columns(dataset: Dataset, data: DataSection, where: str) -> Dataset:
     )
 
 
-def tokenize_pairs(
-    dataset: Dataset,
-    source_tokenizer: PreTrainedTokenizerBase,
-    target_tokenizer: PreTrainedTokenizerBase,
-    data: DataSection,
-    split: str,
-) -> Dataset:
+@dataclass
+class PairTokenizer:
+    """Makes token ids of pairs, and leaves out those that are empty or too long."""
+
+    source_tokenizer: PreTrainedTokenizerBase
+    target_tokenizer: PreTrainedTokenizerBase
+    max_source_tokens: int
+    max_target_tokens: int
+
+    def __call__(self, sources: list[str], targets: list[str], indices: list[int]) -> dict[str, list]:
+        """
+        `input_ids` and `labels`, both ending in eos, their lengths, and the `index` of each pair that is kept, of
+        those in `indices`.
+        """
+        inputs = self.source_tokenizer(sources, add_special_tokens=True).input_ids
+        labels = self.target_tokenizer(targets, add_special_tokens=True).input_ids
+        rows: dict[str, list] = {
+            name: [] for name in ("input_ids", "labels", "source_length", "target_length", "index")
+        }
+        for source, target, source_ids, target_ids, index in zip(
+            sources, targets, inputs, labels, indices, strict=True
+        ):
+            fits = len(source_ids) <= self.max_source_tokens and len(target_ids) <= self.max_target_tokens
+            if source and target and fits:
+                values = (source_ids, target_ids, len(source_ids), len(target_ids), index)
+                for column, value in zip(rows.values(), values, strict=True):
+                    column.append(value)
+        return rows
+
+    @property
+    def limits(self) -> str:
+        return f"{self.max_source_tokens} source or {self.max_target_tokens} target tokens"
+
+    def key(self) -> str:
+        """Of what it makes: hashing a tokenizer object is not stable from one process to the next."""
+        tokenizers = [
+            each.backend_tokenizer.to_str() if each.is_fast else repr(sorted(each.get_vocab().items()))
+            for each in (self.source_tokenizer, self.target_tokenizer)
+        ]
+        return Hasher.hash([tokenizers, self.limits])
+
+
+def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_workers: int = 0) -> Dataset:
     """
-    Token ids, cached by datasets: `input_ids` and `labels`, both ending in eos. Empty and overlong pairs are dropped,
-    and their number is logged.
+    What the tokenizer makes of each pair, cached by datasets. How many were dropped is logged.
+
+    Args:
+        num_workers: processes that share the work; fewer than two: this one does it.
 
     Raises:
         ValueError: no pair is left.
     """
 
-    def tokenize(batch: dict[str, list[str]]) -> dict[str, list]:
-        inputs = source_tokenizer(batch[SOURCE], add_special_tokens=True).input_ids
-        labels = target_tokenizer(batch[TARGET], add_special_tokens=True).input_ids
-        rows = {"input_ids": [], "labels": [], "source_length": [], "target_length": []}
-        for source, target, source_ids, target_ids in zip(batch[SOURCE], batch[TARGET], inputs, labels, strict=True):
-            fits = len(source_ids) <= data.max_source_tokens and len(target_ids) <= data.max_target_tokens
-            if source and target and fits:
-                for name, value in zip(rows, (source_ids, target_ids, len(source_ids), len(target_ids)), strict=True):
-                    rows[name].append(value)
-        return rows
+    def tokenize(batch: dict[str, list[str]], indices: list[int]) -> dict[str, list]:
+        return tokenizer(batch[SOURCE], batch[TARGET], indices)
 
-    tokenizers = [
-        tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else repr(sorted(tokenizer.get_vocab().items()))
-        for tokenizer in (source_tokenizer, target_tokenizer)
-    ]
-    limits = (data.max_source_tokens, data.max_target_tokens)
     tokenized = dataset.map(
         tokenize,
+        with_indices=True,
         batched=True,
         remove_columns=dataset.column_names,
-        # Hashing a tokenizer object is not stable from one process to the next; its serialised form is.
-        new_fingerprint=Hasher.hash([dataset._fingerprint, tokenizers, limits, "tokenize"]),
+        new_fingerprint=Hasher.hash([dataset._fingerprint, tokenizer.key(), "tokenize"]),
         desc=f"tokenizing {split}",
+        num_proc=num_workers if num_workers > 1 and len(dataset) >= 1000 * num_workers else None,
     )
     dropped = len(dataset) - len(tokenized)
     if dropped:
         logger.info(
-            f"data: dropped {dropped:,} of {len(dataset):,} {split} pairs that were empty or longer than {limits[0]} "
-            f"source or {limits[1]} target tokens"
+            f"data: dropped {dropped:,} of {len(dataset):,} {split} pairs that were empty or longer than "
+            f"{tokenizer.limits}"
         )
     if len(tokenized) == 0:
         raise ValueError(
             f"all {len(dataset):,} {split} pairs were dropped: each was empty or longer than data.max_source_tokens "
-            f"({limits[0]}) or data.max_target_tokens ({limits[1]})"
+            f"({tokenizer.max_source_tokens}) or data.max_target_tokens ({tokenizer.max_target_tokens})"
         )
     return tokenized
 

@@ -8,16 +8,19 @@ import evaluate
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+from datasets import Dataset
 from sacrebleu.metrics import BLEU, CHRF
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 
-from .data import load_pairs, texts
+from .batching import make_loader, plan_batches
+from .data import load_pairs, pair_lengths, texts
 from .preparation import load_translator, main_first, on_main
 from .recipe import Recipe
+from .stopping import StopDecoding, Stopped, StopRequest
 from .tokenizer import load_tokenizers
-from .translation_pipeline import batches_by_length, generate_batch
+from .translation_pipeline import batches_by_length, generate_batch, tokenize
 
 _CITATION = """\
 @inproceedings{post-2018-call, title = "A Call for Clarity in Reporting {BLEU} Scores", author = "Post, Matt",
@@ -53,16 +56,47 @@ def score(predictions: list[str], references: list[str]) -> dict[str, float | st
     return TranslationScores(keep_in_memory=True).compute(predictions=predictions, references=references)
 
 
-def generation_settings(num_beams: int, length_penalty: float, max_new_tokens: int, tokens: dict) -> GenerationConfig:
-    """
-    How a translator decodes. `length_penalty` divides a hypothesis's log-probability by length^penalty; the paper's
-    0.6 is of ((5 + length) / 6)^0.6 (Wu et al. 2016), nearly the same for sentences.
-    """
-    beam = {"num_beams": num_beams, "length_penalty": length_penalty, "early_stopping": False} if num_beams > 1 else {}
-    return GenerationConfig(max_new_tokens=max_new_tokens, do_sample=False, **beam, **tokens)
-
-
 @torch.inference_mode()
+def leave_if_asked(stop: StopRequest | None, accelerator: Accelerator | None) -> None:
+    """Raise Stopped on all processes if any was asked to stop. All must call this together."""
+    if stop is not None and accelerator is not None and stop.agreed(accelerator):
+        raise Stopped
+
+
+@torch.no_grad()
+def corpus_loss(
+    model: nn.Module,
+    dataset: Dataset,
+    tokens_per_batch: int,
+    pad_token_id: int,
+    accelerator: Accelerator,
+    stop: StopRequest | None = None,
+) -> float:
+    """
+    Cross-entropy a target token of tokenized pairs, not smoothed, in nats; each pair on one of the processes.
+
+    Raises:
+        Stopped: a process was asked to stop.
+    """
+    source_lengths, target_lengths = pair_lengths(dataset)
+    batches = plan_batches(source_lengths, target_lengths, tokens_per_batch, None)
+    mine = [batch.tolist() for batch in batches[accelerator.process_index :: accelerator.num_processes]]
+    loader, total = iter(make_loader(dataset, mine, pad_token_id)), 0.0
+    training = model.training
+    model.eval()
+    try:
+        for _ in range(-(-len(batches) // accelerator.num_processes)):
+            leave_if_asked(stop, accelerator)
+            batch = next(loader, None)
+            if batch is not None:
+                batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+                with accelerator.autocast():
+                    total += model(**batch, num_items_in_batch=1, skip_logits=True).loss.item()
+    finally:
+        model.train(training)
+    return sum(gather_object([total])) / int(target_lengths.sum())
+
+
 def translate(
     model: nn.Module,
     source_tokenizer: PreTrainedTokenizerBase,
@@ -71,8 +105,9 @@ def translate(
     batch_size: int = 64,
     accelerator: Accelerator | None = None,
     progress: Callable | None = tqdm,
+    stop: StopRequest | None = None,
     **generation,
-) -> list[str] | None:
+) -> list[str]:
     """
     Translate sentences, in batches of like length. With several processes each batch is translated by one of them, and
     each sentence is in one batch: the batches, so the translations, do not depend on how many there are.
@@ -81,20 +116,33 @@ def translate(
         model: not wrapped (see Accelerator.unwrap_model).
         batch_size: sentences a batch.
         accelerator: splits the batches among its processes; None: all here.
-        progress: wraps the batches of this process; None: silent.
+        progress: wraps the numbers of this process's batches; None: silent.
+        stop: asked before each batch and within it, where there is an accelerator.
         generation: for `model.generate`.
 
     Returns:
-        The translations in the order of the sentences.
+        The translations in the order of the sentences; of a blank one "".
+
+    Raises:
+        SourceTooLong: a sentence is longer than learned positions.
+        Stopped: a process was asked to stop.
     """
     rank, processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
-    ids = source_tokenizer(sentences, add_special_tokens=True).input_ids if sentences else []
-    batches = batches_by_length([len(row) for row in ids], batch_size)[rank::processes]
-    translated: list[tuple[int, str]] = []
-    for batch in progress(batches, desc="translating", leave=False, disable=None) if progress else batches:
-        sequences, _ = generate_batch(model, [ids[index] for index in batch], **generation)
-        texts = target_tokenizer.batch_decode(sequences[:, 0], skip_special_tokens=True)
-        translated += zip(batch, texts, strict=True)
+    # Longer sources than the config plans for are scored as they are, where positions extend so far.
+    learned = getattr(model.config, "position_embedding_type", None) == "learned"
+    ids = tokenize(source_tokenizer, sentences, model.config.max_position_embeddings if learned else None)
+    batches = batches_by_length([len(row) for row in ids], batch_size)
+    mine, rounds = batches[rank::processes], range(-(-len(batches) // processes))
+    if stop is not None:
+        generation["stopping_criteria"] = StoppingCriteriaList([StopDecoding(stop)])
+    translated = [(index, "") for index, row in enumerate(ids) if not row and rank == 0]
+    for number in progress(rounds, desc="translating", leave=False, disable=None) if progress else rounds:
+        leave_if_asked(stop, accelerator)
+        if number < len(mine):
+            sequences, _ = generate_batch(model, [ids[index] for index in mine[number]], **generation)
+            texts = target_tokenizer.batch_decode(sequences[:, 0], skip_special_tokens=True)
+            translated += zip(mine[number], texts, strict=True)
+    leave_if_asked(stop, accelerator)
     if processes > 1:
         translated = gather_object(translated)
     return [text for _, text in sorted(translated)]

@@ -1,8 +1,7 @@
 """The models that users load: the encoder alone, encoder and decoder, and the translator."""
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -193,7 +192,7 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
     def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
         """As of every model, and remember from which revision it is: see `hub_options`."""
         loaded = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
-        options = ("cache_dir", "local_files_only", "revision", "token")
+        options = ("cache_dir", "local_files_only", "revision", "subfolder", "token")
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         _HUB_OPTIONS[model] = {name: kwargs[name] for name in options if kwargs.get(name)}
         return loaded
@@ -230,27 +229,21 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
 
     # With two vocabularies, what GenerationMixin reads as the vocabulary's size must be the target's.
 
-    @contextmanager
-    def _target_config(self) -> Iterator[None]:
-        own = self.config
-        self.config = own.get_text_config(decoder=True)
-        try:
-            yield
-        finally:
-            self.config = own
+    def _with_target_config(self) -> "ScratchForConditionalGeneration":
+        """A view of this model, on the same modules, whose config is the decoder's: other threads use this one's."""
+        view = copy.copy(self)
+        view.config = self.config.get_text_config(decoder=True)
+        return view
 
     def compute_transition_scores(self, *args, **kwargs) -> torch.Tensor:
         """As of every model that generates."""
-        with self._target_config():
-            return super().compute_transition_scores(*args, **kwargs)
+        return GenerationMixin.compute_transition_scores(self._with_target_config(), *args, **kwargs)
 
     def _get_candidate_generator(self, *args, **kwargs):
-        with self._target_config():
-            return super()._get_candidate_generator(*args, **kwargs)
+        return GenerationMixin._get_candidate_generator(self._with_target_config(), *args, **kwargs)
 
     def _get_logits_processor(self, *args, **kwargs):
-        with self._target_config():
-            return super()._get_logits_processor(*args, **kwargs)
+        return GenerationMixin._get_logits_processor(self._with_target_config(), *args, **kwargs)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """See `shift_tokens_right`; DataCollatorForSeq2Seq calls this."""

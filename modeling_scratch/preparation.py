@@ -3,23 +3,42 @@
 import logging
 import platform
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from accelerate import Accelerator
-from accelerate.utils import ProjectConfiguration, broadcast_object_list
+from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration, broadcast_object_list
 from datasets import Dataset
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from . import __version__
 from .configuration_scratch import ScratchConfig
-from .data import SOURCE, TARGET
+from .data import SOURCE, TARGET, PairTokenizer, load_pairs, texts, tokenize_pairs
+from .faults import explained_damage_of_the_cache
 from .modeling_scratch import ScratchForConditionalGeneration
 from .recipe import ModelSection, Recipe, model_fields
 from .run_folder import TRACKING
-from .tokenizer import adopt_tokenizer, load_tokenizers, sample_sentences, train_tokenizer, vocabulary_size
+from .streaming import PairStream, open_stream
+from .tokenizer import (
+    NO_REMOTE_CODE,
+    adopt_tokenizer,
+    cannot_load,
+    load_config,
+    load_tokenizers,
+    sample_sentences,
+    train_tokenizer,
+    vocabulary_size,
+)
+from .updates import PlannedUpdates, StreamedUpdates
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +48,10 @@ Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
     """Processes, devices and precision as `accelerate launch` or its config set them; the recipe's trackers."""
     trackers = recipe.trackers if recipe else []
+    # Others wait while the main process prepares data; a process that has died is noticed by its closed connections.
+    waiting = InitProcessGroupKwargs(timeout=timedelta(hours=6))
     accelerator = Accelerator(
+        kwargs_handlers=[waiting],
         cpu=not torch.accelerator.is_available(),
         log_with=trackers or None,
         project_config=ProjectConfiguration(logging_dir=str(Path(recipe.output_dir) / TRACKING)) if trackers else None,
@@ -74,10 +96,10 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     would be random.
     """
     try:
+        options = NO_REMOTE_CODE | options
         model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
     except OSError as error:
-        where = "" if Path(name).is_dir() else "no such folder, and not to be had from the Hub: "
-        raise ValueError(f"{name}: {where}{str(error).splitlines()[0]}") from error
+        raise cannot_load(name, error) from error
     except RuntimeError as error:
         raise ValueError(f"{name}: its weights do not fit its config: {str(error).splitlines()[0]}") from error
     if missing := sorted(report["missing_keys"]):
@@ -110,8 +132,11 @@ def main_first(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
     return results[0] if results else function()
 
 
-def make_tokenizers(recipe: Recipe, train: Dataset) -> Tokenizers:
-    """Adopt or train the source's and the target's tokenizer: one object if they share a vocabulary."""
+def make_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:
+    """
+    Adopt or train the source's and the target's tokenizer: one object if they share a vocabulary. They are trained on
+    a sample of a data set, or on the beginning of a stream.
+    """
     if recipe.model.start_from:
         return load_tokenizers(recipe.model.start_from)
     section = recipe.tokenizer
@@ -120,9 +145,13 @@ def make_tokenizers(recipe: Recipe, train: Dataset) -> Tokenizers:
         return tokenizer, tokenizer
     made = []
     for columns in [[SOURCE, TARGET]] if section.shared else [[SOURCE], [TARGET]]:
-        sentences, total = sample_sentences(train, columns, section.max_sentences, recipe.seed)
+        if isinstance(train, PairStream):
+            sentences, total = train.sentences(columns, section.max_sentences, recipe.seed), "the stream's first"
+        else:
+            sentences, count = sample_sentences(train, columns, section.max_sentences, recipe.seed)
+            total = f"{count:,}"
         tokenizer = train_tokenizer(sentences, section.vocab_size)
-        logger.info(f"tokenizer: {len(tokenizer):,} tokens from {total:,} sentences ({', '.join(columns)})")
+        logger.info(f"tokenizer: {len(tokenizer):,} tokens from {total} sentences ({', '.join(columns)})")
         made.append(tokenizer)
     return made[0], made[-1]
 
@@ -166,10 +195,7 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers) -> PreTrainedModel:
 
 def _start_from(section: ModelSection) -> PreTrainedModel:
     """The model to fine-tune. Its shape is what it is; only how it is trained may change."""
-    try:
-        config = AutoConfig.from_pretrained(section.start_from)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"model.start_from: {section.start_from}: {str(error).splitlines()[0]}") from error
+    config = load_config(section.start_from)
     if config.model_type != ScratchConfig.model_type:
         raise ValueError(
             f"model.start_from: {section.start_from} is a {config.model_type} model; a run starts from a "
@@ -189,3 +215,91 @@ def _check_vocabulary(vocab_size: int, decoder_vocab_size: int | None, needed: d
                 f"the tokenizer has {needed[name]:,} tokens, but the model's {name} is {size:,}: leave {name} out, or "
                 "make the tokenizer smaller"
             )
+
+
+@dataclass
+class Inputs:
+    """What a run trains on and with."""
+
+    pairs: dict[str, Dataset]  # text, by split; without the training pairs if these are streamed
+    tokenizers: Tokenizers
+    model: PreTrainedModel
+    source: PlannedUpdates | StreamedUpdates
+    validation_data: Dataset  # tokenized
+
+
+def prepare_inputs(recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None) -> Inputs:
+    """
+    Load, tokenize and build what the recipe asks for, on all processes.
+
+    Args:
+        checkpoint: where a run goes on from, with its tokenizers and weights.
+
+    Raises:
+        ValueError: what is wrong with the data, the tokenizers or the model.
+    """
+    with explained_damage_of_the_cache():
+        pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed))
+        train = pairs.get("train")
+        if recipe.data.streaming:
+            train = main_first(accelerator, lambda: open_stream(recipe.data, recipe.seed))
+        if checkpoint is not None:
+            tokenizers = load_tokenizers(str(checkpoint))
+            model = load_translator(str(checkpoint), dtype=torch.get_default_dtype())
+        else:
+            tokenizers = on_main(accelerator, lambda: make_tokenizers(recipe, train))
+            model = make_model(recipe, tokenizers)
+        _check_lengths(recipe, model.config, tokenizers[0], pairs)
+        _set_generation(recipe, model)
+        tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
+
+        def tokenized(split: str) -> Dataset:
+            workers = recipe.data.num_workers
+            return main_first(accelerator, lambda: tokenize_pairs(pairs[split], tokenizer, split, workers))
+
+        pad_token_id = tokenizers[0].pad_token_id
+        if isinstance(train, PairStream):
+            source = StreamedUpdates(train, tokenizer, recipe, pad_token_id, accelerator)
+        else:
+            source = PlannedUpdates(tokenized("train"), recipe, pad_token_id, accelerator)
+        return Inputs(pairs, tokenizers, model, source, tokenized("validation"))
+
+
+def _check_lengths(
+    recipe: Recipe, config: ScratchConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]
+) -> None:
+    """Learned positions end somewhere: find a sentence that is too long before hours of training, not after."""
+    if config.position_embedding_type != "learned":
+        return
+    limit, section = config.max_position_embeddings, recipe.evaluation
+    if section.max_new_tokens > limit:
+        raise ValueError(
+            f"evaluation.max_new_tokens ({section.max_new_tokens}) is more than max_position_embeddings ({limit})"
+        )
+    for split in set(pairs) - {"train"}:
+        for number, ids in enumerate(source_tokenizer(texts(pairs[split])[0]).input_ids, start=1):
+            if len(ids) > limit:
+                raise ValueError(
+                    f"source {number} of the {split} split has {len(ids)} tokens, but learned positions end at "
+                    f"max_position_embeddings ({limit})"
+                )
+
+
+def generation_settings(
+    num_beams: int, length_penalty: float, max_new_tokens: int, tokens: dict[str, Any]
+) -> GenerationConfig:
+    """
+    How a translator decodes. `length_penalty` divides a hypothesis's log-probability by length^penalty; the paper's
+    0.6 is of ((5 + length) / 6)^0.6 (Wu et al. 2016), nearly the same for sentences.
+    """
+    beam = {"num_beams": num_beams, "length_penalty": length_penalty, "early_stopping": False} if num_beams > 1 else {}
+    return GenerationConfig(max_new_tokens=max_new_tokens, do_sample=False, **beam, **tokens)
+
+
+def _set_generation(recipe: Recipe, model: PreTrainedModel) -> None:
+    section = recipe.evaluation
+    names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+    tokens = {name: getattr(model.config, name) for name in names}
+    model.generation_config = generation_settings(
+        section.num_beams, section.length_penalty, section.max_new_tokens, tokens
+    )

@@ -69,7 +69,13 @@ class DataSection(Section):
     embedded_size: int = Field(24000, ge=1, description="training pairs of the embedded corpus")
     max_source_tokens: int = Field(256, ge=1, description="longer training pairs are dropped and counted")
     max_target_tokens: int = Field(256, ge=1)
-    num_workers: int = Field(0, ge=0, description="processes that prepare batches ahead, for each training process")
+    num_workers: int = Field(
+        0, ge=0, description="processes that tokenize, and that prepare batches ahead, for each training process"
+    )
+    streaming: bool = Field(False, description="read the training pairs as they are needed; for more than memory holds")
+    shuffle_buffer: int = Field(
+        20_000, ge=1, description="of a stream: pairs that are shuffled, and sorted by length, together"
+    )
 
 
 class TokenizerSection(Section):
@@ -97,6 +103,11 @@ class OptimizationSection(Section):
     epsilon: float = Field(1e-9, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float | None = Field(1.0, gt=0)
+    max_nonfinite_updates: int = Field(
+        20,
+        ge=0,
+        description="updates in a row that are skipped, where loss or gradient is not finite, before the run ends",
+    )
     label_smoothing: Probability = 0.1
 
     @model_validator(mode="after")
@@ -162,6 +173,15 @@ class Recipe(Section):
                 f"optimization.tokens_per_batch ({self.optimization.tokens_per_batch}) must hold the longest pair "
                 f"that data.max_source_tokens and data.max_target_tokens allow ({longest})"
             )
+        if self.data.streaming:
+            if self.optimization.max_epochs is not None or self.optimization.max_steps is None:
+                raise ValueError(
+                    "data.streaming: nobody knows where a stream ends; set optimization.max_steps, and "
+                    "optimization.max_epochs=null"
+                )
+            for name, section in (("evaluation", self.evaluation), ("checkpoints", self.checkpoints)):
+                if section.every == "epoch":
+                    raise ValueError(f"data.streaming: a stream has no epochs; set {name}.every to a number of updates")
         if self.evaluation.metric != "loss" and self.evaluation.translate_every != 1 and self.evaluation.patience:
             raise ValueError(
                 "evaluation.patience counts evaluations: with metric bleu or chrf set translate_every to 1"

@@ -32,10 +32,20 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one."""
+    """Write a file so that a reader sees the old one or the new one, also after a power failure."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text, encoding="utf-8")
+    _sync(temporary)
     os.replace(temporary, path)
 
 
@@ -98,16 +108,23 @@ class RunFolder:
         matches = (_CHECKPOINT.fullmatch(path.name) for path in self.checkpoints.iterdir() if path.is_dir())
         return sorted(int(match[1]) for match in matches if match)
 
+    def unfinished(self, step: int) -> Path:
+        """Where a checkpoint is while it is written."""
+        return self.checkpoints / f".step-{step:07d}.tmp"
+
     def begin_checkpoint(self, step: int) -> Path:
         """An empty folder to fill; `finish_checkpoint` gives it its name."""
-        temporary = self.checkpoints / f".step-{step:07d}.tmp"
+        temporary = self.unfinished(step)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         return temporary
 
-    def finish_checkpoint(self, step: int, state: dict[str, Any], keep_last: int) -> None:
-        """Write the state and, last, the manifest; rename; delete all but the last checkpoints."""
-        temporary, final = self.checkpoints / f".step-{step:07d}.tmp", self.checkpoint(step)
+    def finish_checkpoint(self, step: int, state: dict[str, Any], keep_last: int, best: int | None = None) -> None:
+        """
+        Write the state and, last, the manifest; rename; delete all but the last checkpoints and that of the best step.
+        Whatever interrupts this, a folder with a checkpoint's name is a whole one.
+        """
+        temporary, final = self.unfinished(step), self.checkpoint(step)
         (temporary / STATE).write_text(json.dumps(state, indent=2), encoding="utf-8")
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
         manifest = {
@@ -115,26 +132,57 @@ class RunFolder:
             for path in files
         }
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-        for path in [*files, temporary / MANIFEST]:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        shutil.rmtree(final, ignore_errors=True)
+        for path in [*files, temporary / MANIFEST, temporary]:
+            _sync(path)
+        if final.exists():  # a run that was stopped here, and went on
+            replaced = self.checkpoints / f".step-{step:07d}.old"
+            shutil.rmtree(replaced, ignore_errors=True)
+            os.rename(final, replaced)
         os.rename(temporary, final)
-        for old in self.checkpoint_steps()[:-keep_last]:
-            shutil.rmtree(self.checkpoint(old))
+        _sync(self.checkpoints)
+        for leftover in self.checkpoints.glob(".step-*"):
+            shutil.rmtree(leftover)
+        # Later ones are damaged: the run was continued from before them.
+        for old in [each for each in self.checkpoint_steps() if each <= step][:-keep_last]:
+            if old != best:
+                self._delete_checkpoint(old)
 
-    def newest_checkpoint(self) -> Path:
-        """The checkpoint to resume from, verified. ValueError if it is missing, incomplete or altered."""
+    def _delete_checkpoint(self, step: int) -> None:
+        # Under another name first: what is half deleted must not look like a checkpoint.
+        doomed = self.checkpoints / f".step-{step:07d}.old"
+        os.rename(self.checkpoint(step), doomed)
+        shutil.rmtree(doomed)
+
+    def delete_checkpoints_after(self, step: int) -> list[str]:
+        """Delete the later checkpoints of a run that goes on from here; their names."""
+        later = [each for each in self.checkpoint_steps() if each > step]
+        for each in later:
+            self._delete_checkpoint(each)
+        return [self.checkpoint(each).name for each in later]
+
+    def newest_checkpoint(self) -> tuple[Path, list[str]]:
+        """
+        The newest checkpoint that is whole, and why each newer one is not. ValueError if there is none.
+        """
+        passed_over = []
+        for step in reversed(self.checkpoint_steps()):
+            try:
+                verify_checkpoint(self.checkpoint(step))
+            except ValueError as error:
+                passed_over.append(str(error))
+            else:
+                return self.checkpoint(step), passed_over
+        why = f": {'; '.join(passed_over)}" if passed_over else ""
+        raise ValueError(f"{self.path} holds no checkpoint to resume from{why}; start again with --overwrite")
+
+    def named_checkpoint(self, name: str) -> Path:
+        """A checkpoint by the name of its folder, as step-0000500. ValueError if it is not there, or not whole."""
         steps = self.checkpoint_steps()
-        if not steps:
-            raise ValueError(f"{self.path} holds no checkpoint to resume from; start again with --overwrite")
-        newest = self.checkpoint(steps[-1])
-        try:
-            verify_checkpoint(newest)
-        except ValueError as error:
-            before = f"to continue from {self.checkpoint(steps[-2]).name}" if len(steps) > 1 else "and use --overwrite"
-            raise ValueError(f"{error}; delete {newest.name} {before}") from None
-        return newest
+        if name not in {self.checkpoint(step).name for step in steps}:
+            there = ", ".join(self.checkpoint(step).name for step in steps) or "none"
+            raise ValueError(f"{self.path} holds no checkpoint {name!r}; there are {there}")
+        verify_checkpoint(self.checkpoints / name)
+        return self.checkpoints / name
 
     # -- weights -------------------------------------------------------------------------------------------------
 
@@ -167,11 +215,13 @@ class RunFolder:
                 total[name] = total.get(name, 0) + tensor.double()
         return {name: (tensor / len(paths)).to(dtypes[name]) for name, tensor in total.items()}
 
-    def write_weights(self, weights: dict[str, torch.Tensor]) -> None:
-        """Put weights at the folder's root, where from_pretrained finds them."""
-        temporary = self.path / f".{WEIGHTS}.tmp"
+    def write_weights(self, weights: dict[str, torch.Tensor], folder: Path | None = None) -> None:
+        """Put weights where from_pretrained finds them: at the root, or in another folder."""
+        folder = folder or self.path
+        temporary = folder / f".{WEIGHTS}.tmp"
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, {"format": "pt"})
-        os.replace(temporary, self.path / WEIGHTS)
+        _sync(temporary)
+        os.replace(temporary, folder / WEIGHTS)
 
     # -- records -------------------------------------------------------------------------------------------------
 

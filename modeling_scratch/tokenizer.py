@@ -8,7 +8,7 @@ from pathlib import Path
 import tiktoken
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from .translation_pipeline import TARGET_FOLDER, load_target_tokenizer
@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # ids 0 to 3
 _READ_ROWS = 1000
+
+# For every loader of a command line: without it Transformers asks on standard input, where a text may say yes.
+NO_REMOTE_CODE = {"trust_remote_code": False}
 
 
 def end_with_eos(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -78,7 +81,7 @@ def _load(name: str) -> PreTrainedTokenizerBase:
     if not Path(name).exists() and name in tiktoken.list_encoding_names():
         return from_tiktoken(tiktoken.get_encoding(name))
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, **NO_REMOTE_CODE)
     except (OSError, ValueError) as error:
         raise ValueError(f"tokenizer.existing: cannot load {name!r}: {str(error).splitlines()[0]}") from error
 
@@ -155,17 +158,36 @@ def save_tokenizers(source: PreTrainedTokenizerBase, target: PreTrainedTokenizer
         target.save_pretrained(folder / TARGET_FOLDER)
 
 
+def cannot_load(name: str, error: Exception) -> ValueError:
+    """What to say of a model folder or Hub name that cannot be loaded."""
+    path = Path(name)
+    if path.is_file():
+        return ValueError(f"{name} is a file; a model is a folder, or a name on the Hub")
+    where = "" if path.is_dir() else "no such folder, and not to be had from the Hub: "
+    return ValueError(f"{name}: {where}{str(error).splitlines()[0]}")
+
+
+def load_config(name: str, **options) -> PreTrainedConfig:
+    """The config of a model folder or Hub name. ValueError if there is none, or it needs code that is not installed."""
+    try:
+        return AutoConfig.from_pretrained(name, **(NO_REMOTE_CODE | options))
+    except (OSError, ValueError) as error:
+        raise cannot_load(name, error) from error
+
+
 def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
     """
     The source's and the target's tokenizer of a model folder or Hub name: one object where they share it.
 
     Args:
         options: as `from_pretrained` takes them, such as `revision`.
+
+    Raises:
+        ValueError: one of them is not there, or cannot be looked up.
     """
+    config = load_config(name, **options)
     try:
-        source = AutoTokenizer.from_pretrained(name, **options)
-        target = load_target_tokenizer(name, **options)
+        source = AutoTokenizer.from_pretrained(name, **(NO_REMOTE_CODE | options))
+        return source, load_target_tokenizer(name, config, source, **options)
     except (OSError, ValueError) as error:
-        where = "" if Path(name).is_dir() else "no such folder, and not to be had from the Hub: "
-        raise ValueError(f"{name}: {where}{str(error).splitlines()[0]}") from error
-    return source, source if target is None else target
+        raise cannot_load(name, error) from error

@@ -1,38 +1,35 @@
 """The training loop: train, evaluate, checkpoint, resume, finish; on one process or many."""
 
-import hashlib
-import itertools
-import json
 import logging
 import math
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object, set_seed
-from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
-from .batching import EpochPlan, make_loader, plan_batches, plan_epoch
-from .configuration_scratch import ScratchConfig
-from .data import load_pairs, pair_lengths, texts, tokenize_pairs
-from .evaluation import generation_settings, score, translate
+from .checkpoints import Progress, load_checkpoint, save_checkpoint
+from .data import texts
+from .evaluation import corpus_loss, score, translate
+from .faults import explained_lack_of_memory, explained_loss_of_a_process
 from .hub import check_destination, try_push
 from .optimization import learning_rate_at, make_optimizer
 from .plots import plot_curves
-from .preparation import describe, load_translator, main_first, make_model, make_tokenizers, on_main
+from .preparation import describe, on_main, prepare_inputs
 from .recipe import Recipe, differing_keys, load_recipe, save_recipe
-from .run_folder import CURVES, RECIPE, SAMPLES, STATE, WEIGHTS, RunFolder, write_whole
-from .tokenizer import load_tokenizers, save_tokenizers
+from .run_folder import CURVES, RECIPE, SAMPLES, WEIGHTS, RunFolder, write_whole
+from .stopping import Stopped, StopRequest
+from .tokenizer import save_tokenizers
+from .updates import Update
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +39,7 @@ MAY_CHANGE = (
     "output_dir",
     "optimization.max_epochs",
     "optimization.max_steps",
+    "optimization.max_nonfinite_updates",
     "data.num_workers",
     "checkpoints.keep_last",
     "trackers",
@@ -54,55 +52,37 @@ MAY_CHANGE = (
 )
 
 
-@dataclass
-class Progress:
-    """Where a run stands: all that a checkpoint must remember besides tensors and random states."""
-
-    data: str = ""  # a hash of the training pairs' lengths
-    processes: int = 1
-    step: int = 0
-    epoch: int = 0
-    update: int = 0  # updates done of this epoch
-    evaluations: int = 0
-    best: float | None = None
-    best_step: int = 0
-    without_better: int = 0
-    target_tokens: int = 0
-    seconds: float = 0.0  # in updates, evaluations and checkpoints not counted
-    loss_sum: float = 0.0  # since the last log line
-    loss_tokens: int = 0
-
-
 class TrainingRun:
-    """One run of a recipe. `train` makes the updates, `finish` chooses the final weights and scores them."""
+    """
+    One run of a recipe. `train` makes the updates, `finish` chooses the final weights and scores them.
 
-    def __init__(self, recipe: Recipe, accelerator: Accelerator, resume: bool = False, overwrite: bool = False):
-        self.recipe, self.accelerator = recipe, accelerator
+    Args:
+        resume: go on from the newest checkpoint that is whole, or from the one of this name.
+        overwrite: delete the run that is in the folder.
+        stop: asks the run to end; `train` and `finish` then raise Stopped.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        accelerator: Accelerator,
+        resume: bool | str = False,
+        overwrite: bool = False,
+        stop: StopRequest | None = None,
+    ):
+        self.recipe, self.accelerator, self.stop = recipe, accelerator, stop or StopRequest()
         self.folder = RunFolder(recipe.output_dir)
-        self.folder.check(resume, overwrite)
+        self.folder.check(bool(resume), overwrite)
         if recipe.hub.repository is not None:
             on_main(accelerator, lambda: check_destination(recipe))
-        checkpoint = on_main(accelerator, self._checkpoint_to_resume) if resume else None
+        checkpoint = on_main(accelerator, lambda: self._checkpoint_to_resume(resume)) if resume else None
         set_seed(recipe.seed)
-        self.pairs: DatasetDict = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed))
-        if checkpoint is not None:
-            self.tokenizers = load_tokenizers(str(checkpoint))
-            model = load_translator(str(checkpoint), dtype=torch.get_default_dtype())
-        else:
-            self.tokenizers = on_main(accelerator, lambda: make_tokenizers(recipe, self.pairs["train"]))
-            model = make_model(recipe, self.tokenizers)
-        self._check_lengths(model.config)
-        self.train_data, self.validation_data = (
-            main_first(accelerator, partial(tokenize_pairs, self.pairs[split], *self.tokenizers, recipe.data, split))
-            for split in ("train", "validation")
-        )
-        self.lengths = pair_lengths(self.train_data)
-        data = hashlib.sha256(b"".join(lengths.tobytes() for lengths in self.lengths)).hexdigest()
-        self.progress = Progress(data=data, processes=accelerator.num_processes)
-        # The same in every epoch: where batches are cut depends on the sorted lengths alone.
-        self.updates_an_epoch = len(self._plan(0))
+        inputs = prepare_inputs(recipe, accelerator, checkpoint)
+        self.pairs, self.tokenizers, model = inputs.pairs, inputs.tokenizers, inputs.model
+        self.validation_data, self.source = inputs.validation_data, inputs.source
+        self.progress = Progress(data=self.source.key(), processes=accelerator.num_processes)
+        self.last_loss, self.asked_to_stop = math.nan, False
         self.total_steps = self._count_steps()
-        self._set_generation(model)
         if not resume:
             on_main(accelerator, lambda: self._create_folder(model))
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
@@ -110,7 +90,7 @@ class TrainingRun:
         if recipe.trackers:
             accelerator.init_trackers("modeling_scratch")
         if checkpoint is not None:
-            self._load_checkpoint(checkpoint)
+            self._go_on_from(checkpoint, drop_later=isinstance(resume, str))
 
     @property
     def unwrapped(self) -> PreTrainedModel:
@@ -118,7 +98,7 @@ class TrainingRun:
 
     # -- set-up --------------------------------------------------------------------------------------------------
 
-    def _checkpoint_to_resume(self) -> Path:
+    def _checkpoint_to_resume(self, resume: bool | str) -> Path:
         before = load_recipe(self.folder.path / RECIPE)
         changed = [key for key in differing_keys(before, self.recipe) if key not in MAY_CHANGE]
         if changed:
@@ -126,24 +106,12 @@ class TrainingRun:
                 f"the recipe differs from that of the run in {self.folder.path} in {', '.join(changed)}: a run resumes "
                 f"with its own recipe (what may change is {', '.join(MAY_CHANGE)})"
             )
-        return self.folder.newest_checkpoint()
-
-    def _check_lengths(self, config: ScratchConfig) -> None:
-        """Learned positions end somewhere: find a sentence that is too long before hours of training, not after."""
-        if config.position_embedding_type != "learned":
-            return
-        limit, section = config.max_position_embeddings, self.recipe.evaluation
-        if section.max_new_tokens > limit:
-            raise ValueError(
-                f"evaluation.max_new_tokens ({section.max_new_tokens}) is more than max_position_embeddings ({limit})"
-            )
-        for split in set(self.pairs) - {"train"}:
-            for number, ids in enumerate(self.tokenizers[0](texts(self.pairs[split])[0]).input_ids, start=1):
-                if len(ids) > limit:
-                    raise ValueError(
-                        f"source {number} of the {split} split has {len(ids)} tokens, but learned positions end at "
-                        f"max_position_embeddings ({limit})"
-                    )
+        if isinstance(resume, str):
+            return self.folder.named_checkpoint(resume)
+        checkpoint, passed_over = self.folder.newest_checkpoint()
+        for why in passed_over:
+            logger.warning(f"passed over a checkpoint: {why}")
+        return checkpoint
 
     def _create_folder(self, model: PreTrainedModel) -> None:
         self.folder.create()
@@ -158,29 +126,24 @@ class TrainingRun:
         model.generation_config.save_pretrained(path)
         custom_object_save(model, path)
 
-    def _set_generation(self, model: PreTrainedModel) -> None:
-        section = self.recipe.evaluation
-        names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-        tokens = {name: getattr(model.config, name) for name in names}
-        model.generation_config = generation_settings(
-            section.num_beams, section.length_penalty, section.max_new_tokens, tokens
-        )
-
-    def _plan(self, epoch: int) -> EpochPlan:
-        return plan_epoch(*self.lengths, self.recipe.optimization.tokens_per_batch, self.recipe.seed, epoch)
-
     def _count_steps(self) -> int:
         optimization = self.recipe.optimization
-        by_epochs = optimization.max_epochs * self.updates_an_epoch if optimization.max_epochs else None
+        by_epochs = optimization.max_epochs * self.source.updates_an_epoch if optimization.max_epochs else None
         return min(steps for steps in (by_epochs, optimization.max_steps) if steps is not None)
 
     # -- training ------------------------------------------------------------------------------------------------
 
     def train(self) -> None:
-        """Make the updates from where the run stands to its end, or until patience runs out."""
-        self._log(
-            {"split": "run", "train_pairs": len(self.pairs["train"]), **describe(self.accelerator, self.unwrapped)}
-        )
+        """
+        Make the updates from where the run stands to its end, or until patience runs out.
+
+        Raises:
+            Stopped: the run was asked to end, and a checkpoint of where it stands is written.
+            ValueError: the loss or the gradient was not finite too many times in a row; a checkpoint cannot be written;
+                memory does not suffice; another process is gone.
+        """
+        pairs = {"train_pairs": len(self.pairs["train"])} if "train" in self.pairs else {}
+        self._log({"split": "run", **pairs, **describe(self.accelerator, self.unwrapped)})
         bar = tqdm(
             total=self.total_steps,
             initial=self.progress.step,
@@ -190,90 +153,120 @@ class TrainingRun:
             dynamic_ncols=True,
         )
         self.model.train()
-        with bar:
+        with bar, self.stop, explained_loss_of_a_process(self.accelerator):
+            if self.progress.unsettled:
+                self._settle()
+            updates = iter(self.source)
             while self.progress.step < self.total_steps and not self._out_of_patience():
-                self._train_epoch(bar)
+                self._train_on(next(updates))
+                bar.update()
+                rate = self.progress.target_tokens / self.progress.seconds
+                bar.set_postfix_str(f"loss {self.last_loss:.3f}, {rate:,.0f} target tokens/s")
+                if self.progress.step % self.recipe.logging_steps == 0 or self.progress.step >= self.total_steps:
+                    self._log_training()
+                self._settle()
 
-    def _train_epoch(self, bar: tqdm) -> None:
-        progress, accelerator, optimization = self.progress, self.accelerator, self.recipe.optimization
-        plan = self._plan(progress.epoch)
-        accumulation = optimization.gradient_accumulation_steps
-        shares = plan.micro_batches(progress.update, accelerator.process_index, accelerator.num_processes, accumulation)
-        loader = make_loader(
-            self.train_data,
-            list(shares),
-            self.tokenizers[0].pad_token_id,
-            self.recipe.data.num_workers,
-            pin=accelerator.device.type == "cuda",
-        )
-        batches = iter(loader)
-        for update in range(progress.update, len(plan)):
-            if progress.step >= self.total_steps or self._out_of_patience():
-                return
-            started = time.perf_counter()
-            tokens = plan.target_tokens(update)
-            progress.step, progress.update = progress.step + 1, update + 1
-            loss = self._update(itertools.islice(batches, accumulation), tokens)
-            if not math.isfinite(loss):
-                raise ValueError(
-                    f"the loss is {loss} at update {progress.step}; the last checkpoint is from before it. Lower "
-                    "optimization.learning_rate, or lengthen optimization.warmup_steps"
-                )
-            progress.seconds += time.perf_counter() - started
-            progress.target_tokens += tokens
-            progress.loss_sum += loss * tokens
-            progress.loss_tokens += tokens
-            bar.update()
-            bar.set_postfix_str(f"loss {loss:.3f}, {progress.target_tokens / progress.seconds:,.0f} target tokens/s")
-            if progress.update == len(plan):
-                progress.epoch, progress.update = progress.epoch + 1, 0
-            self._after_update()
+    def _train_on(self, update: Update) -> None:
+        progress, limit = self.progress, self.recipe.optimization.max_nonfinite_updates
+        started = time.perf_counter()
+        progress.step += 1
+        self.last_loss, finite, self.asked_to_stop = self._update(update)
+        progress.source = self.source.state()
+        progress.seconds += time.perf_counter() - started
+        progress.target_tokens += update.target_tokens
+        if finite:
+            progress.loss_sum += self.last_loss * update.target_tokens
+            progress.loss_tokens += update.target_tokens
+            progress.nonfinite_in_a_row = 0
+            return
+        progress.nonfinite, progress.nonfinite_in_a_row = progress.nonfinite + 1, progress.nonfinite_in_a_row + 1
+        places = "; ".join(filter(None, gather_object([self.source.describe(update.examples)])))
+        what = f"update {progress.step}: the loss ({self.last_loss}) or its gradient is not finite"
+        if progress.nonfinite_in_a_row > limit:
+            raise ValueError(
+                f"{what}, as in the {limit} before, all skipped (optimization.max_nonfinite_updates); the last "
+                "checkpoint is from before them. Lower optimization.learning_rate, lengthen optimization.warmup_steps, "
+                f"or look at the training pairs {places}"
+            )
+        logger.warning(f"{what}; skipped. Its training pairs: {places}")
 
-    def _update(self, micro_batches: itertools.islice, target_tokens: int) -> float:
-        """One step of the optimizer on one global batch. Returns its loss a target token, over all processes."""
+    def _update(self, update: Update) -> tuple[float, bool, bool]:
+        """
+        One step of the optimizer on one global batch, left out if it is not finite.
+
+        Returns:
+            Its loss a target token, over all processes; whether the step was made; whether any process was asked to
+            stop.
+        """
         accelerator, optimization = self.accelerator, self.recipe.optimization
         rate = learning_rate_at(self.progress.step, optimization, self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         total = torch.zeros((), device=accelerator.device, dtype=torch.get_default_dtype())
-        for index, batch in enumerate(micro_batches, start=1):
-            last = index == optimization.gradient_accumulation_steps
+        for number, batch in enumerate(update.micro_batches, start=1):
             batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
-            with nullcontext() if last else accelerator.no_sync(self.model):
+            with (
+                nullcontext() if number == update.count else accelerator.no_sync(self.model),
+                explained_lack_of_memory(accelerator, batch, self.recipe),
+            ):
                 loss = self.model(
                     **batch,
                     label_smoothing=optimization.label_smoothing,
-                    num_items_in_batch=target_tokens,
+                    num_items_in_batch=update.target_tokens,
                     skip_logits=True,
                 ).loss
                 # DDP takes the mean over processes; the loss is divided by the tokens of all of them already.
                 accelerator.backward(loss * accelerator.num_processes)
             total += loss.detach()
-        if optimization.max_grad_norm is not None:
-            accelerator.clip_grad_norm_(self.model.parameters(), optimization.max_grad_norm)
-        self.optimizer.step()
+        norm = accelerator.clip_grad_norm_(
+            self.model.parameters(), math.inf if optimization.max_grad_norm is None else optimization.max_grad_norm
+        )
+        asked = torch.full_like(total, float(bool(self.stop)))
+        total, asked = accelerator.reduce(torch.stack([total, asked]), "sum").tolist()
+        finite = math.isfinite(total) and math.isfinite(float(norm))
+        if finite or accelerator.scaler is not None:  # a scaler leaves out the step itself, and must see why
+            self.optimizer.step()
         self.optimizer.zero_grad()
-        return accelerator.reduce(total, "sum").item()
+        return total, finite, asked > 0
 
-    def _after_update(self) -> None:
-        step = self.progress.step
-        end = step >= self.total_steps
-        if step % self.recipe.logging_steps == 0 or end:
-            self._log_training()
-        if self._due(self.recipe.evaluation.every) or end:
-            self._evaluate(end)
-        if self._due(self.recipe.checkpoints.every) or end or self._out_of_patience():
-            self._save_checkpoint()
+    def _settle(self) -> None:
+        """
+        What is due after an update: evaluation, checkpoint, an end on request. If that comes in the middle, the
+        checkpoint says that it is not done.
+        """
+        progress = self.progress
+        end = progress.step >= self.total_steps
+        progress.unsettled = True
+        try:
+            if self.asked_to_stop:
+                raise Stopped
+            if self._due(self.recipe.evaluation.every) or end:
+                self._evaluate(end)
+            progress.unsettled = False
+            # After a skipped update the weights are those before it, and so should the last checkpoint be.
+            due = self._due(self.recipe.checkpoints.every) and not progress.nonfinite_in_a_row
+            if due or end or self._out_of_patience():
+                self._save_checkpoint()
+        except Stopped:
+            due = self._due(self.recipe.evaluation.every) or self._due(self.recipe.checkpoints.every) or end
+            progress.unsettled = due
+            self._save_checkpoint(counts=False)
+            asked = next((reason for reason in gather_object([self.stop.reason]) if reason), "")
+            raise Stopped(
+                f"stopped by {asked} after update {progress.step} of {self.total_steps}; --resume continues from "
+                f"{self.folder.checkpoint(progress.step)}"
+            ) from None
 
     def _due(self, interval: int | str) -> bool:
-        return self.progress.update == 0 if interval == "epoch" else self.progress.step % interval == 0
+        at_the_end_of_an_epoch = self.progress.source.get("update") == 0
+        return at_the_end_of_an_epoch if interval == "epoch" else self.progress.step % interval == 0
 
     def _out_of_patience(self) -> bool:
         patience = self.recipe.evaluation.patience
         return patience is not None and self.progress.without_better >= patience
 
     def _log(self, record: dict[str, Any]) -> None:
-        record = {"step": self.progress.step, "epoch": self._epochs(), **record}
+        record = {"step": self.progress.step, "epoch": self.source.epochs(), **record}
         if self.accelerator.is_main_process:
             self.folder.log(record)
         if self.recipe.trackers:
@@ -282,12 +275,10 @@ class TrainingRun:
             }
             self.accelerator.log(values, step=self.progress.step)
 
-    def _epochs(self) -> float:
-        return round(self.progress.epoch + self.progress.update / self.updates_an_epoch, 4)
-
     def _log_training(self) -> None:
         progress = self.progress
-        loss, rate = progress.loss_sum / progress.loss_tokens, progress.target_tokens / progress.seconds
+        loss = progress.loss_sum / progress.loss_tokens if progress.loss_tokens else math.nan
+        rate = progress.target_tokens / progress.seconds
         self._log(
             {
                 "split": "train",
@@ -296,6 +287,7 @@ class TrainingRun:
                 "target_tokens": progress.target_tokens,
                 "target_tokens_per_second": rate,
                 "seconds": progress.seconds,
+                **({"nonfinite_updates": progress.nonfinite} if progress.nonfinite else {}),
             }
         )
         if not sys.stderr.isatty():  # where there is no progress bar
@@ -304,34 +296,28 @@ class TrainingRun:
 
     # -- evaluation ----------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
-    def _loss(self, dataset: Dataset) -> float:
-        """Cross-entropy a target token, not smoothed."""
-        accelerator, model = self.accelerator, self.unwrapped
-        source_lengths, target_lengths = pair_lengths(dataset)
-        batches = plan_batches(source_lengths, target_lengths, self.recipe.optimization.tokens_per_batch, None)
-        mine = [batch.tolist() for batch in batches[accelerator.process_index :: accelerator.num_processes]]
-        total = 0.0
-        model.eval()
-        for batch in make_loader(dataset, mine, self.tokenizers[0].pad_token_id):
-            batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
-            with accelerator.autocast():
-                total += model(**batch, num_items_in_batch=1, skip_logits=True).loss.item()
-        model.train()
-        return sum(gather_object([total])) / int(target_lengths.sum())
+    def _loss(self) -> float:
+        return corpus_loss(
+            self.unwrapped,
+            self.validation_data,
+            self.recipe.optimization.tokens_per_batch,
+            self.tokenizers[0].pad_token_id,
+            self.accelerator,
+            self.stop,
+        )
 
     def _evaluate(self, end: bool) -> None:
         """Loss and, when due, scores of translations on the validation split; the best weights go to the root."""
         section, progress = self.recipe.evaluation, self.progress
-        progress.evaluations += 1
-        record: dict[str, Any] = {"split": "validation", "loss": self._loss(self.validation_data)}
-        translates = progress.evaluations % section.translate_every == 0 or end
+        record: dict[str, Any] = {"split": "validation", "loss": self._loss()}
+        translates = (progress.evaluations + 1) % section.translate_every == 0 or end
         if translates:
             _, scores = self._translate("validation", num_beams=section.validation_beams)
             record |= {"bleu": scores["bleu"], "chrf": scores["chrf"]}
+        progress.evaluations += 1
         self._log(record)
         found = ", ".join(f"{name} {record[name]:.2f}" for name in ("loss", "bleu", "chrf") if name in record)
-        logger.info(f"step {progress.step}, epoch {self._epochs():.1f}: validation {found}")
+        logger.info(f"step {progress.step}, epoch {self.source.epochs():.1f}: validation {found}")
         if self.accelerator.is_main_process:
             plot_curves(self.folder.metrics(), self.folder.path / CURVES)
         if section.metric not in record:
@@ -355,6 +341,7 @@ class TrainingRun:
                 batch_size=self.recipe.evaluation.batch_size,
                 accelerator=self.accelerator,
                 progress=tqdm if self.accelerator.is_main_process else None,
+                stop=self.stop,
                 **generation,
             )
         return translations, on_main(self.accelerator, lambda: score(translations, references))
@@ -375,42 +362,49 @@ class TrainingRun:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
-    def _save_checkpoint(self) -> None:
-        accelerator, section, step = self.accelerator, self.recipe.checkpoints, self.progress.step
-        temporary = on_main(accelerator, lambda: self.folder.begin_checkpoint(step))
-        accelerator.save_state(str(temporary))
-        accelerator.wait_for_everyone()
+    def _save_checkpoint(self, counts: bool = True) -> None:
+        """
+        Args:
+            counts: whether it is one of those that the recipe asks for, and averages.
+        """
+        section, step = self.recipe.checkpoints, self.progress.step
 
-        def finish() -> None:
-            self._save_model_files(self.unwrapped, temporary)
-            save_tokenizers(*self.tokenizers, temporary)
-            self.folder.finish_checkpoint(step, asdict(self.progress), section.keep_last)
-            if section.average_last > 1:
-                self.folder.snapshot(step, section.average_last)
+        def write_model_files(folder: Path) -> None:
+            self._save_model_files(self.unwrapped, folder)
+            save_tokenizers(*self.tokenizers, folder)
+
+        save_checkpoint(
+            self.accelerator,
+            self.folder,
+            self.model,
+            self.source,
+            self.progress,
+            write_model_files,
+            keep_last=section.keep_last,
+            average_last=section.average_last if counts else 1,
+        )
+
+        def first_weights() -> None:
             if not (self.folder.path / WEIGHTS).exists():
                 self.folder.write_weights(load_file(self.folder.checkpoint(step) / WEIGHTS))
 
-        on_main(accelerator, finish)
+        on_main(self.accelerator, first_weights)
 
-    def _load_checkpoint(self, checkpoint: Path) -> None:
-        progress = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
-        if progress.data != self.progress.data:
-            raise ValueError(f"the training data is not what the run in {self.folder.path} was trained on")
-        if progress.processes != self.progress.processes:
-            logger.warning(
-                f"resuming a run of {progress.processes} processes on {self.progress.processes}: the batches are the "
-                "same, but dropout is not"
-            )
-        progress.processes = self.progress.processes
-        self.accelerator.load_state(str(checkpoint))
-        self.progress = progress
+    def _go_on_from(self, checkpoint: Path, drop_later: bool) -> None:
+        accelerator = self.accelerator
+        self.progress = before = load_checkpoint(accelerator, checkpoint, self.source, self.progress, self.recipe)
         logger.info(f"resuming from {checkpoint}")
 
         def restore() -> None:
-            self.folder.forget_after(self.progress.step)
+            if drop_later and (deleted := self.folder.delete_checkpoints_after(before.step)):
+                logger.warning(f"deleted the later checkpoints {', '.join(deleted)}")
+            self.folder.forget_after(before.step)
+            best = self.folder.checkpoint(before.best_step) / WEIGHTS
+            if before.best is not None and best.exists():  # those at the root may be of updates that are made again
+                self.folder.write_weights(load_file(best))
             save_recipe(self.recipe, self.folder.path / RECIPE)
 
-        on_main(self.accelerator, restore)
+        on_main(accelerator, restore)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -421,7 +415,17 @@ class TrainingRun:
 
         Returns:
             What `report` prints.
+
+        Raises:
+            Stopped: the run was asked to end. It is trained whole; --resume scores it.
         """
+        with self.stop, explained_loss_of_a_process(self.accelerator):
+            try:
+                return self._finish()
+            except Stopped:
+                raise Stopped("stopped while the final model was scored; --resume scores it") from None
+
+    def _finish(self) -> dict[str, Any]:
         accelerator, last = self.accelerator, self.recipe.checkpoints.average_last
         if last > 1:
             weights = on_main(accelerator, lambda: self.folder.averaged_weights(self.progress.step, last))
@@ -429,7 +433,7 @@ class TrainingRun:
         self._load_root()
         if last > 1:
             _, scores = self._translate("validation")
-            self._log({"split": "validation", "final": True, "loss": self._loss(self.validation_data), **scores})
+            self._log({"split": "validation", "final": True, "loss": self._loss(), **scores})
         split = "test" if "test" in self.pairs else "validation"
         translations, scores = self._translate(split)
         self._log({"split": split, "final": True, "num_beams": self.recipe.evaluation.num_beams, **scores})

@@ -6,30 +6,72 @@ trust_remote_code=True) finds this file by the `custom_pipelines` of a checkpoin
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import cached_file
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 TARGET_FOLDER = "target_tokenizer"
 DEFAULT_BATCH_TOKENS = 4096
 
 # A stream is read ahead by so much, to make batches of like length.
-_SENTENCES_AHEAD = 1024
+SENTENCES_AHEAD = 1024
 _BATCHES_AHEAD = 16
 
 _LOGITS_AT_ONCE = 2**24  # when scoring: 64 MiB
+
+# What `generate` takes a row of for each sentence: batches of like length would hand it to other sentences.
+_PER_SENTENCE = {"input_ids", "attention_mask", "position_ids", "inputs_embeds", "encoder_outputs", "past_key_values"}
+_PER_SENTENCE |= {"decoder_input_ids", "decoder_attention_mask", "decoder_position_ids", "decoder_inputs_embeds"}
+
+
+def tokenize(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit: int | None, first: int = 0
+) -> list[list[int]]:
+    """
+    The tokens of each sentence, without the white space around it; none of one that is blank.
+
+    Args:
+        limit: the most tokens that the model takes; None: no bound.
+        first: the number of the first sentence, for what errors say.
+
+    Raises:
+        ValueError: a sentence is not a string, or not Unicode text.
+        SourceTooLong: a sentence has more tokens than `limit`.
+    """
+    for index, sentence in enumerate(sentences, start=first):
+        if not isinstance(sentence, str):
+            raise ValueError(f"input {index} is of type {type(sentence).__name__}; it must be a string")
+        try:
+            sentence.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"input {index} is not Unicode text: {error.reason} at {error.start}") from None
+    filled = [index for index, sentence in enumerate(sentences) if sentence.strip()]
+    ids: list[list[int]] = [[] for _ in sentences]
+    if filled:
+        texts = [sentences[index].strip() for index in filled]
+        for index, row in zip(filled, tokenizer(texts, truncation=False, verbose=False).input_ids, strict=True):
+            if limit is not None and len(row) > limit:
+                raise SourceTooLong(first + index, len(row), limit)
+            ids[index] = row
+    return ids
 
 
 def batches_by_length(
     lengths: Sequence[int], batch_size: int | None = None, batch_tokens: int | None = None
 ) -> list[list[int]]:
     """
-    Indices in batches of like length, the longest first, so that what does not fit into memory fails at once.
+    Indices in batches of like length, the longest first, so that what does not fit into memory fails at once. What has
+    no tokens is in none.
 
     Args:
         lengths: in tokens.
@@ -37,7 +79,8 @@ def batches_by_length(
         batch_tokens: the most tokens a batch, padding included, unless one sentence is longer; None: no bound.
     """
     batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+    filled = [index for index, length in enumerate(lengths) if length]
+    for index in sorted(filled, key=lambda index: (-lengths[index], index)):
         batch = batches[-1] if batches else []
         longest = lengths[batch[0]] if batch else 0
         many = batch_size is not None and len(batch) == batch_size
@@ -71,7 +114,8 @@ def generate_batch(
     Returns:
         The target's tokens, (batch_size, num_return_sequences, target_length), the decoder's start included; and their
         scores, (batch_size, num_return_sequences), or None. A score is the natural logarithm of the probability that
-        the model gives to the translation, its end included, however it was searched for or sampled.
+        the model gives to the translation, its end included, however it was searched for or sampled. Beam search has
+        put the best first; what was sampled is put in order here, if there are scores.
     """
     rows = [torch.tensor(row) for row in ids]
     source = {
@@ -81,21 +125,31 @@ def generate_batch(
     }
     source = {name: tensor.to(model.device) for name, tensor in source.items()}
     training = model.training
-    model.eval()
+    if training:
+        model.eval()
     try:
         output = model.generate(**source, **generation)
         sequences = getattr(output, "sequences", output)  # (batch_size * num_return_sequences, target_length)
         scores = None
         if return_scores or (return_scores is None and len(sequences) > len(ids)):
-            scores = _log_probabilities(model, source, sequences, _setting(model, generation, "eos_token_id"))
-            scores = scores.view(len(ids), -1)
+            ending = (_setting(model, generation, name) for name in ("eos_token_id", "pad_token_id"))
+            scores = _log_probabilities(model, source, sequences, *ending).view(len(ids), -1)
     finally:
-        model.train(training)
-    return sequences.reshape(len(ids), -1, sequences.shape[-1]), scores
+        if training:
+            model.train()
+    sequences = sequences.reshape(len(ids), -1, sequences.shape[-1])
+    if scores is not None and (_setting(model, generation, "num_beams") or 1) == 1:
+        scores, order = scores.sort(dim=1, descending=True, stable=True)
+        sequences = sequences.take_along_dim(order[..., None], dim=1)
+    return sequences, scores
 
 
 def _log_probabilities(
-    model: PreTrainedModel, source: dict[str, torch.Tensor], sequences: torch.Tensor, eos: int | list[int] | None
+    model: PreTrainedModel,
+    source: dict[str, torch.Tensor],
+    sequences: torch.Tensor,
+    eos: int | list[int] | None,
+    pad: int | None,
 ) -> torch.Tensor:
     """
     Natural logarithms of the probabilities of whole translations, (translations,). Read off a second pass: what
@@ -105,10 +159,13 @@ def _log_probabilities(
         source: input_ids and attention_mask, (batch_size, source_length).
         sequences: (translations, target_length), the same number for each source.
         eos: what ends a translation; what stands after it is not counted.
+        pad: what fills up a translation that something else has ended, such as `stop_strings`; not counted at the end.
     """
     targets = sequences[:, 1:]
     ends = torch.isin(targets, torch.tensor([] if eos is None else eos, dtype=targets.dtype, device=targets.device))
     counted = ends.cumsum(dim=1) - ends.long() == 0  # up to the first end
+    if pad is not None:
+        counted &= ((targets != pad) | ends).flip(1).cumsum(dim=1).flip(1) > 0  # up to the last that is no padding
     encoded = model.get_encoder()(**source).last_hidden_state
     row_of = torch.arange(len(sequences), device=sequences.device) // (len(sequences) // len(encoded))
     at_once = max(1, _LOGITS_AT_ONCE // (max(1, targets.shape[1]) * model.config.target_vocab_size))
@@ -125,27 +182,59 @@ def _log_probabilities(
     return torch.cat(found)
 
 
-def load_target_tokenizer(name: str, **options) -> PreTrainedTokenizerBase | None:
+def load_target_tokenizer(
+    name: str, config: PreTrainedConfig, source: PreTrainedTokenizerBase, subfolder: str = "", **options
+) -> PreTrainedTokenizerBase:
     """
-    The target's tokenizer of a model folder or Hub name, or None where source and target share one.
+    The target's tokenizer. With one vocabulary it is the source's; there are two if `decoder_vocab_size` is set and no
+    embedding is shared.
 
     Args:
-        options: as `from_pretrained` takes them: revision, cache_dir, and so on.
+        name: the folder or Hub name that the model is from; "" for a model that is in memory alone.
+        options: as `from_pretrained` takes them: revision, cache_dir, token, local_files_only.
 
     Raises:
-        OSError: the Hub was asked and refused.
+        OSError: whether there is a tokenizer of the target's cannot be found out.
+        ValueError: the model has two vocabularies, and there is none.
     """
-    found = cached_file(
-        name,
-        "tokenizer_config.json",
-        subfolder=TARGET_FOLDER,
-        _raise_exceptions_for_missing_entries=False,
-        **options,
-    )
-    if found is None:
-        return None
-    # Given a config, AutoTokenizer does not look for one in that folder, nor ask whether its code is trusted.
-    return AutoTokenizer.from_pretrained(name, subfolder=TARGET_FOLDER, config=PreTrainedConfig(), **options)
+    target_size = getattr(config, "decoder_vocab_size", None)
+    if target_size is None or getattr(config, "share_encoder_decoder_embeddings", True):
+        return source
+    folder = f"{subfolder}/{TARGET_FOLDER}" if subfolder else TARGET_FOLDER
+    if name and _is_there(name, f"{folder}/tokenizer_config.json", **options):
+        # Given a config, AutoTokenizer does not look for one in that folder, nor ask whether its code is trusted.
+        options = {"trust_remote_code": False} | options
+        return AutoTokenizer.from_pretrained(name, subfolder=folder, config=PreTrainedConfig(), **options)
+    if hasattr(source, "_switch_to_target_mode"):  # MarianTokenizer is of both languages
+        return source
+    sizes = f"{config.vocab_size:,} and {target_size:,} tokens"
+    problem = f"the model has two vocabularies ({sizes}), but {name or 'a model in memory'} has no folder {folder}"
+    if not name or target_size != config.vocab_size:
+        raise ValueError(f"{problem}; give the target's tokenizer as target_tokenizer, or save it there")
+    logger.warning(f"{problem}: the source's tokenizer writes its translations, which is right if it is of both")
+    return source
+
+
+def _is_there(name: str, file: str, trust_remote_code: bool | None = None, **options) -> bool:
+    """Whether a folder or Hub repository has a file. OSError if that cannot be found out: no answer is not "no"."""
+    if Path(name).is_dir():
+        return (Path(name) / file).is_file()
+    try:
+        hf_hub_download(name, file, **options)
+    except LocalEntryNotFoundError as error:
+        revision = options.get("revision")
+        revision = getattr(revision, "resolved", revision)
+        if try_to_load_from_cache(name, file, options.get("cache_dir"), revision) is _CACHED_NO_EXIST:
+            return False
+        reason = error.__cause__ or error
+    except EntryNotFoundError:
+        return False
+    except Exception as error:  # whatever the client and what is below it raise
+        reason = error
+    else:
+        return True
+    reason = " ".join(str(reason).split())
+    raise OSError(f"{name}: whether it has {file}, which its second vocabulary needs, is unknown: {reason}")
 
 
 class SourceTooLong(ValueError):
@@ -161,8 +250,8 @@ class SourceTooLong(ValueError):
 
 class ScratchTranslationPipeline(Pipeline):
     """
-    Text in, text out. Batches are of like length, and results in the order of the inputs; an empty sentence's
-    translation is empty.
+    Text in, text out. Batches are of like length, and results in the order of the inputs; white space around a sentence
+    is not part of it, and an empty sentence's translations are empty.
 
     ```python
     translator = pipeline("translation", model="runs/embedded", trust_remote_code=True)
@@ -173,25 +262,29 @@ class ScratchTranslationPipeline(Pipeline):
     ```
 
     `trust_remote_code=True` runs the code that lies beside the model. Where this project is installed,
-    `pipeline("translation", model=..., pipeline_class=ScratchTranslationPipeline)` runs the installed code, and a model
-    in memory is translated with by `ScratchTranslationPipeline(model=model, tokenizer=tokenizer)`.
+    `pipeline("translation", model=..., pipeline_class=ScratchTranslationPipeline)` runs the installed code. A model in
+    memory is translated with by `ScratchTranslationPipeline(model=model, tokenizer=tokenizer)`.
 
     Args:
         model: a ScratchForConditionalGeneration.
         tokenizer: the source's.
-        target_tokenizer: None: from the folder or repository (and revision) that the model was loaded from, if it has
-            one, or else the source's.
+        target_tokenizer: None: the source's, or with two vocabularies that of the folder or repository (and revision)
+            that the model was loaded from.
         batch_size: sentences a batch; None: as many as `batch_tokens` allows.
         batch_tokens: source tokens a batch, padding included, where `batch_size` is not given; 4096 if None.
         return_scores: add each translation's "score": the natural logarithm of its probability by the model, its end
-            included. None: if there are several a sentence. (Beam search ranks by score / length^length_penalty.)
+            included. None: if there are several a sentence. (Beam search ranks by score / length^length_penalty; what
+            is sampled is ranked by score, if there are scores.)
         device, dtype: as of every pipeline.
         generation: what else is given, here or in a call, is for `model.generate`: num_beams, length_penalty,
             max_new_tokens, do_sample, num_return_sequences, generation_config and so on. The rest is as the model's
-            generation config has it.
+            generation config has it, but no longer than learned positions reach. What has a row for each sentence, as
+            decoder_input_ids, is refused, since batches are in another order than the inputs; for the same reason the
+            number that prefix_allowed_tokens_fn is given is of the batch.
 
     Raises:
         ValueError: there is no tokenizer, or only one for two vocabularies.
+        OSError: the target's tokenizer cannot be looked up.
     """
 
     _load_tokenizer = True
@@ -208,20 +301,23 @@ class ScratchTranslationPipeline(Pipeline):
         if tokenizer is None:
             raise ValueError("give the source's tokenizer: AutoTokenizer.from_pretrained of the model's folder or name")
         if target_tokenizer is None:
-            config, options = model.config, getattr(model, "hub_options", {})
-            found = load_target_tokenizer(model.name_or_path, **options) if model.name_or_path else None
-            target_tokenizer = tokenizer if found is None else found
-            if target_tokenizer is tokenizer and config.target_vocab_size != config.vocab_size:
-                raise ValueError(
-                    f"the model has two vocabularies ({config.vocab_size:,} and {config.target_vocab_size:,} tokens), "
-                    f"but {model.name_or_path or 'a model in memory'} has no folder {TARGET_FOLDER}; give the target's "
-                    "tokenizer as target_tokenizer"
-                )
+            options = getattr(model, "hub_options", {})
+            target_tokenizer = load_target_tokenizer(model.name_or_path, model.config, tokenizer, **options)
         self.target_tokenizer = target_tokenizer
+        kwargs.pop("local_files_only", None)  # `pipeline` hands it on; the model remembers it
         super().__init__(model=model, tokenizer=tokenizer, task=task, **kwargs)
 
-    def save_pretrained(self, save_directory: str | Path, **kwargs) -> None:
-        """The model with its code, the tokenizer, and the target's where it is another one."""
+    def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs) -> None:
+        """
+        The model with its code, the tokenizer, and the target's where it is another one.
+
+        Raises:
+            ValueError: `push_to_hub`, which would push each of them by itself; the method of that name pushes all.
+        """
+        if push_to_hub:
+            raise ValueError(
+                "save_pretrained(push_to_hub=True) would push model and tokenizers one by one; call push_to_hub(name)"
+            )
         super().save_pretrained(save_directory, **kwargs)
         if self.target_tokenizer is not self.tokenizer:
             self.target_tokenizer.save_pretrained(Path(save_directory) / TARGET_FOLDER)
@@ -229,6 +325,11 @@ class ScratchTranslationPipeline(Pipeline):
     def _sanitize_parameters(
         self, batch_tokens: int | None = None, return_scores: bool | None = None, **generation
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        if wrong := sorted(_PER_SENTENCE & generation.keys()):
+            raise ValueError(
+                f"{', '.join(wrong)}: the pipeline makes batches in an order of its own, so the rows would go to other "
+                "sentences; call model.generate"
+            )
         batching = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
         return batching, generation | ({} if return_scores is None else {"return_scores": return_scores}), {}
 
@@ -236,6 +337,7 @@ class ScratchTranslationPipeline(Pipeline):
         self,
         inputs: str | Iterable[str],
         batch_size: int | None = None,
+        num_workers: int | None = None,
         progress: Callable[[int], Any] | None = None,
         **kwargs,
     ) -> list | Iterator[list]:
@@ -243,6 +345,7 @@ class ScratchTranslationPipeline(Pipeline):
         Args:
             inputs: a sentence, a list of them, or any other iterable (a generator, a data set of strings).
             batch_size: as of the class, and so are `kwargs`; here they count before those given to the class.
+            num_workers: as of every pipeline, and without effect.
             progress: called after each batch with the number of sentences in it.
 
         Returns:
@@ -259,24 +362,42 @@ class ScratchTranslationPipeline(Pipeline):
         batching, forward = self._preprocess_params | batching, self._forward_params | forward
         batch_size = self._batch_size if batch_size is None else batch_size
         limits = {"batch_size": batch_size, "batch_tokens": batching.get("batch_tokens", DEFAULT_BATCH_TOKENS)}
-        for name, limit in limits.items():
-            if limit is not None and limit < 1:
-                raise ValueError(f"{name} is {limit}; it must be at least 1")
+        several = _setting(self.model, forward, "num_return_sequences")
+        for name, number in (limits | {"num_return_sequences": several}).items():
+            if number is not None and (not isinstance(number, Integral) or number < 1):
+                raise ValueError(f"{name} is {number!r}; it must be a whole number, at least 1")
         if batch_size is not None:
             limits["batch_tokens"] = None
-        translate = partial(self._translate, limits=limits, forward=forward, progress=progress)
+        forward |= self._bounded_length(forward)
+        translate = partial(self._translate, limits=limits, several=several or 1, forward=forward, progress=progress)
         if isinstance(inputs, str):
             return translate([inputs])[0]
-        if isinstance(inputs, Sequence):
-            several = (_setting(self.model, forward, "num_return_sequences") or 1) > 1
+        if isinstance(inputs, Sequence) and not isinstance(inputs, bytes):
             results = translate(list(inputs))
-            return results if several else [result[0] for result in results]
-        if isinstance(inputs, Mapping):
-            raise ValueError("a dict is no input; give a string or an iterable of strings")
-        if not isinstance(inputs, Iterable):  # a torch Dataset
+            return results if (several or 1) > 1 else [result[0] for result in results]
+        if not isinstance(inputs, Iterable) and hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
+            # a torch Dataset
             inputs = map(inputs.__getitem__, range(len(inputs)))
-        ahead = _SENTENCES_AHEAD if batch_size is None else 1 if batch_size == 1 else batch_size * _BATCHES_AHEAD
+        if isinstance(inputs, Mapping | bytes) or not isinstance(inputs, Iterable):
+            raise ValueError(f"the input is of type {type(inputs).__name__}; give a string or an iterable of strings")
+        ahead = SENTENCES_AHEAD if batch_size is None else 1 if batch_size == 1 else batch_size * _BATCHES_AHEAD
         return self._stream(iter(inputs), ahead, translate)
+
+    def _bounded_length(self, forward: dict[str, Any]) -> dict[str, int]:
+        """What to change of the settings so that learned positions last. ValueError if a call asks for more."""
+        config = self.model.config
+        limit = config.max_position_embeddings
+        if getattr(config, "position_embedding_type", None) != "learned":
+            return {}
+        if (forward.get("max_new_tokens") or 0) > limit:
+            raise ValueError(
+                f"max_new_tokens is {forward['max_new_tokens']}, but learned positions end at max_position_embeddings "
+                f"({limit})"
+            )
+        longest = _setting(self.model, forward, "max_new_tokens")
+        if longest is None:
+            longest = (_setting(self.model, forward, "max_length") or 0) - 1  # the start is counted there
+        return {"max_new_tokens": limit} if longest > limit else {}
 
     @staticmethod
     def _stream(inputs: Iterator[str], ahead: int, translate: Callable[..., list[list]]) -> Iterator[list[dict]]:
@@ -289,21 +410,20 @@ class ScratchTranslationPipeline(Pipeline):
         self,
         sentences: list[str],
         limits: dict[str, int | None],
+        several: int,
         forward: dict[str, Any],
         progress: Callable[[int], Any] | None,
         first: int = 0,
     ) -> list[list[dict[str, Any]]]:
-        """Translate sentences, of which the first is number `first` of the inputs."""
+        """Translate sentences, of which the first is number `first` of the inputs, `several` times each."""
         ids = self.preprocess(sentences, first)
         empty = {"translation_text": ""}
-        if forward.get("return_scores", (_setting(self.model, forward, "num_return_sequences") or 1) > 1):
+        if forward.get("return_scores", several > 1):
             empty["score"] = 0.0
-        results = [[dict(empty)] for _ in sentences]
-        filled = [index for index, row in enumerate(ids) if row]
-        if progress and len(filled) < len(ids):
-            progress(len(ids) - len(filled))
-        for batch in batches_by_length([len(ids[index]) for index in filled], **limits):
-            batch = [filled[index] for index in batch]
+        results = [[dict(empty) for _ in range(several)] for _ in sentences]
+        if progress and not all(ids):
+            progress(sum(not row for row in ids))
+        for batch in batches_by_length([len(row) for row in ids], **limits):
             outputs = self.forward({"ids": [ids[index] for index in batch]}, **forward)
             for index, result in zip(batch, self.postprocess(outputs), strict=True):
                 results[index] = result
@@ -312,20 +432,8 @@ class ScratchTranslationPipeline(Pipeline):
         return results
 
     def preprocess(self, sentences: list[str], first: int = 0) -> list[list[int]]:
-        """The tokens of each sentence; none of one that is empty or blank."""
-        for index, sentence in enumerate(sentences, start=first):
-            if not isinstance(sentence, str):
-                raise ValueError(f"input {index} is of type {type(sentence).__name__}; it must be a string")
-        filled = [index for index, sentence in enumerate(sentences) if sentence.strip()]
-        ids: list[list[int]] = [[] for _ in sentences]
-        if filled:
-            tokenized = self.tokenizer([sentences[index] for index in filled], truncation=False, verbose=False)
-            limit = self.model.config.max_position_embeddings
-            for index, row in zip(filled, tokenized.input_ids, strict=True):
-                if len(row) > limit:
-                    raise SourceTooLong(first + index, len(row), limit)
-                ids[index] = row
-        return ids
+        """As `tokenize`, with the model's limit."""
+        return tokenize(self.tokenizer, sentences, self.model.config.max_position_embeddings, first)
 
     def _forward(self, batch: dict[str, list[list[int]]], return_scores: bool | None = None, **generation) -> dict:
         sequences, scores = generate_batch(self.model, batch["ids"], return_scores, **generation)

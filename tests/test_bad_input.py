@@ -1,8 +1,10 @@
 """Bad input ends in one clear line and exit code 2, and nothing is written or half-written."""
 
+import re
 import shutil
 
 import pytest
+import torch
 from conftest import SMALL_RUN, run_command, run_training, small_run
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig
@@ -105,9 +107,13 @@ def test_a_damaged_checkpoint(name, harm, trained, tmp_path, capsys):
     path.unlink()
     if harm == "truncated":
         path.write_bytes(content[:-5])
-    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", resume=True)
+    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", resume_from="step-0000020")
     assert "step-0000020" in line
     assert name in line
+    (run / "checkpoints" / "step-0000010" / name).unlink()
+    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", resume=True)
+    assert "holds no checkpoint to resume from" in line
+    assert line.count(name) == 2
 
 
 @pytest.mark.parametrize("harm", ["missing", "truncated"])
@@ -136,9 +142,17 @@ def test_weights_that_are_missing_are_never_made_up(trained, tmp_path, capsys):
 
 def test_a_loss_that_is_no_number(tmp_path, capsys):
     options = ["optimization.learning_rate=1e30", "optimization.warmup_steps=0", "checkpoints.every=1"]
+    options += ["optimization.max_nonfinite_updates=3", "data.embedded_size=30"]
     line = fails(capsys, *SMALL_RUN, f"output_dir={tmp_path / 'run'}", *options)
-    assert "the loss is" in line
+    assert "is not finite, as in the 3 before, all skipped" in line
     assert "Lower optimization.learning_rate" in line
+    step = int(re.search(r"update (\d+)", line)[1])
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept[-1] == f"step-{step - 4:07d}"  # of before
+    for tensor in load_file(tmp_path / "run" / "checkpoints" / kept[-1] / "model.safetensors").values():
+        assert torch.isfinite(tensor).all()
+    examples = re.search(r"the training pairs ([\d, ]+)$", line)[1]
+    assert set(map(int, examples.split(", "))) <= set(range(30))
 
 
 def test_training_data_that_changed(tmp_path, capsys):

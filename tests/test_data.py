@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset, DatasetDict, Features, Translation, Value
 
 from modeling_scratch import data as data_module
-from modeling_scratch.data import load_pairs, pair_lengths, tokenize_pairs
+from modeling_scratch.data import PairTokenizer, load_pairs, pair_lengths, tokenize_pairs
 from modeling_scratch.recipe import DataSection
 from modeling_scratch.tokenizer import train_tokenizer
 
@@ -105,7 +105,7 @@ def test_hub_data_set(monkeypatch):
     flat = Dataset.from_dict({"en": [p[0] for p in PAIRS], "de": [p[1] for p in PAIRS]})
     asked = []
 
-    def fake(name, subset, split):
+    def fake(name, subset, split, streaming):
         asked.append((name, subset, split))
         return {"wmt/wmt14": wmt, "bentrevett/multi30k": flat}[name]
 
@@ -201,24 +201,23 @@ def test_tokenize_filters_and_counts(caplog):
     pairs = [("a b c", "x"), ("a", "x y z"), ("", "x"), ("a", ""), ("a b", "x y")]
     dataset = Dataset.from_dict({"source": [p[0] for p in pairs], "target": [p[1] for p in pairs]})
     tokenizer = train_tokenizer(iter([["a b c x y z"]]), 300)
-    limits = DataSection(max_source_tokens=3, max_target_tokens=3)
     with caplog.at_level(logging.INFO, logger="modeling_scratch"):
-        tokenized = tokenize_pairs(dataset, tokenizer, tokenizer, limits, "train")
+        tokenized = tokenize_pairs(dataset, PairTokenizer(tokenizer, tokenizer, 3, 3), "train")
+    assert list(tokenized["index"]) == [4]
     assert list(tokenized["input_ids"]) == [tokenizer("a b").input_ids]
     assert list(tokenized["labels"]) == [tokenizer("x y").input_ids]
     assert "dropped 4 of 5 train pairs" in caplog.text
     source_lengths, target_lengths = pair_lengths(tokenized)
     assert source_lengths.tolist() == [len(tokenizer("a b").input_ids)] == target_lengths.tolist()
     with pytest.raises(ValueError, match="all 5 train pairs were dropped"):
-        tokenize_pairs(dataset, tokenizer, tokenizer, DataSection(max_source_tokens=1), "train")
+        tokenize_pairs(dataset, PairTokenizer(tokenizer, tokenizer, 1, 256), "train")
 
 
 def test_tokenized_once(tmp_path):
     dataset = load_pairs(DataSection(train_files=text_files(tmp_path)), 0, only="train")["train"]
-    first = tokenize_pairs(dataset, *[train_tokenizer(iter([["a b"]]), 300)] * 2, DataSection(), "train")
-    again = tokenize_pairs(dataset, *[train_tokenizer(iter([["a b"]]), 300)] * 2, DataSection(), "train")
-    other = tokenize_pairs(
-        dataset, *[train_tokenizer(iter([["a b"]]), 300)] * 2, DataSection(max_source_tokens=99), "t"
+    first, again, other = (
+        tokenize_pairs(dataset, PairTokenizer(*[train_tokenizer(iter([["a b"]]), 300)] * 2, limit, 256), "train")
+        for limit in (256, 256, 99)
     )
     assert first.cache_files == again.cache_files != []
     assert first.cache_files != other.cache_files

@@ -9,7 +9,8 @@ from conftest import run_command
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch.corpus import make_corpus
-from modeling_scratch.evaluation import generation_settings, score, translate
+from modeling_scratch.evaluation import score, translate
+from modeling_scratch.preparation import generation_settings
 from modeling_scratch.tokenizer import load_tokenizers
 
 SENTENCES = [pair["en"] for pair in make_corpus(70, 1, 1, seed=5)["train"]]
@@ -43,6 +44,19 @@ def test_equals_generate_one_by_one(translator):
     for sentence in SENTENCES[:3]:
         ids = model.generate(**source([sentence], return_tensors="pt"))
         assert translate(*translator, [sentence]) == target.batch_decode(ids, skip_special_tokens=True)
+
+
+def test_sources_are_read_as_the_pipeline_reads_them(translator, make_model):
+    together = translate(*translator, SENTENCES[:3])
+    assert translate(*translator, [f" {SENTENCES[0]}\n", " ", *SENTENCES[1:3], ""]) == [
+        together[0],
+        "",
+        *together[1:],
+        "",
+    ]
+    short = make_model(vocab_size=400, position_embedding_type="learned", max_position_embeddings=4)
+    with pytest.raises(ValueError, match=r"input 1 has \d+ tokens, but the model takes 4"):
+        translate(short, *translator[1:], ["a", SENTENCES[0]])
 
 
 def test_training_mode_is_restored(translator):

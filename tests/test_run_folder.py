@@ -1,20 +1,24 @@
 """Run folders: checkpoints that are whole or not at all, averages, records."""
 
+import itertools
+import os
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from modeling_scratch.recipe import CONFIGURATION_FOLDER, load_recipe, save_recipe
-from modeling_scratch.run_folder import METRICS, RECIPE, WEIGHTS, RunFolder, verify_checkpoint
+from modeling_scratch.run_folder import METRICS, RECIPE, WEIGHTS, RunFolder
 
 
-def write_checkpoint(folder, step, value=0.0, keep_last=2):
+def write_checkpoint(folder, step, value=0.0, keep_last=2, best=None):
     temporary = folder.begin_checkpoint(step)
     save_file({"a": torch.full((3,), value), "b": torch.full((2,), value).bfloat16()}, temporary / "model.safetensors")
     (temporary / "optimizer.bin").write_bytes(b"state" * 10)
-    folder.finish_checkpoint(step, {"step": step}, keep_last)
+    folder.finish_checkpoint(step, {"step": step}, keep_last, best)
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ def test_the_last_checkpoints_are_kept(folder):
     for step in (5, 10, 15, 100):
         write_checkpoint(folder, step)
     assert folder.checkpoint_steps() == [15, 100]
-    assert folder.newest_checkpoint().name == "step-0000100"
+    assert folder.newest_checkpoint() == (folder.checkpoint(100), [])
 
 
 def test_an_unfinished_checkpoint_is_none(folder):
@@ -53,10 +57,82 @@ def test_damage_is_found_and_named(folder, name, harm):
     else:
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"step-0000010.*delete step-0000010 to continue from step-0000005") as error:
-        folder.newest_checkpoint()
-    assert name in str(error.value) or name == "manifest.json"
-    verify_checkpoint(folder.checkpoint(5))
+    checkpoint, (why,) = folder.newest_checkpoint()
+    assert checkpoint == folder.checkpoint(5)
+    assert "step-0000010" in why
+    assert name in why or name == "manifest.json"
+    with pytest.raises(ValueError, match=re.escape(why)):
+        folder.named_checkpoint("step-0000010")
+    assert folder.named_checkpoint("step-0000005") == checkpoint
+    with pytest.raises(ValueError, match="no checkpoint 'step-7'; there are step-0000005, step-0000010"):
+        folder.named_checkpoint("step-7")
+    # Continued from before the damage: what is damaged counts for nothing, and makes room when its step comes again.
+    write_checkpoint(folder, 8, keep_last=1)
+    assert folder.newest_checkpoint()[0] == folder.checkpoint(8)
+    write_checkpoint(folder, 10, keep_last=1)
+    assert folder.newest_checkpoint() == (folder.checkpoint(10), [])
+
+
+def test_the_best_checkpoint_is_kept(folder):
+    for step in (5, 10, 15, 20):
+        write_checkpoint(folder, step, keep_last=1, best=10)
+    assert folder.checkpoint_steps() == [10, 20]
+    assert folder.delete_checkpoints_after(10) == ["step-0000020"]
+    assert folder.checkpoint_steps() == [10]
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill_at(monkeypatch, number: int) -> None:
+    """Raise Killed in place of the n-th call that changes the disk, from now on."""
+    calls = itertools.count(1)
+
+    def patch(module, name):
+        function = getattr(module, name)
+
+        def call(*arguments, **options):
+            if next(calls) == number:
+                raise Killed
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(module, name, call)
+
+    for module, name in ((os, "rename"), (os, "replace"), (os, "fsync"), (shutil, "rmtree"), (Path, "write_text")):
+        patch(module, name)
+
+
+def test_killed_at_every_stage_of_writing(folder, monkeypatch):
+    """Of a new checkpoint, and of one in place of an older one of the same step, as a stopped run writes."""
+    stages = 0
+    for again in (False, True):
+        for number in itertools.count(1):
+            shutil.rmtree(folder.path)
+            folder.create()
+            write_checkpoint(folder, 5, value=5.0)
+            write_checkpoint(folder, 10, value=1.0)
+            if again:
+                write_checkpoint(folder, 15, value=1.5)
+            with monkeypatch.context() as patch:
+                kill_at(patch, number)
+                try:
+                    write_checkpoint(folder, 15, value=2.0)
+                    finished = True
+                except Killed:
+                    finished = False
+            checkpoint, passed_over = folder.newest_checkpoint()
+            value = load_file(checkpoint / "model.safetensors")["a"][0].item()
+            assert passed_over == []
+            assert (checkpoint.name, value) in [("step-0000010", 1.0), ("step-0000015", 1.5), ("step-0000015", 2.0)]
+            write_checkpoint(folder, 20, value=3.0)  # what was left does not stand in the way
+            assert folder.newest_checkpoint() == (folder.checkpoint(20), [])
+            assert not list(folder.checkpoints.glob(".*"))
+            if finished:
+                assert (checkpoint.name, value) == ("step-0000015", 2.0)
+                break
+            stages += 1
+    assert stages > 20
 
 
 def test_no_checkpoint(folder):

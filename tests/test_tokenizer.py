@@ -1,5 +1,6 @@
 """Tokenizers: exact round trips, special tokens, determinism, bounded samples, existing vocabularies."""
 
+import json
 import logging
 import unicodedata
 
@@ -9,11 +10,14 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from modeling_scratch import ScratchConfig
 from modeling_scratch import tokenizer as tokenizer_module
 from modeling_scratch.corpus import make_corpus
+from modeling_scratch.preparation import load_translator
 from modeling_scratch.tokenizer import (
     adopt_tokenizer,
     from_tiktoken,
+    load_config,
     load_tokenizers,
     sample_sentences,
     save_tokenizers,
@@ -107,6 +111,9 @@ def test_sample_above_a_limit(caplog):
 
 def test_two_vocabularies(tmp_path, trained_tokenizer):
     target = train_tokenizer(iter([SENTENCES[1::2]]), 350)
+    sizes = {"vocab_size": 400, "decoder_vocab_size": 350, "share_encoder_decoder_embeddings": False}
+    ScratchConfig(**sizes).save_pretrained(tmp_path)
+    ScratchConfig(vocab_size=400).save_pretrained(tmp_path / "shared")
     save_tokenizers(trained_tokenizer, target, tmp_path)
     assert len(AutoTokenizer.from_pretrained(tmp_path)) == 400
     assert len(AutoTokenizer.from_pretrained(tmp_path, subfolder="target_tokenizer")) == 350
@@ -167,6 +174,19 @@ def test_missing_tokens_are_added(tmp_path):
     adopted = adopt_tokenizer(word_level(tmp_path, {"u": 0, "a": 1}, unk_token="u"))
     assert [adopted.pad_token_id, adopted.bos_token_id, adopted.eos_token_id] == [2, 3, 4]
     assert adopted("a").input_ids == [1, 4]
+
+
+def test_code_of_others_is_not_run(tmp_path, monkeypatch):
+    """Whatever stands on standard input, which Transformers asks for consent."""
+    monkeypatch.setattr("builtins.input", lambda *_: "yes")
+    config = {"model_type": "strange", "auto_map": {"AutoConfig": "code.Config", "AutoModelForSeq2SeqLM": "code.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": [None, "code.Tokens"]}}))
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    for load in (load_tokenizers, load_config, load_translator, adopt_tokenizer):
+        with pytest.raises(ValueError, match="contains custom code"):
+            load(str(tmp_path))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_unknown_name():

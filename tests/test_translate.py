@@ -5,13 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
 from test_translation_pipeline import SENTENCES, by_hand, make_folder
+from transformers import T5Config
 
 from modeling_scratch import translate
 from modeling_scratch.tokenizer import load_tokenizers
+
+UMASK = os.umask(0)
+os.umask(UMASK)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +75,7 @@ def test_a_line_for_each_line(run, expected):
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"batch_size": 5}, {"batch_tokens": 40}], ids=str)
 def test_order_whatever_the_batches(options, run, expected, monkeypatch):
-    monkeypatch.setattr("modeling_scratch.translation_pipeline._SENTENCES_AHEAD", 7)
+    monkeypatch.setattr("modeling_scratch.translation_pipeline.SENTENCES_AHEAD", 7)
     assert run(lines(*SENTENCES, "", *SENTENCES[::-1]), **options)[1] == lines(*expected, "", *expected[::-1])
 
 
@@ -83,13 +88,11 @@ def test_n_best_and_scores(run, expected, folder):
     code, output, _ = run(lines(SENTENCES[0], "", SENTENCES[1]), n_best=4)  # the model was saved with three beams
     rows = [line.split("\t") for line in output.decode().splitlines()]
     assert code == 0
-    assert [row[:2] for row in rows] == [["1", str(rank)] for rank in range(1, 5)] + [["2", "1"]] + [
-        ["3", str(rank)] for rank in range(1, 5)
-    ]
-    assert rows[4] == ["2", "1", "0.0000", ""]
+    assert [row[:2] for row in rows] == [[str(line), str(rank)] for line in (1, 2, 3) for rank in range(1, 5)]
+    assert [row[2:] for row in rows[4:8]] == [["0.0000", ""]] * 4
     best = by_hand(folder, SENTENCES[:2], num_beams=4)
-    assert [rows[0][3], rows[5][3]] == best
-    assert all(float(row[2]) < 0 for row in rows[:4] + rows[5:])
+    assert [rows[0][3], rows[8][3]] == best
+    assert all(float(row[2]) < 0 for row in rows[:4] + rows[8:])
     assert len({row[3] for row in rows[:4]}) == 4
     _, output, _ = run(lines(SENTENCES[0], ""), scores=True)
     (score, text), empty = [line.split("\t") for line in output.decode().splitlines()]
@@ -120,6 +123,74 @@ def test_files(run, expected, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "out.txt"}
 
 
+def test_what_the_output_is(run, expected, tmp_path):
+    """A link stays a link, a named pipe a pipe, and a file keeps its permissions."""
+    text = lines(*SENTENCES)
+    target, link, pipe = tmp_path / "out.txt", tmp_path / "link.txt", tmp_path / "pipe"
+    target.write_text("before")
+    target.chmod(0o600)
+    link.symlink_to(target.name)
+    assert run(text, output=link) == (0, b"", "")
+    assert link.is_symlink()
+    assert target.read_bytes() == lines(*expected)
+    assert target.stat().st_mode & 0o777 == 0o600
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    assert run(text, output=pipe) == (0, b"", "")
+    assert reader.communicate(timeout=60)[0] == lines(*expected)
+    assert pipe.is_fifo()
+    longest = tmp_path / ("n" * 255)
+    assert run(text, output=longest)[0] == 0
+    assert longest.stat().st_mode & 0o777 == 0o666 & ~UMASK
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_an_output_that_cannot_be_is_seen_first(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(translate, "load_pipeline", None)
+    (tmp_path / "folder").mkdir()
+    for output, message in [
+        (tmp_path / "none" / "out.txt", "it must be a file, in a folder that exists"),
+        (tmp_path / "folder", "it must be a file, in a folder that exists"),
+        (tmp_path / ("n" * 256), "File name too long"),
+        ("", "--input and --output take the name of a file"),
+        (Path("/proc/none"), "nothing can be written to /proc"),
+    ]:
+        code, _, error = run(output=output)
+        assert (code, error.count("\n")) == (2, 1), output
+        assert message in error
+
+
+def test_lengths_are_checked_in_windows(run, expected, monkeypatch):
+    """The tokens of the whole input are never held."""
+    monkeypatch.setattr("modeling_scratch.translation_pipeline.SENTENCES_AHEAD", 2)
+    monkeypatch.setattr(translate, "SENTENCES_AHEAD", 3)
+    sizes, original = [], translate.ScratchTranslationPipeline.preprocess
+
+    def preprocess(self, sentences, first=0):
+        sizes.append(len(sentences))
+        return original(self, sentences, first)
+
+    monkeypatch.setattr(translate.ScratchTranslationPipeline, "preprocess", preprocess)
+    assert run(lines(*SENTENCES)) == (0, lines(*expected), "")
+    assert sizes == [3] * 4 + [2] * 6
+
+
+def test_standard_input_and_output_that_are_closed(run, folder, tmp_path, monkeypatch):
+    def close(name):
+        def load(*_):
+            monkeypatch.setattr(sys, name, None)
+
+        return load
+
+    monkeypatch.setattr(translate, "load_pipeline", close("stdin"))
+    code, _, error = run(output=tmp_path / "out.txt")
+    assert (code, error) == (2, "error: standard input is closed; give a file by --input\n")
+    monkeypatch.setattr(translate, "log_to_terminal", close("stdout"))
+    code, _, error = run()
+    assert (code, error) == (2, "error: standard output is closed; give a file by --output\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_line_ends_within_a_translation(run, monkeypatch):
     monkeypatch.setattr(
         translate.ScratchTranslationPipeline,
@@ -131,8 +202,9 @@ def test_line_ends_within_a_translation(run, monkeypatch):
 
 def test_bad_input(run, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(translate.ScratchTranslationPipeline, "_forward", None)  # nothing is translated
-    source = tmp_path / "in.txt"
+    source, t5 = tmp_path / "in.txt", tmp_path / "t5"
     source.write_bytes(lines("a", "", "b " * 60))
+    T5Config().save_pretrained(t5)
     length = len(load_tokenizers(folder)[0](("b " * 60).strip()).input_ids)
     too_long = f"line 3: {length} tokens, but the model takes 60"
     for given, message in [
@@ -144,7 +216,11 @@ def test_bad_input(run, folder, tmp_path, monkeypatch):
         ({"output": tmp_path}, "it must be a file, in a folder that exists"),
         ({"n_best": 3, "num_beams": 2}, "--n-best 3: --num-beams is 2; it must be as many at least"),
         ({"model": tmp_path / "none"}, "none: no such folder"),
-        ({"model": tmp_path}, "tokenizer"),
+        ({"model": tmp_path}, "model_type"),
+        ({"model": source}, "in.txt is a file; a model is a folder, or a name on the Hub"),
+        ({"model": t5}, "is a t5 model; this takes a scratch model"),
+        ({"revision": "v1"}, "--revision v1: "),
+        ({"length_penalty": float("nan")}, "--length-penalty nan: it must be a number"),
     ]:
         code, output, error = run(**given)
         assert (code, output) == (2, b""), given

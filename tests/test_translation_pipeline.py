@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 import os
 import pickle
 import shutil
@@ -12,13 +13,14 @@ import pytest
 import torch
 from conftest import SMALL_MODEL, run_command
 from datasets import Dataset
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, pipeline
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, GenerationMixin, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchTranslationPipeline
 from modeling_scratch.corpus import make_corpus
 from modeling_scratch.tokenizer import load_tokenizers, save_tokenizers, train_tokenizer
 from modeling_scratch.translate import load_pipeline
+from modeling_scratch.translation_pipeline import generate_batch
 
 CORPUS = make_corpus(300, 1, 1, seed=3)["train"]
 SENTENCES = [pair["en"] for pair in CORPUS][:12]
@@ -140,7 +142,7 @@ def test_empty_sentences_are_not_translated(translator, monkeypatch):
     assert translator("") == [empty]
     assert translator(["", "\n"]) == [empty, empty]
     assert translator("", return_scores=True) == [empty | {"score": 0.0}]
-    assert translator([""], num_return_sequences=3) == [[empty | {"score": 0.0}]]
+    assert translator([""], num_return_sequences=3) == [[empty | {"score": 0.0}] * 3]
 
 
 def reported(model, source, **generation) -> list[float]:
@@ -187,6 +189,8 @@ def test_scores_are_the_log_probabilities_that_generate_reports(name, settings, 
         result = result if isinstance(result, list) else [result]
         torch.manual_seed(5)
         expected = reported(translator.model, translator.tokenizer(sentence, return_tensors="pt"), **settings)
+        if sample:
+            expected.sort(reverse=True)  # the best first
         assert [each["score"] for each in result] == pytest.approx(expected, abs=1e-4)
     assert len({each["score"] for result in results for each in (result if isinstance(result, list) else [result])}) > 1
 
@@ -217,7 +221,7 @@ def test_streams(translator, monkeypatch):
     assert len(taken) == 32
     assert next(translator(endless, batch_size=1)) == expected[32 % 12]
     assert len(taken) == 33
-    monkeypatch.setattr("modeling_scratch.translation_pipeline._SENTENCES_AHEAD", 5)
+    monkeypatch.setattr("modeling_scratch.translation_pipeline.SENTENCES_AHEAD", 5)
     results = translator(iter([*SENTENCES[:5], "a", "b", 7]))
     assert [next(results) for _ in range(5)] == expected[:5]
     with pytest.raises(ValueError, match=r"input 7 is of type int"):
@@ -230,9 +234,18 @@ def test_streams(translator, monkeypatch):
         (["a", "b " * 60], {}, r"input 1 has \d\d\d? tokens, but the model takes 60 \(max_position_embeddings\)"),
         (["a", None], {}, "input 1 is of type NoneType; it must be a string"),
         ([b"a"], {}, "input 0 is of type bytes"),
-        ({"a": "b"}, {}, "a dict is no input"),
-        ("a", {"batch_size": 0}, "batch_size is 0; it must be at least 1"),
-        ("a", {"batch_tokens": 0}, "batch_tokens is 0; it must be at least 1"),
+        (["a", "b\ud800"], {}, "input 1 is not Unicode text: surrogates not allowed at 1"),
+        ({"a": "b"}, {}, "the input is of type dict; give a string or an iterable of strings"),
+        (b"a", {}, "the input is of type bytes"),
+        (None, {}, "the input is of type NoneType"),
+        (3, {}, "the input is of type int"),
+        ("a", {"batch_size": 0}, "batch_size is 0; it must be a whole number, at least 1"),
+        ("a", {"batch_size": "2"}, "batch_size is '2'; it must be a whole number, at least 1"),
+        ("a", {"batch_tokens": 0}, "batch_tokens is 0; it must be a whole number, at least 1"),
+        ("a", {"num_return_sequences": 0}, "num_return_sequences is 0; it must be a whole number, at least 1"),
+        # One row a sentence, of sentences that are sorted by length.
+        ("a", {"decoder_input_ids": torch.ones(1, 1)}, "decoder_input_ids: .* call model.generate"),
+        ("a", {"encoder_outputs": None, "attention_mask": None}, "attention_mask, encoder_outputs: .* call model.gen"),
         ("a", {"num_beam": 4}, "num_beam"),
         ("a", {"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences"),
     ],
@@ -240,6 +253,56 @@ def test_streams(translator, monkeypatch):
 def test_bad_input(inputs, options, message, translator):
     with pytest.raises(ValueError, match=message):
         translator(inputs, **options)
+
+
+def test_white_space_around_a_sentence_is_not_of_it(translator):
+    assert translator([f" {SENTENCES[0]}\n", f"{SENTENCES[1]}\t"]) == translator(SENTENCES[:2])
+
+
+def test_what_every_pipeline_takes(translator, folders):
+    expected = translator(SENTENCES[:2])
+    assert translator(SENTENCES[:2], num_workers=0) == expected
+    assert load(folders["one"], num_workers=2, local_files_only=True)(SENTENCES[:2]) == expected
+
+
+def test_scores_do_not_count_padding(translator):
+    """What `stop_strings` ends is padded in a batch, without an end of its own."""
+    settings = {"stop_strings": ["e"], "tokenizer": translator.tokenizer, "num_beams": 1, "return_scores": True}
+    together = translator(SENTENCES, **settings)
+    assert len({len(result["translation_text"]) for result in together}) > 1
+    for sentence, result in zip(SENTENCES, together, strict=True):
+        (alone,) = translator(sentence, **settings)
+        assert result["translation_text"] == alone["translation_text"]
+        assert result["score"] == pytest.approx(alone["score"], abs=1e-4)
+
+
+def test_learned_positions_end_translations(tmp_path):
+    source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 300)
+    config = SMALL_MODEL | {"vocab_size": 300, "max_position_embeddings": 9, "position_embedding_type": "learned"}
+    torch.manual_seed(0)
+    model = ScratchForConditionalGeneration(ScratchConfig(**config)).eval()
+    model.generation_config.update(max_new_tokens=50, suppress_tokens=[2])  # it does not end by itself
+    translator = ScratchTranslationPipeline(model, source)
+    sequences, _ = generate_batch(model, [[5, 2]], **translator._bounded_length({}))
+    assert sequences.shape == (1, 1, 10)
+    assert translator("a", return_scores=True, max_new_tokens=9) == translator("a", return_scores=True)
+    with pytest.raises(ValueError, match=r"max_new_tokens is 10, but learned positions end at .* \(9\)"):
+        translator("a", max_new_tokens=10)
+
+
+def test_the_config_is_never_another_s(folders, monkeypatch):
+    """`generate` in two threads: while one looks at the decoder's config, the other sees the model's own."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(folders["two"])
+    own, seen = model.config, []
+    inherited = GenerationMixin._get_logits_processor
+
+    def look(self, *args, **kwargs):
+        seen.append((self.config.vocab_size, model.config is own, self.lm_head is model.lm_head))
+        return inherited(self, *args, **kwargs)
+
+    monkeypatch.setattr(GenerationMixin, "_get_logits_processor", look)
+    model.generate(torch.tensor([[5, 2]]))
+    assert seen == [(330, True, True)]
 
 
 def test_a_source_as_long_as_the_model_takes(translator):
@@ -268,6 +331,96 @@ def test_a_model_in_memory(folders):
         ScratchTranslationPipeline(copied, source)
     with pytest.raises(ValueError, match="tokenizer"):
         ScratchTranslationPipeline(copied)
+
+
+def test_a_pipeline_of_a_model_in_memory(folders):
+    """As docs/hub.md says."""
+    model, tokenizer = (each.from_pretrained(folders["two"]) for each in (AutoModelForSeq2SeqLM, AutoTokenizer))
+    made = pipeline(
+        "translation",
+        model=model,
+        config=model.config,
+        tokenizer=tokenizer,
+        pipeline_class=ScratchTranslationPipeline,
+    )
+    assert made(SENTENCES) == load(folders["two"])(SENTENCES)
+
+
+# -- the target's tokenizer ------------------------------------------------------------------------------------------
+
+
+def test_two_vocabularies_of_one_size_are_two(folders, tmp_path, caplog):
+    folder = make_folder(tmp_path / "even", target_size=300, updates=0)
+    assert load(folder).target_tokenizer.get_vocab() == load_tokenizers(str(folder))[1].get_vocab()
+    assert load(folder).target_tokenizer.get_vocab() != load(folder).tokenizer.get_vocab()
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model.config.name_or_path = model.name_or_path = ""
+    with pytest.raises(
+        ValueError, match=r"two vocabularies \(300 and 300 tokens\), but a model in memory has no folder"
+    ):
+        ScratchTranslationPipeline(model, tokenizer)
+    shutil.rmtree(folder / "target_tokenizer")
+    # It may be one tokenizer beside two embeddings, as a converted model can have: said, not refused.
+    said = logging.getLogger("modeling_scratch.translation_pipeline")
+    said.addHandler(caplog.handler)
+    try:
+        source, target = load_tokenizers(str(folder))
+    finally:
+        said.removeHandler(caplog.handler)
+    assert source is target
+    assert "the source's tokenizer writes its translations" in caplog.text
+    shutil.copytree(folders["two"], tmp_path / "uneven")
+    shutil.rmtree(tmp_path / "uneven" / "target_tokenizer")
+    for loader in (load, load_tokenizers):
+        with pytest.raises(ValueError, match=r"two vocabularies \(300 and 330 tokens\), but .*uneven has no folder"):
+            loader(str(tmp_path / "uneven"))
+
+
+def test_one_vocabulary_has_no_tokenizer_to_look_for(folders, monkeypatch):
+    model, tokenizer = (
+        AutoModelForSeq2SeqLM.from_pretrained(folders["one"]),
+        AutoTokenizer.from_pretrained(folders["one"]),
+    )
+    model.name_or_path = "no/such-model"  # or a relative path, from another folder
+    monkeypatch.setattr("modeling_scratch.translation_pipeline.hf_hub_download", None)
+    assert ScratchTranslationPipeline(model, tokenizer).target_tokenizer is tokenizer
+
+
+def test_no_answer_is_not_no(folders):
+    """From the cache, offline: without the file, a repository's is unknown; with a note that there is none, absent."""
+    repository = Path(os.environ["HF_HOME"]) / "hub" / "models--user--partial"
+    commit = "c" * 40
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    left_out = shutil.ignore_patterns("target_tokenizer")
+    shutil.copytree(folders["two"], repository / "snapshots" / commit, ignore=left_out)
+    with pytest.raises(
+        OSError, match=r"user/partial: whether it has target_tokenizer/.* is unknown: .*disk cache|offline"
+    ):
+        load("user/partial")
+    with pytest.raises(ValueError, match=r"user/partial: .* is unknown"):
+        load_tokenizers("user/partial")
+    note = repository / ".no_exist" / commit / "target_tokenizer" / "tokenizer_config.json"
+    note.parent.mkdir(parents=True)
+    note.touch()
+    with pytest.raises(ValueError, match="user/partial has no folder target_tokenizer"):
+        load("user/partial")
+
+
+def test_a_model_in_a_sub_folder(folders, tmp_path):
+    shutil.copytree(folders["two"], tmp_path / "all" / "inner")
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "all", subfolder="inner")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "all" / "inner")
+    translator = ScratchTranslationPipeline(model, tokenizer)
+    assert translator(SENTENCES) == load(folders["two"])(SENTENCES)
+    source, target = load_tokenizers(str(tmp_path / "all"), subfolder="inner")
+    assert (len(source), len(target)) == (300, 330)
+
+
+def test_saving_does_not_push_in_parts(folders, tmp_path):
+    with pytest.raises(ValueError, match=r"call push_to_hub\(name\)"):
+        load(folders["two"]).save_pretrained(tmp_path, push_to_hub=True, repo_id="you/name")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pickled_model_has_no_token(folders):
@@ -330,6 +483,7 @@ def test_a_repository_and_its_revisions(trust, tmp_path):
         for asked in (revision, commit, *([None] if revision == "main" else [])):
             translator = pipeline("translation", model=f"user/two-{trust}", revision=asked, **how)
             assert len(translator.target_tokenizer) == (330 if revision == "main" else 350)
+            assert translator.model.hub_options["revision"].resolved == commit  # all of one commit
             assert plain(translator(SENTENCES)) == expected[revision]
         command = load_pipeline(f"user/two-{trust}", revision)  # python -m modeling_scratch.translate
         assert plain(command(SENTENCES)) == expected[revision]

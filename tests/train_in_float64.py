@@ -9,4 +9,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import train
 
 torch.set_default_dtype(torch.float64)
-train.main(sys.argv[1:])
+train.main([argument for argument in sys.argv[1:] if argument != "--resume"], resume="--resume" in sys.argv)

@@ -1,0 +1,164 @@
+"""
+Kills a training run with SIGKILL at random moments, resumes it each time, and compares its weights at the end with
+those of a run that nobody touched: they must be the same bit for bit. Prints a table.
+
+    python benchmarks/resume.py                       # one process, two processes, streamed data: 20 kills each
+    python benchmarks/resume.py --modes one --kills 5
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).resolve().parent.parent
+INTERVAL = 5  # updates between checkpoints
+RECIPE = [
+    "data.embedded_size=600",
+    "data.max_source_tokens=64",
+    "data.max_target_tokens=64",
+    "tokenizer.vocab_size=400",
+    "model.overrides={d_model: 32, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 64, dropout: 0.1}",
+    "optimization.max_epochs=null",
+    "optimization.max_steps=80",
+    "optimization.tokens_per_batch=512",
+    "evaluation.every=10",
+    "evaluation.num_beams=2",
+    "evaluation.max_new_tokens=8",
+    f"checkpoints.every={INTERVAL}",
+    "checkpoints.average_last=3",
+    "logging_steps=1",
+]
+LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1", "--mixed_precision", "no"]
+LAUNCH += ["--dynamo_backend", "no", "--num_processes", "2", "--main_process_port", "0"]
+MODES = {
+    "one": ([], []),
+    "two": (LAUNCH, []),
+    "stream": ([], ["data.streaming=true", "data.shuffle_buffer=100", "data.num_workers=1"]),
+    "two-stream": (LAUNCH, ["data.streaming=true", "data.shuffle_buffer=100"]),
+}
+
+
+@dataclass
+class Outcome:
+    """What a run went through."""
+
+    kills: int = 0
+    resumes: int = 0
+    most_lost: int = 0  # updates between the newest whole checkpoint and a kill
+    identical: bool = True
+    same_scores: bool = True
+
+    def compare(self, whole: Path, killed: Path) -> None:
+        first, second = (load_file(folder / "model.safetensors") for folder in (whole, killed))
+        self.identical &= all(torch.equal(first[name], second[name]) for name in first)
+        self.same_scores &= scores(whole) == scores(killed)
+
+
+def start(mode: str, folder: Path, *arguments: str) -> subprocess.Popen:
+    launcher, recipe = MODES[mode]
+    return subprocess.Popen(
+        [sys.executable, *launcher, "train.py", *RECIPE, *recipe, f"output_dir={folder}", *arguments],
+        cwd=ROOT,
+        env={"OMP_NUM_THREADS": "1", **os.environ},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that all of its processes can be killed at once
+    )
+
+
+def kill(process: subprocess.Popen) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+
+
+def finish(process: subprocess.Popen) -> str:
+    """Its standard error; RuntimeError if it failed."""
+    _, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(errors)
+    return errors
+
+
+def last_update(folder: Path) -> int:
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return max((json.loads(line)["step"] for line in lines), default=0)
+
+
+def last_checkpoint(folder: Path) -> int:
+    names = [path.name for path in (folder / "checkpoints").glob("step-*")]
+    return max((int(name.removeprefix("step-")) for name in names), default=0)
+
+
+def scores(folder: Path) -> list[dict]:
+    return [record for line in (folder / "metrics.jsonl").open() if (record := json.loads(line)).get("final")]
+
+
+def survive(mode: str, kills: int, work: Path, seed: int = 0) -> Outcome:
+    """Run once without and once with so many kills, and compare."""
+    moments, outcome = random.Random(seed), Outcome()
+    began = time.monotonic()
+    whole, killed = work / f"{mode}-whole", work / f"{mode}-killed"
+    finish(start(mode, whole))
+    duration = time.monotonic() - began
+    while True:
+        resumes = last_checkpoint(killed) > 0
+        process = start(mode, killed, *(["--resume"] if resumes else ["--overwrite"]))
+        outcome.resumes += resumes
+        if outcome.kills == kills:
+            said = finish(process)
+            if resumes and not re.search(r"resuming from .*step-\d+", said):
+                raise RuntimeError(f"it does not say what it resumes from: {said}")
+            break
+        try:
+            process.wait(timeout=moments.uniform(0.3, 0.95) * duration)
+        except subprocess.TimeoutExpired:
+            kill(process)
+            outcome.kills += 1
+            outcome.most_lost = max(outcome.most_lost, last_update(killed) - last_checkpoint(killed))
+        else:  # it came to its end first: another one, for the kills that are left
+            finish(process)
+            outcome.compare(whole, killed)
+            shutil.rmtree(killed)
+    outcome.compare(whole, killed)
+    return outcome
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=["one", "two", "stream"])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    options = parser.parse_args()
+    print(f"| mode | kills | resumes | most updates lost (interval {INTERVAL}) | weights | scores |")
+    print("|---|---|---|---|---|---|")
+    fine = True
+    with tempfile.TemporaryDirectory() as work:
+        for mode in options.modes:
+            outcome = survive(mode, options.kills, Path(work), options.seed)
+            fine = fine and outcome.identical and outcome.same_scores and outcome.most_lost <= INTERVAL
+            weights, same = ("the same" if good else "DIFFERENT" for good in (outcome.identical, outcome.same_scores))
+            print(
+                f"| {mode} | {outcome.kills} | {outcome.resumes} | {outcome.most_lost} | {weights} | {same} |",
+                flush=True,
+            )
+    sys.exit(not fine)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Checkpoints: all that an interrupted run needs to make the updates that it would have made."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import load, set_seed
+from safetensors import SafetensorError
+from torch import nn
+
+from .faults import together
+from .preparation import on_main
+from .recipe import Recipe
+from .run_folder import STATE, WEIGHTS, RunFolder
+from .updates import PlannedUpdates, StreamedUpdates
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Progress:
+    """Where a run stands: all that a checkpoint must remember besides tensors and random states."""
+
+    data: str = ""  # tells the training pairs from others
+    processes: int = 1
+    source: dict[str, Any] = field(default_factory=dict)  # where the next update's pairs are
+    step: int = 0
+    unsettled: bool = False  # stopped before the evaluation, or the averaging, of this step was done
+    evaluations: int = 0
+    best: float | None = None
+    best_step: int = 0
+    without_better: int = 0
+    target_tokens: int = 0
+    seconds: float = 0.0  # in updates, evaluations and checkpoints not counted
+    loss_sum: float = 0.0  # since the last log line
+    loss_tokens: int = 0
+    nonfinite: int = 0  # updates skipped, in all
+    nonfinite_in_a_row: int = 0
+
+
+def save_checkpoint(
+    accelerator: Accelerator,
+    folder: RunFolder,
+    model: nn.Module,
+    source: PlannedUpdates | StreamedUpdates,
+    progress: Progress,
+    write_model_files: Callable[[Path], None],
+    keep_last: int,
+    average_last: int,
+) -> None:
+    """
+    Write a checkpoint of all processes' states, which is also a model's folder.
+
+    Args:
+        write_model_files: writes config, code and tokenizers, on the main process.
+        keep_last: so many are kept, and the best.
+        average_last: above 1, the weights are kept for averaging, those of so many checkpoints.
+
+    Raises:
+        ValueError: it cannot be written; those before it are whole, and nothing of it is left.
+    """
+    step = progress.step
+    temporary = folder.begin_checkpoint(step) if accelerator.is_main_process else folder.unfinished(step)
+    accelerator.wait_for_everyone()
+    try:
+        together(accelerator, lambda: _write_state(accelerator, temporary, source))
+        weights = None
+        if not on_main(accelerator, lambda: (temporary / WEIGHTS).exists()):  # sharded: FSDP
+            weights = accelerator.get_state_dict(model)
+
+        def finish() -> None:
+            if weights is not None:
+                tied = accelerator.unwrap_model(model).all_tied_weights_keys
+                folder.write_weights({name: w for name, w in weights.items() if name not in tied}, temporary)
+            write_model_files(temporary)
+            folder.finish_checkpoint(step, asdict(progress), keep_last, progress.best_step)
+            if average_last > 1:
+                folder.snapshot(step, average_last)
+
+        on_main(accelerator, finish)
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+        if accelerator.is_main_process:
+            shutil.rmtree(temporary, ignore_errors=True)
+        free = shutil.disk_usage(folder.path).free
+        raise ValueError(
+            f"the checkpoint of update {step} cannot be written to {folder.checkpoints} ({free:,} bytes are free): "
+            f"{' '.join(str(error).split())}. The checkpoints before it are whole: make room, then --resume"
+        ) from error
+
+
+def _write_state(accelerator: Accelerator, temporary: Path, source: PlannedUpdates | StreamedUpdates) -> None:
+    accelerator.save_state(str(temporary))
+    source.save(temporary)
+
+
+def load_checkpoint(
+    accelerator: Accelerator,
+    checkpoint: Path,
+    source: PlannedUpdates | StreamedUpdates,
+    progress: Progress,
+    recipe: Recipe,
+) -> Progress:
+    """
+    Give model, optimizer, random states and source the states of a checkpoint. Returns its progress.
+
+    Args:
+        progress: that of a run at its beginning, to compare with.
+
+    Raises:
+        ValueError: it is of other training pairs, or of processes whose states these cannot take over.
+    """
+    before = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+    if before.data != progress.data:
+        raise ValueError(f"the training data is not what the run in {recipe.output_dir} was trained on")
+    source.load(before.source, checkpoint)
+    accelerator.load_state(str(checkpoint))
+    if before.processes == progress.processes:
+        _check_random_state(checkpoint / f"random_states_{accelerator.process_index}.pkl")
+    else:
+        logger.warning(
+            f"resuming a run of {before.processes} processes on {progress.processes}: the batches are the same, but "
+            "dropout is not"
+        )
+        # Not the beginning's numbers over again.
+        set_seed(recipe.seed + before.step, device_specific=True)
+    before.processes = progress.processes
+    return before
+
+
+def _check_random_state(path: Path) -> None:
+    """Accelerate reports random states that it cannot restore nowhere but in its log."""
+    if not torch.equal(load(path)["torch_manual_seed"], torch.get_rng_state()):
+        raise ValueError(f"{path}: the random state could not be restored; resume from another checkpoint")

@@ -1,0 +1,210 @@
+"""
+What each update trains on, from a data set that is planned as a whole or from a stream; the same global batches after
+every interruption.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from torch.utils.data import DataLoader
+
+from .batching import EMPTY, EpochPlan, make_loader, plan_epoch
+from .data import PairTokenizer, pair_lengths
+from .loss import IGNORE_INDEX
+from .recipe import Recipe
+from .stopping import ignore_signals
+from .streaming import PairStream, Position, StreamReader
+
+_PREFETCHED = 4  # batches, where another process prepares them
+
+
+@dataclass
+class Update:
+    """One process's part of a global batch."""
+
+    micro_batches: Iterator[dict[str, torch.Tensor]]
+    count: int  # of micro-batches
+    target_tokens: int  # of the whole global batch
+    examples: list[int]  # which pairs these are; see the source
+
+
+class PlannedUpdates:
+    """
+    Updates over a tokenized data set in random access. Its batches are planned for a whole epoch, whatever the number
+    of processes. `examples` are rows of the split, from 0.
+    """
+
+    def __init__(self, dataset: Dataset, recipe: Recipe, pad_token_id: int, accelerator: Accelerator):
+        self.dataset, self.recipe, self.pad_token_id, self.accelerator = dataset, recipe, pad_token_id, accelerator
+        self.lengths = pair_lengths(dataset)
+        self.epoch, self.update = 0, 0  # where the next one is
+        # The same in every epoch: where batches are cut depends on the sorted lengths alone.
+        self.updates_an_epoch = len(self._plan())
+
+    def _plan(self) -> EpochPlan:
+        return plan_epoch(*self.lengths, self.recipe.optimization.tokens_per_batch, self.recipe.seed, self.epoch)
+
+    def key(self) -> str:
+        """Of the data, for a run that goes on with it."""
+        return hashlib.sha256(b"".join(lengths.tobytes() for lengths in self.lengths)).hexdigest()
+
+    def epochs(self) -> float:
+        return round(self.epoch + self.update / self.updates_an_epoch, 4)
+
+    def state(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "update": self.update}
+
+    def save(self, folder: Path) -> None:
+        """Nothing: `state` is all, and the same for all processes."""
+
+    def load(self, state: dict[str, Any], folder: Path) -> None:
+        self.epoch, self.update = state["epoch"], state["update"]
+
+    def __iter__(self) -> Iterator[Update]:
+        accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
+        while True:
+            plan = self._plan()
+            shares = list(
+                plan.micro_batches(self.update, accelerator.process_index, accelerator.num_processes, accumulation)
+            )
+            loader = make_loader(
+                self.dataset,
+                shares,
+                self.pad_token_id,
+                self.recipe.data.num_workers,
+                pin=accelerator.device.type == "cuda",
+            )
+            batches = iter(loader)
+            for first in range(0, len(shares), accumulation):
+                rows = [row for share in shares[first : first + accumulation] for row in share if row != EMPTY]
+                tokens = plan.target_tokens(self.update)
+                self.update += 1
+                if self.update == len(plan):
+                    self.epoch, self.update = self.epoch + 1, 0
+                yield Update(itertools.islice(batches, accumulation), accumulation, tokens, rows)
+
+    def describe(self, examples: list[int]) -> str:
+        """Where the pairs of an update are, for a person."""
+        index = self.dataset.select_columns(["index"])
+        return ", ".join(str(index[row]["index"]) for row in examples)
+
+
+class StreamedUpdates:
+    """
+    Updates over a stream. It is cut into as many readers as the run began with processes times accumulation steps, and
+    a global batch is one batch of each, so that as many processes as divide that number can go on with it. `examples`
+    count the pairs of a reader's pass, from 0.
+    """
+
+    def __init__(
+        self,
+        stream: PairStream,
+        tokenizer: PairTokenizer,
+        recipe: Recipe,
+        pad_token_id: int,
+        accelerator: Accelerator,
+    ):
+        self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
+        self.pad_token_id, self.accelerator = pad_token_id, accelerator
+        readers = accelerator.num_processes * recipe.optimization.gradient_accumulation_steps
+        self._cut(readers)
+        self.positions = {reader: Position() for reader in self.mine}
+
+    def _cut(self, readers: int) -> None:
+        processes = self.accelerator.num_processes
+        if readers % processes:
+            raise ValueError(
+                f"the run cut its stream into {readers}, which {processes} processes cannot share evenly; resume it on "
+                f"{' or '.join(str(number) for number in range(1, readers + 1) if readers % number == 0)} processes"
+            )
+        tokens, longest = (
+            self.tokens_per_batch(readers),
+            max(self.tokenizer.max_source_tokens, self.tokenizer.max_target_tokens),
+        )
+        if tokens < longest:
+            raise ValueError(
+                f"optimization.tokens_per_batch leaves {tokens} tokens to each of {readers} parts of the stream, which "
+                f"must hold the longest pair that data.max_source_tokens and data.max_target_tokens allow ({longest})"
+            )
+        self.readers, share = readers, readers // processes
+        self.mine = range(self.accelerator.process_index * share, (self.accelerator.process_index + 1) * share)
+
+    def tokens_per_batch(self, readers: int) -> int:
+        """Padded tokens of source or target in one reader's part of a global batch."""
+        return self.recipe.optimization.tokens_per_batch // readers
+
+    def key(self) -> str:
+        """Of the data, for a run that goes on with it."""
+        return self.stream.key
+
+    def epochs(self) -> float:
+        """Passes through the stream that this process's first reader has begun, less one."""
+        return float(self.positions[self.mine[0]].passes)
+
+    def state(self) -> dict[str, Any]:
+        return {"readers": self.readers}
+
+    def _file(self, folder: Path, reader: int) -> Path:
+        return folder / f"reader-{reader}.json"
+
+    def save(self, folder: Path) -> None:
+        """The positions of this process's readers."""
+        for reader, position in self.positions.items():
+            self._file(folder, reader).write_text(json.dumps(asdict(position)), encoding="utf-8")
+
+    def load(self, state: dict[str, Any], folder: Path) -> None:
+        self._cut(state["readers"])
+        self.positions = {
+            reader: Position(**json.loads(self._file(folder, reader).read_text(encoding="utf-8")))
+            for reader in self.mine
+        }
+
+    def _open(self, reader: int) -> DataLoader:
+        recipe = self.recipe
+        workers = min(1, recipe.data.num_workers)
+        pairs = StreamReader(
+            self.stream,
+            self.tokenizer,
+            self.pad_token_id,
+            self.tokens_per_batch(self.readers),
+            recipe.data.shuffle_buffer,
+            recipe.seed,
+            reader,
+            self.readers,
+            self.positions[reader],
+        )
+        return DataLoader(
+            pairs,
+            batch_size=None,
+            num_workers=workers,
+            prefetch_factor=_PREFETCHED if workers else None,
+            worker_init_fn=ignore_signals,
+            pin_memory=self.accelerator.device.type == "cuda",
+            generator=torch.Generator().manual_seed(0),
+        )
+
+    def __iter__(self) -> Iterator[Update]:
+        loaders = {reader: iter(self._open(reader)) for reader in self.mine}
+        while True:
+            batches, examples = [], []
+            for reader in self.mine:
+                batch, indices, self.positions[reader] = next(loaders[reader])
+                batches.append(batch)
+                examples += indices
+            tokens = torch.tensor(
+                sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches), device=self.accelerator.device
+            )
+            total = int(self.accelerator.reduce(tokens, "sum"))
+            yield Update(iter(batches), len(batches), total, examples)
+
+    def describe(self, examples: list[int]) -> str:
+        """Where the pairs of an update are, for a person."""
+        return ", ".join(map(str, examples))
