@@ -7,7 +7,7 @@ import datasets
 import evaluate
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import DistributedType, gather_object
 from datasets import Dataset
 from sacrebleu.metrics import BLEU, CHRF
 from torch import nn
@@ -63,6 +63,11 @@ def leave_if_asked(stop: StopRequest | None, accelerator: Accelerator | None) ->
         raise Stopped
 
 
+def is_sharded(accelerator: Accelerator | None) -> bool:
+    """Whether each process holds a part of each weight, so that all must make every forward pass together (FSDP)."""
+    return accelerator is not None and accelerator.distributed_type == DistributedType.FSDP
+
+
 @torch.no_grad()
 def corpus_loss(
     model: nn.Module,
@@ -81,17 +86,21 @@ def corpus_loss(
     source_lengths, target_lengths = pair_lengths(dataset)
     batches = plan_batches(source_lengths, target_lengths, tokens_per_batch, None)
     mine = [batch.tolist() for batch in batches[accelerator.process_index :: accelerator.num_processes]]
-    loader, total = iter(make_loader(dataset, mine, pad_token_id)), 0.0
+    rounds, total = -(-len(batches) // accelerator.num_processes), 0.0
+    own = len(mine)
+    mine += [batches[0].tolist()] * (rounds - own) if is_sharded(accelerator) else []  # whose loss is not counted
+    loader = iter(make_loader(dataset, mine, pad_token_id))
     training = model.training
     model.eval()
     try:
-        for _ in range(-(-len(batches) // accelerator.num_processes)):
+        for number in range(rounds):
             leave_if_asked(stop, accelerator)
             batch = next(loader, None)
             if batch is not None:
                 batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
                 with accelerator.autocast():
-                    total += model(**batch, num_items_in_batch=1, skip_logits=True).loss.item()
+                    loss = model(**batch, num_items_in_batch=1, skip_logits=True).loss.item()
+                total += loss if number < own else 0.0
     finally:
         model.train(training)
     return sum(gather_object([total])) / int(target_lengths.sum())
@@ -133,15 +142,18 @@ def translate(
     ids = tokenize(source_tokenizer, sentences, model.config.max_position_embeddings if learned else None)
     batches = batches_by_length([len(row) for row in ids], batch_size)
     mine, rounds = batches[rank::processes], range(-(-len(batches) // processes))
+    if is_sharded(accelerator):
+        generation["synced_gpus"] = True
     if stop is not None:
         generation["stopping_criteria"] = StoppingCriteriaList([StopDecoding(stop)])
     translated = [(index, "") for index, row in enumerate(ids) if not row and rank == 0]
     for number in progress(rounds, desc="translating", leave=False, disable=None) if progress else rounds:
         leave_if_asked(stop, accelerator)
-        if number < len(mine):
-            sequences, _ = generate_batch(model, [ids[index] for index in mine[number]], **generation)
-            texts = target_tokenizer.batch_decode(sequences[:, 0], skip_special_tokens=True)
-            translated += zip(mine[number], texts, strict=True)
+        batch = mine[number] if number < len(mine) else []
+        if batch or is_sharded(accelerator):
+            sequences, _ = generate_batch(model, [ids[index] for index in batch or batches[0]], **generation)
+            texts = target_tokenizer.batch_decode(sequences[: len(batch), 0], skip_special_tokens=True)
+            translated += zip(batch, texts, strict=True)
     leave_if_asked(stop, accelerator)
     if processes > 1:
         translated = gather_object(translated)

@@ -231,7 +231,8 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
 
     def _with_target_config(self) -> "ScratchForConditionalGeneration":
         """A view of this model, on the same modules, whose config is the decoder's: other threads use this one's."""
-        view = copy.copy(self)
+        view = object.__new__(type(self))  # copy.copy would build a model anew where FSDP has sharded it
+        view.__dict__.update(self.__dict__)
         view.config = self.config.get_text_config(decoder=True)
         return view
 

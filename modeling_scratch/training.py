@@ -13,13 +13,15 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object, set_seed
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import register_fsdp_forward_method
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
 from .checkpoints import Progress, load_checkpoint, save_checkpoint
 from .data import texts
-from .evaluation import corpus_loss, score, translate
+from .evaluation import corpus_loss, is_sharded, score, translate
 from .faults import explained_lack_of_memory, explained_loss_of_a_process
 from .hub import check_destination, try_push
 from .optimization import learning_rate_at, make_optimizer
@@ -87,6 +89,8 @@ class TrainingRun:
             on_main(accelerator, lambda: self._create_folder(model))
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
         self.model, self.optimizer = accelerator.prepare(model, make_optimizer(model, recipe.optimization))
+        if is_sharded(accelerator):  # it runs parts of the model by themselves
+            register_fsdp_forward_method(self.unwrapped, "generate")
         if recipe.trackers:
             accelerator.init_trackers("modeling_scratch")
         if checkpoint is not None:
@@ -355,6 +359,9 @@ class TrainingRun:
 
     def _load_root(self) -> None:
         weights = load_file(self.folder.path / WEIGHTS)
+        if is_sharded(self.accelerator):
+            set_model_state_dict(self.unwrapped, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+            return
         report = self.unwrapped.load_state_dict(weights, strict=False)
         # Tied weights are stored once; anything else that is missing would be left as it is.
         assert set(report.missing_keys) <= set(self.unwrapped.all_tied_weights_keys), report

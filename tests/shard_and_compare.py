@@ -1,11 +1,15 @@
-"""Two processes: shard a model by its own FSDP plan, and compare its gradients with a model that is whole."""
+"""
+Two processes: shard a model by its own FSDP plan, and compare its gradients, and what it generates, with a model that
+is whole.
+"""
 
 import copy
 
 import torch
 from conftest import SMALL_MODEL
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 
@@ -28,5 +32,16 @@ if __name__ == "__main__":
     for (name, sharded), expected in zip(model.named_parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(sharded.grad.full_tensor(), expected.grad, rtol=0, atol=1e-6, msg=name)
     assert model.lm_head.weight is model.model.encoder.embed_tokens.weight
+
+    # Weights that are whole find their parts; tied ones are stored once. Processes generate together, each its own.
+    torch.manual_seed(1)
+    other = ScratchForConditionalGeneration(ScratchConfig(**SMALL_MODEL, dropout=0.0)).eval()
+    tied = other.all_tied_weights_keys
+    weights = {name: weight for name, weight in other.state_dict().items() if name not in tied}
+    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+    settings = {"max_new_tokens": 4 + 3 * rank, "min_new_tokens": 4 + 3 * rank}
+    register_fsdp_forward_method(model, "generate")
+    found = model.eval().generate(source[own], **settings, synced_gpus=True)
+    assert torch.equal(found, other.generate(source[own], **settings))
     torch.distributed.destroy_process_group()
     print("equal")
