@@ -2,7 +2,7 @@
 Memory and speed of training updates: peak resident size above the model and its optimizer, and target tokens a second,
 for micro-batches of several sizes, each in a process of its own. Prints a table and the line through the peaks.
 
-    python benchmarks/memory.py                       # the paper's base model, sentences of 32 tokens, float32 on the CPU
+    python benchmarks/memory.py                       # the paper's base model, sentences of 32 tokens, float32, CPU
 """
 
 import argparse
@@ -63,9 +63,8 @@ def main() -> None:
         command += ["--updates", str(options.updates), "--child", str(tokens)]
         found.append(json.loads(subprocess.run(command, check=True, capture_output=True).stdout))
     parameters = found[0]["parameters"]
-    print(
-        f"{options.model}: {parameters:,} parameters, {16 * parameters / 2**20:,.0f} MiB with gradients and Adam's states\n"
-    )
+    states = 16 * parameters / 2**20
+    print(f"{options.model}: {parameters:,} parameters, {states:,.0f} MiB with gradients and Adam's states\n")
     print("| target tokens at once | MiB above that | target tokens a second |")
     print("|---|---|---|")
     for tokens, each in zip(options.tokens, found, strict=True):

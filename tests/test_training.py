@@ -215,14 +215,18 @@ def launch(processes, *arguments):
 
 
 def test_two_processes_see_the_batches_of_one(tmp_path):
-    """In float64 without dropout: float32's rounding grows under Adam, whatever the number of processes."""
+    """
+    And one process those of one that accumulates two. In float64 without dropout: float32's rounding grows under Adam,
+    whatever the number of processes.
+    """
     script = str(ROOT / "tests" / "train_in_float64.py")
-    options = [*SMALL_RUN, "model.overrides.dropout=0.0"]
-    for processes in (1, 2):
-        result = launch(processes, script, *options, f"output_dir={tmp_path / str(processes)}")
+    options = [*SMALL_RUN, "model.overrides.dropout=0.0", "optimization.max_steps=50", "evaluation.every=25"]
+    for processes, pieces in ((1, 2), (2, 1)):
+        cut = f"optimization.gradient_accumulation_steps={pieces}"
+        result = launch(processes, script, *options, cut, f"output_dir={tmp_path / str(processes)}")
         assert result.returncode == 0, result.stderr
     one, two = (read_metrics(tmp_path / str(processes), "train") for processes in (1, 2))
-    assert [record["step"] for record in one] == [record["step"] for record in two] == list(range(1, 21))
+    assert [record["step"] for record in one] == [record["step"] for record in two] == list(range(1, 51))
     for first, second in zip(one, two, strict=True):
         assert first["target_tokens"] == second["target_tokens"]
         assert first["loss"] == pytest.approx(second["loss"], abs=1e-9)
@@ -232,14 +236,14 @@ def test_two_processes_see_the_batches_of_one(tmp_path):
         assert (first["bleu"], first["chrf"]) == (second["bleu"], second["chrf"])
 
 
-def test_two_processes_score_every_sentence_once(trained):
+def test_processes_score_every_sentence_once(trained):
     script = str(ROOT / "tests" / "score_and_dump.py")
     outputs = []
-    for processes in (1, 2):
+    for processes in (1, 2, 3):
         result = launch(processes, script, str(trained))
         assert result.returncode == 0, result.stderr
         outputs.append(json.loads(result.stdout.splitlines()[-1]))
-    assert outputs[0] == outputs[1]
+    assert outputs[0] == outputs[1] == outputs[2]
     assert len(outputs[0]["translations"]) == 500
 
 
