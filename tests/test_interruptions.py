@@ -181,7 +181,7 @@ def test_a_process_that_dies(tmp_path):
 # -- killed ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["one", "two", "stream"])
+@pytest.mark.parametrize("mode", ["one", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("two", "stream"))])
 def test_killed_three_times(mode, tmp_path):
     outcome = survive(mode, 3, tmp_path)
     assert outcome.kills == 3
@@ -211,7 +211,7 @@ def small_disk(tmp_path):
     if mounted.returncode:
         pytest.skip("no file system can be mounted here")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def test_a_disk_that_fills_up(small_disk, whole, capsys):

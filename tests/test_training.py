@@ -132,14 +132,6 @@ def test_a_finished_run_can_go_on(tmp_path):
     assert equal_weights(longer, whole)
 
 
-def test_accumulation_changes_no_update(trained, tmp_path):
-    options = ["model.overrides.dropout=0.0"]
-    whole = small_run(tmp_path / "whole", *options)
-    pieces = small_run(tmp_path / "pieces", *options, "optimization.gradient_accumulation_steps=3")
-    for first, second in zip(updates(whole), updates(pieces), strict=True):
-        assert first[2] == pytest.approx(second[2], abs=1e-4)
-
-
 def test_averaging(tmp_path):
     run = small_run(tmp_path / "run", "checkpoints.average_last=2", "checkpoints.every=5")
     snapshots = [load_file(run / "checkpoints" / f"step-{step:07d}" / "model.safetensors") for step in (15, 20)]
