@@ -79,9 +79,9 @@ def save_checkpoint(
                 tied = accelerator.unwrap_model(model).all_tied_weights_keys
                 folder.write_weights({name: w for name, w in weights.items() if name not in tied}, temporary)
             write_model_files(temporary)
+            if average_last > 1:  # first: a run that goes on from this checkpoint must find it
+                folder.snapshot(step, temporary / WEIGHTS, average_last)
             folder.finish_checkpoint(step, asdict(progress), keep_last, progress.best_step)
-            if average_last > 1:
-                folder.snapshot(step, average_last)
 
         on_main(accelerator, finish)
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:

@@ -186,12 +186,13 @@ class RunFolder:
 
     # -- weights -------------------------------------------------------------------------------------------------
 
-    def snapshot(self, step: int, keep_last: int) -> None:
-        """Keep a checkpoint's weights for averaging, and delete all but the last such."""
+    def snapshot(self, step: int, weights: Path, keep_last: int) -> None:
+        """Keep a file of weights for averaging, and delete all but the last such."""
         self.snapshots.mkdir(exist_ok=True)
         target = self.snapshots / f"step-{step:07d}.safetensors"
         temporary = target.with_suffix(".tmp")
-        shutil.copyfile(self.checkpoint(step) / WEIGHTS, temporary)
+        shutil.copyfile(weights, temporary)
+        _sync(temporary)
         os.replace(temporary, target)
         for old in self._snapshots(step)[:-keep_last]:
             old.unlink()

@@ -178,6 +178,34 @@ def test_a_process_that_dies(tmp_path):
     assert re.search(r"error: process 0: another process has ended or cannot be reached .*--resume", said), said[-3000:]
 
 
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("after", ["begin_checkpoint", "finish_checkpoint", "snapshot", "write_weights"])
+def test_killed_between_two_writes(after, whole, tmp_path, monkeypatch):
+    """Each time that a run has written one thing of several: of those of a checkpoint, and of an evaluation."""
+    write, calls = getattr(training.RunFolder, after), []
+
+    def killed(self, *arguments, **options):
+        result = write(self, *arguments, **options)
+        calls.append(arguments)
+        if len(calls) == at:
+            raise Killed
+        return result
+
+    for at in (1, 2, 3):
+        calls.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(training.RunFolder, after, killed)
+            with pytest.raises(Killed):
+                small_run(tmp_path / "run", *AVERAGING, overwrite=at > 1)
+        resumes = any((tmp_path / "run" / "checkpoints").glob("step-*"))
+        small_run(tmp_path / "run", *AVERAGING, resume=resumes, overwrite=not resumes)
+        assert records(tmp_path / "run") == records(whole)
+        assert equal_weights(tmp_path / "run", whole)
+
+
 # -- killed ------------------------------------------------------------------------------------------------------------
 
 

@@ -143,7 +143,7 @@ def test_no_checkpoint(folder):
 def test_average_is_the_mean_of_the_last(folder):
     for step, value in ((1, 100.0), (2, 1.0), (3, 2.0), (4, 6.0)):
         write_checkpoint(folder, step, value)
-        folder.snapshot(step, keep_last=3)
+        folder.snapshot(step, folder.checkpoint(step) / WEIGHTS, keep_last=3)
     weights = folder.averaged_weights(4, last=3)
     assert torch.equal(weights["a"], torch.full((3,), 3.0))
     assert weights["b"].dtype == torch.bfloat16
