@@ -9,6 +9,7 @@ import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -317,12 +318,19 @@ def make_corpus(
     return {"train": pairs[:train], "validation": pairs[train:validation], "test": pairs[validation:]}
 
 
+@cache
+def _held_out(seed: int) -> frozenset[str]:
+    """The sentences of a stream's validation and test splits."""
+    splits = make_corpus(0, *HELD_OUT, seed).values()
+    return frozenset(text for pairs in splits for pair in pairs for text in pair.values())
+
+
 def stream_corpus(parts: list[int], size: int, seed: int) -> Iterator[dict[str, str]]:
     """
     Draw training pairs without end of memory: `size` pairs for each of `parts`, the same ones for equal seeds. None is
     of the validation or test split of `make_corpus(0, *HELD_OUT, seed)`; a pair may come twice.
     """
-    held_out = {text for pairs in make_corpus(0, *HELD_OUT, seed).values() for pair in pairs for text in pair.values()}
+    held_out = _held_out(seed)
     for part in parts:
         grammar, made = Grammar(f"{seed}, part {part}"), 0
         while made < size:
