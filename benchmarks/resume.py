@@ -7,6 +7,7 @@ those of a run that nobody touched: they must be the same bit for bit. Prints a 
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -80,9 +81,22 @@ def start(mode: str, folder: Path, *arguments: str) -> subprocess.Popen:
     )
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and theirs: a launcher's workers have sessions of their own."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
+    return [each for child in map(int, found) for each in (child, *descendants(child))]
+
+
 def kill(process: subprocess.Popen) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
+    """All at once, and wait until they are gone: nothing must write any more."""
+    process.send_signal(signal.SIGSTOP)  # so that a launcher starts and ends nothing meanwhile
+    doomed = [*descendants(process.pid), process.pid]
+    for pid in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     process.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in doomed):
+        time.sleep(0.05)
     process.stderr.close()
 
 

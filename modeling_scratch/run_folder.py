@@ -132,7 +132,8 @@ class RunFolder:
             for path in files
         }
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-        for path in [*files, temporary / MANIFEST, temporary]:
+        folders = [path for path in temporary.rglob("*") if path.is_dir()]
+        for path in [*files, temporary / MANIFEST, *folders, temporary]:
             _sync(path)
         if final.exists():  # a run that was stopped here, and went on
             replaced = self.checkpoints / f".step-{step:07d}.old"
@@ -149,7 +150,7 @@ class RunFolder:
 
     def _delete_checkpoint(self, step: int) -> None:
         # Under another name first: what is half deleted must not look like a checkpoint.
-        doomed = self.checkpoints / f".step-{step:07d}.old"
+        doomed = self.checkpoints / f".step-{step:07d}.gone"
         os.rename(self.checkpoint(step), doomed)
         shutil.rmtree(doomed)
 
@@ -164,6 +165,10 @@ class RunFolder:
         """
         The newest checkpoint that is whole, and why each newer one is not. ValueError if there is none.
         """
+        for replaced in self.checkpoints.glob(".step-*.old"):  # killed between the two renames of `finish_checkpoint`
+            final = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".old"))
+            if not final.exists():
+                os.rename(replaced, final)
         passed_over = []
         for step in reversed(self.checkpoint_steps()):
             try:
@@ -237,9 +242,10 @@ class RunFolder:
         lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
         return [json.loads(line) for line in lines[:-1]]
 
-    def forget_after(self, step: int) -> None:
-        """Drop the records of updates that a resumed run makes again."""
+    def forget_after(self, step: int, unsettled: bool = False) -> None:
+        """Drop the records of what a resumed run does again; `unsettled`: the evaluation of this step too."""
         kept = [record for record in self.metrics() if record["step"] <= step and "final" not in record]
+        kept = [record for record in kept if not (unsettled and record["step"] == step and record["split"] != "train")]
         write_whole(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
 
 
@@ -249,13 +255,20 @@ def verify_checkpoint(folder: Path) -> None:
         raise ValueError(f"{folder}: {MANIFEST} is missing, so the checkpoint is not complete")
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except json.JSONDecodeError:
+        expected = {name: (entry["size"], entry["sha256"]) for name, entry in manifest.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
         raise ValueError(f"{folder}: {MANIFEST} is damaged") from None
-    for name, expected in manifest.items():
+    if missing := {STATE, WEIGHTS} - set(expected):
+        raise ValueError(f"{folder}: {MANIFEST} is damaged, it does not name {' and '.join(sorted(missing))}")
+    for name, (size, digest) in expected.items():
         path = folder / name
         if not path.is_file():
             raise ValueError(f"{folder}: {name} is missing")
-        if path.stat().st_size != expected["size"]:
-            raise ValueError(f"{folder}: {name} has {path.stat().st_size} bytes, not {expected['size']}: truncated")
-        if _sha256(path) != expected["sha256"]:
+        if path.stat().st_size != size:
+            raise ValueError(f"{folder}: {name} has {path.stat().st_size} bytes, not {size}: truncated")
+        try:
+            found = _sha256(path)
+        except OSError as error:
+            raise ValueError(f"{folder}: {name} cannot be read ({error})") from None
+        if found != digest:
             raise ValueError(f"{folder}: {name} is not what was written: its SHA-256 differs")

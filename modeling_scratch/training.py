@@ -41,6 +41,7 @@ MAY_CHANGE = (
     "output_dir",
     "optimization.max_epochs",
     "optimization.max_steps",
+    "optimization.gradient_accumulation_steps",
     "optimization.max_nonfinite_updates",
     "data.num_workers",
     "checkpoints.keep_last",
@@ -228,8 +229,10 @@ class TrainingRun:
         asked = torch.full_like(total, float(bool(self.stop)))
         total, asked = accelerator.reduce(torch.stack([total, asked]), "sum").tolist()
         finite = math.isfinite(total) and math.isfinite(float(norm))
-        if finite or accelerator.scaler is not None:  # a scaler leaves out the step itself, and must see why
+        if finite:
             self.optimizer.step()
+        elif accelerator.scaler is not None:
+            accelerator.scaler.update()  # to a smaller scale
         self.optimizer.zero_grad()
         return total, finite, asked > 0
 
@@ -405,7 +408,7 @@ class TrainingRun:
         def restore() -> None:
             if drop_later and (deleted := self.folder.delete_checkpoints_after(before.step)):
                 logger.warning(f"deleted the later checkpoints {', '.join(deleted)}")
-            self.folder.forget_after(before.step)
+            self.folder.forget_after(before.step, before.unsettled)
             best = self.folder.checkpoint(before.best_step) / WEIGHTS
             if before.best is not None and best.exists():  # those at the root may be of updates that are made again
                 self.folder.write_weights(load_file(best))

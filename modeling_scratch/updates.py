@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from .batching import EMPTY, EpochPlan, make_loader, plan_epoch
 from .data import PairTokenizer, pair_lengths
+from .faults import ProcessError
 from .loss import IGNORE_INDEX
 from .recipe import Recipe
 from .stopping import ignore_signals
@@ -196,7 +197,10 @@ class StreamedUpdates:
         while True:
             batches, examples = [], []
             for reader in self.mine:
-                batch, indices, self.positions[reader] = next(loaders[reader])
+                try:
+                    batch, indices, self.positions[reader] = next(loaders[reader])
+                except (ValueError, OSError, RuntimeError) as error:  # on this process alone
+                    raise ProcessError(f"the training stream: {str(error).strip().splitlines()[-1]}") from error
                 batches.append(batch)
                 examples += indices
             tokens = torch.tensor(
