@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import load, set_seed
 from safetensors import SafetensorError
 from torch import nn
+from transformers import PreTrainedModel
 
 from .faults import together
 from .preparation import on_main
@@ -42,6 +43,11 @@ class Progress:
     loss_tokens: int = 0
     nonfinite: int = 0  # updates skipped, in all
     nonfinite_in_a_row: int = 0
+
+
+def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those that a file holds: tied ones once, under the name that save_pretrained keeps."""
+    return {name: tensor for name, tensor in weights.items() if name not in model.all_tied_weights_keys}
 
 
 def save_checkpoint(
@@ -76,8 +82,7 @@ def save_checkpoint(
 
         def finish() -> None:
             if weights is not None:
-                tied = accelerator.unwrap_model(model).all_tied_weights_keys
-                folder.write_weights({name: w for name, w in weights.items() if name not in tied}, temporary)
+                folder.write_weights(stored_weights(accelerator.unwrap_model(model), weights), temporary)
             write_model_files(temporary)
             if average_last > 1:  # first: a run that goes on from this checkpoint must find it
                 folder.snapshot(step, temporary / WEIGHTS, average_last)

@@ -137,9 +137,9 @@ def prepare(folder: Path, options: PushOptions, copy: Path, remote_card: str | N
     Raises:
         ValueError: what is wrong with the folder or the card.
     """
-    findings = check_folder(folder, copy)
+    record, findings = PushRecord(folder), check_folder(folder, copy)
     license = options.license or load_recipe(folder / RECIPE).hub.license
-    if license is None and (last := PushRecord(folder).done(options.repo_id, options.revision or "main")):
+    if license is None and (last := record.done(options.repo_id, options.revision or "main")):
         license = last.license
     generated = str(build_card(folder, options.repo_id, license))
     edited, card = _read(folder / CARD), generated
@@ -147,8 +147,8 @@ def prepare(folder: Path, options: PushOptions, copy: Path, remote_card: str | N
         card = merge_card(card, edited, _read(folder / CARD_BASE))
     if remote_card is not None:
         card = merge_card(card, remote_card, base or None)
-        if edited is not None and (written := PushRecord(folder).written):
-            card = merge_card(card, edited, written)
+        if edited is not None and record.written:
+            card = merge_card(card, edited, record.written)
     check_card(card, copy)
     said = ModelCard(card).data.license
     if options.license is not None and said != check_license(options.license):

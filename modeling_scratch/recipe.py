@@ -286,12 +286,9 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
         raise ValueError(f"{path.name}: {error}") from None
 
 
-def save_recipe(recipe: Recipe, path: Path) -> None:
-    """Write the recipe with every default spelled out, so that it makes the same run under later defaults."""
-    content = recipe.model_dump(mode="json")
-    temporary = path.with_name(f".{path.name}.tmp")  # without a whole recipe a folder is no run
-    temporary.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    temporary.replace(path)
+def recipe_text(recipe: Recipe) -> str:
+    """The recipe as YAML with every default spelled out, so that it makes the same run under later defaults."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def model_fields(section: ModelSection) -> dict[str, Any]:

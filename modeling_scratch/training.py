@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
-from .checkpoints import Progress, load_checkpoint, save_checkpoint
+from .checkpoints import Progress, load_checkpoint, save_checkpoint, stored_weights
 from .data import texts
 from .evaluation import corpus_loss, is_sharded, score, translate
 from .faults import explained_lack_of_memory, explained_loss_of_a_process
@@ -27,7 +27,7 @@ from .hub import check_destination, try_push
 from .optimization import learning_rate_at, make_optimizer
 from .plots import plot_curves
 from .preparation import describe, on_main, prepare_inputs
-from .recipe import Recipe, differing_keys, load_recipe, save_recipe
+from .recipe import Recipe, differing_keys, load_recipe, recipe_text
 from .run_folder import CURVES, RECIPE, SAMPLES, WEIGHTS, RunFolder, write_whole
 from .stopping import Stopped, StopRequest
 from .tokenizer import save_tokenizers
@@ -120,7 +120,7 @@ class TrainingRun:
 
     def _create_folder(self, model: PreTrainedModel) -> None:
         self.folder.create()
-        save_recipe(self.recipe, self.folder.path / RECIPE)
+        write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
         save_tokenizers(*self.tokenizers, self.folder.path)
         self._save_model_files(model, self.folder.path)
 
@@ -355,9 +355,7 @@ class TrainingRun:
 
     def _write_root(self, weights: dict[str, torch.Tensor]) -> None:
         if self.accelerator.is_main_process:
-            # Tied weights are stored once, under the name that save_pretrained keeps.
-            tied = self.unwrapped.all_tied_weights_keys
-            self.folder.write_weights({name: tensor for name, tensor in weights.items() if name not in tied})
+            self.folder.write_weights(stored_weights(self.unwrapped, weights))
         self.accelerator.wait_for_everyone()
 
     def _load_root(self) -> None:
@@ -412,7 +410,7 @@ class TrainingRun:
             best = self.folder.checkpoint(before.best_step) / WEIGHTS
             if before.best is not None and best.exists():  # those at the root may be of updates that are made again
                 self.folder.write_weights(load_file(best))
-            save_recipe(self.recipe, self.folder.path / RECIPE)
+            write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
 
         on_main(accelerator, restore)
 

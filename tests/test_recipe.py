@@ -13,7 +13,7 @@ from modeling_scratch.recipe import (
     apply_overrides,
     load_recipe,
     model_fields,
-    save_recipe,
+    recipe_text,
 )
 
 EMBEDDED = CONFIGURATION_FOLDER / "recipes" / "embedded.yaml"
@@ -38,7 +38,7 @@ def test_recipe_files(path, tmp_path):
     assert recipe.output_dir == f"runs/{path.stem}"
     with torch.device("meta"):
         ScratchForConditionalGeneration(ScratchConfig(**model_fields(recipe.model)))
-    save_recipe(recipe, tmp_path / "recipe.yaml")
+    (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
     assert load_recipe(tmp_path / "recipe.yaml") == recipe
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from modeling_scratch.recipe import CONFIGURATION_FOLDER, load_recipe, save_recipe
+from modeling_scratch.recipe import CONFIGURATION_FOLDER, load_recipe, recipe_text
 from modeling_scratch.run_folder import METRICS, RECIPE, WEIGHTS, RunFolder
 
 
@@ -195,7 +195,7 @@ def test_a_new_run_deletes_what_runs_write_and_no_more(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", [f"output_dir={folder.path}"])
-    save_recipe(recipe, folder.path / RECIPE)
+    (folder.path / RECIPE).write_text(recipe_text(recipe))
     write_checkpoint(folder, 5)
     for name in ("config.json", WEIGHTS, "stacks.py", "metrics.jsonl", "README.md", ".hub.json", ".card.md", "my.txt"):
         (folder.path / name).write_text("old")
