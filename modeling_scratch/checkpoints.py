@@ -3,7 +3,8 @@
 import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import load, set_seed
-from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from transformers import PreTrainedModel
 
-from .faults import together
+from .evaluation import is_sharded
+from .faults import explained_failure_to_write, together
 from .preparation import on_main
 from .recipe import Recipe
 from .run_folder import STATE, WEIGHTS, RunFolder
@@ -43,6 +47,8 @@ class Progress:
     loss_tokens: int = 0
     nonfinite: int = 0  # updates skipped, in all
     nonfinite_in_a_row: int = 0
+    tracked_as: str = ""  # the name of the run for trackers that go on with one by its name
+    averaging: dict[str, str] = field(default_factory=dict)  # kept weights, names and SHA-256; on the main process
 
 
 def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -72,9 +78,10 @@ def save_checkpoint(
         ValueError: it cannot be written; those before it are whole, and nothing of it is left.
     """
     step = progress.step
-    temporary = folder.begin_checkpoint(step) if accelerator.is_main_process else folder.unfinished(step)
-    accelerator.wait_for_everyone()
-    try:
+    temporary = folder.unfinished(step)
+    what = f"the checkpoint of update {step}"
+    with explained_failure_to_write(accelerator, what, folder.path), _removed_if_it_fails(accelerator, temporary):
+        on_main(accelerator, lambda: folder.begin_checkpoint(step))
         together(accelerator, lambda: _write_state(accelerator, temporary, source))
         weights = None
         if not on_main(accelerator, lambda: (temporary / WEIGHTS).exists()):  # sharded: FSDP
@@ -85,18 +92,23 @@ def save_checkpoint(
                 folder.write_weights(stored_weights(accelerator.unwrap_model(model), weights), temporary)
             write_model_files(temporary)
             if average_last > 1:  # first: a run that goes on from this checkpoint must find it
-                folder.snapshot(step, temporary / WEIGHTS, average_last)
+                kept = progress.averaging | folder.snapshot(step, temporary / WEIGHTS)
+                progress.averaging = dict(sorted(kept.items())[-average_last:])
             folder.finish_checkpoint(step, asdict(progress), keep_last, progress.best_step)
+            if average_last > 1:
+                folder.delete_snapshots_but(progress.averaging)
 
         on_main(accelerator, finish)
-    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+
+
+@contextmanager
+def _removed_if_it_fails(accelerator: Accelerator, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (Exception, CheckpointException):
         if accelerator.is_main_process:
-            shutil.rmtree(temporary, ignore_errors=True)
-        free = shutil.disk_usage(folder.path).free
-        raise ValueError(
-            f"the checkpoint of update {step} cannot be written to {folder.checkpoints} ({free:,} bytes are free): "
-            f"{' '.join(str(error).split())}. The checkpoints before it are whole: make room, then --resume"
-        ) from error
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _write_state(accelerator: Accelerator, temporary: Path, source: PlannedUpdates | StreamedUpdates) -> None:
@@ -123,10 +135,11 @@ def load_checkpoint(
     before = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
     if before.data != progress.data:
         raise ValueError(f"the training data is not what the run in {recipe.output_dir} was trained on")
-    source.load(before.source, checkpoint)
-    accelerator.load_state(str(checkpoint))
+    together(accelerator, lambda: source.load(before.source, checkpoint))
+    together(accelerator, lambda: accelerator.load_state(str(checkpoint)))
     if before.processes == progress.processes:
-        _check_random_state(checkpoint / f"random_states_{accelerator.process_index}.pkl")
+        path = checkpoint / f"random_states_{accelerator.process_index}.pkl"
+        together(accelerator, lambda: _check_random_state(path, accelerator.device))
     else:
         logger.warning(
             f"resuming a run of {before.processes} processes on {progress.processes}: the batches are the same, but "
@@ -138,7 +151,23 @@ def load_checkpoint(
     return before
 
 
-def _check_random_state(path: Path) -> None:
+def _check_random_state(path: Path, device: torch.device) -> None:
     """Accelerate reports random states that it cannot restore nowhere but in its log."""
-    if not torch.equal(load(path)["torch_manual_seed"], torch.get_rng_state()):
+    saved = load(path)
+    same = torch.equal(saved["torch_manual_seed"], torch.get_rng_state())
+    if device.type == "cuda":
+        same = same and torch.equal(saved["torch_cuda_manual_seed"][device.index], torch.cuda.get_rng_state(device))
+    if not same:
         raise ValueError(f"{path}: the random state could not be restored; resume from another checkpoint")
+
+
+def load_weights(accelerator: Accelerator, model: PreTrainedModel, path: Path) -> None:
+    """Give a model, which may be sharded, the weights of a file that holds all of them."""
+    weights = load_file(path)
+    if is_sharded(accelerator):
+        set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+        return
+    report = model.load_state_dict(weights, strict=False)
+    # Tied weights are stored once; anything else that is missing would be left as it is.
+    assert set(report.missing_keys) <= set(model.all_tied_weights_keys), report
+    assert not report.unexpected_keys, report

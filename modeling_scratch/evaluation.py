@@ -27,6 +27,10 @@ _CITATION = """\
 booktitle = "Proceedings of WMT", year = "2018", url = "https://aclanthology.org/W18-6319"}"""
 
 
+# In a batch whose loss is evaluated, at most: a global batch of many GPUs does not fit on one.
+EVALUATION_TOKENS = 4096
+
+
 class TranslationScores(evaluate.Metric):
     """Corpus BLEU and chrF of detokenized, cased text, with the sacreBLEU signatures that make them comparable."""
 

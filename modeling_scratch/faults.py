@@ -1,8 +1,11 @@
 """What goes wrong in a long run through nobody's typing, said in one line with what to do about it."""
 
 import re
+import shutil
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -10,8 +13,10 @@ import pyarrow
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-
-from .recipe import Recipe
+from accelerate.utils.memory import clear_device_cache
+from safetensors import SafetensorError
+from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 _LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|timeout|\bpeer\b|nccl|gloo", re.IGNORECASE)
@@ -35,22 +40,73 @@ def explained_damage_of_the_cache() -> Iterator[None]:
         ) from error
 
 
+def _is_lack_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+
+
 @contextmanager
-def explained_lack_of_memory(
-    accelerator: Accelerator, batch: dict[str, torch.Tensor], recipe: Recipe
-) -> Iterator[None]:
-    """ProcessError with the numbers to change, where a micro-batch does not fit into memory."""
+def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Callable[[], str]) -> Iterator[None]:
+    """
+    ProcessError where memory does not suffice.
+
+    Args:
+        doing: what it does not suffice for.
+        advice: what to change; called when the memory of the failed attempt is free again.
+    """
     try:
         yield
+        return
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
+        if not _is_lack_of_memory(error):
             raise
-        sizes = {name: tuple(batch[name].shape) for name in ("input_ids", "labels")}
-        steps = recipe.optimization.gradient_accumulation_steps
-        raise ProcessError(
-            f"out of memory on {accelerator.device} with {sizes['input_ids']} source and {sizes['labels']} target "
-            f"tokens at once: set optimization.gradient_accumulation_steps={2 * steps}, which changes no update, or "
-            f"optimization.tokens_per_batch={recipe.optimization.tokens_per_batch // 2}, which does"
+        traceback.clear_frames(error.__traceback__)  # their tensors
+    raise ProcessError(f"out of memory on {accelerator.device} {doing}: {advice()}")
+
+
+def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], **options) -> int:
+    """
+    Try into how many pieces a batch must be cut so that a forward and backward pass of one fits into memory.
+
+    Args:
+        model: not wrapped, for this process tries it alone.
+        options: of its forward pass, besides the batch.
+
+    Returns:
+        A power of two, at least 2; 0 if not even one pair fits.
+    """
+    rows, pieces = len(batch["input_ids"]), 1
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    while pieces < rows:
+        pieces *= 2
+        clear_device_cache(garbage_collection=True)
+        piece = {name: tensor[: -(-rows // pieces)] for name, tensor in batch.items()}
+        try:
+            # Not backward(), by which DDP would send gradients to processes that do not expect them.
+            torch.autograd.grad(model(**piece, **options).loss, parameters, allow_unused=True)
+            return pieces
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not _is_lack_of_memory(error):
+                raise
+            traceback.clear_frames(error.__traceback__)
+    return 0
+
+
+def is_loss_of_a_process(error: BaseException, accelerator: Accelerator) -> bool:
+    """Whether an error says that another process cannot be reached any more."""
+    return isinstance(error, RuntimeError) and accelerator.num_processes > 1 and bool(_LOST.search(str(error)))
+
+
+@contextmanager
+def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path) -> Iterator[None]:
+    """ValueError that says how much room there is, and that nothing is lost."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError, ValueError, CheckpointException) as error:
+        if is_loss_of_a_process(error, accelerator):
+            raise
+        raise ValueError(
+            f"{what} cannot be written to {folder} ({shutil.disk_usage(folder).free:,} bytes are free): "
+            f"{' '.join(str(error).split())}. The checkpoints before it are whole: make room, then --resume"
         ) from error
 
 
@@ -60,7 +116,7 @@ def explained_loss_of_a_process(accelerator: Accelerator) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if accelerator.num_processes == 1 or not _LOST.search(str(error)):
+        if not is_loss_of_a_process(error, accelerator):
             raise
         raise ProcessError(
             f"process {accelerator.process_index}: another process has ended or cannot be reached "

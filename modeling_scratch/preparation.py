@@ -1,8 +1,10 @@
 """What a run starts from, as its recipe asks: processes and devices, tokenizers, model."""
 
+import json
 import logging
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +15,7 @@ import transformers
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration, broadcast_object_list
 from datasets import Dataset
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from transformers import (
     AutoModelForSeq2SeqLM,
     GenerationConfig,
@@ -26,7 +29,7 @@ from .data import SOURCE, TARGET, PairTokenizer, load_pairs, texts, tokenize_pai
 from .faults import explained_damage_of_the_cache
 from .modeling_scratch import ScratchForConditionalGeneration
 from .recipe import ModelSection, Recipe, model_fields
-from .run_folder import TRACKING
+from .run_folder import STATE, TRACKING
 from .streaming import PairStream, open_stream
 from .tokenizer import (
     NO_REMOTE_CODE,
@@ -42,16 +45,18 @@ from .updates import PlannedUpdates, StreamedUpdates
 
 logger = logging.getLogger(__name__)
 
+# How long processes wait for one that says nothing, and while the main process does what it does for all: prepare
+# data, write a checkpoint, push. One that has died is noticed at once, by its closed connections or the launcher.
+PATIENCE, PATIENCE_WITH_MAIN = timedelta(minutes=30), timedelta(hours=6)
+
 Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
 def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
     """Processes, devices and precision as `accelerate launch` or its config set them; the recipe's trackers."""
     trackers = recipe.trackers if recipe else []
-    # Others wait while the main process prepares data; a process that has died is noticed by its closed connections.
-    waiting = InitProcessGroupKwargs(timeout=timedelta(hours=6))
     accelerator = Accelerator(
-        kwargs_handlers=[waiting],
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)],
         cpu=not torch.accelerator.is_available(),
         log_with=trackers or None,
         project_config=ProjectConfiguration(logging_dir=str(Path(recipe.output_dir) / TRACKING)) if trackers else None,
@@ -109,8 +114,23 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     return model
 
 
+@contextmanager
+def _long_patience() -> Iterator[None]:
+    if not torch.distributed.is_initialized():
+        yield
+        return
+    _set_pg_timeout(PATIENCE_WITH_MAIN)  # of what begins from here on; there is no public way
+    try:
+        yield
+    finally:
+        _set_pg_timeout(PATIENCE)
+
+
 def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
-    """Run on the main process and give every process the result, or the exception: none waits for one that failed."""
+    """
+    Run on the main process and give every process the result, or the exception: none waits for one that failed. This
+    may take PATIENCE_WITH_MAIN.
+    """
     outcome: list[Any] = [None, None]
     if accelerator.is_main_process:
         try:
@@ -119,7 +139,8 @@ def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
             if accelerator.num_processes == 1:
                 raise
             outcome[1] = error
-    broadcast_object_list(outcome)
+    with _long_patience():
+        broadcast_object_list(outcome)
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]
@@ -259,7 +280,9 @@ def prepare_inputs(recipe: Recipe, accelerator: Accelerator, checkpoint: Path | 
 
         pad_token_id = tokenizers[0].pad_token_id
         if isinstance(train, PairStream):
-            source = StreamedUpdates(train, tokenizer, recipe, pad_token_id, accelerator)
+            state = json.loads((checkpoint / STATE).read_text(encoding="utf-8")) if checkpoint else None
+            readers = state["source"]["readers"] if state else None
+            source = StreamedUpdates(train, tokenizer, recipe, pad_token_id, accelerator, readers)
         else:
             source = PlannedUpdates(tokenized("train"), recipe, pad_token_id, accelerator)
         return Inputs(pairs, tokenizers, model, source, tokenized("validation"))

@@ -6,10 +6,13 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 
 from .recipe import load_recipe
@@ -24,6 +27,8 @@ SAMPLES = "samples.md"
 TRACKING = "tracking"
 STATE = "training_state.json"
 MANIFEST = "manifest.json"
+LOCK = ".lock"
+_SECONDS_TO_LOCK = 15  # the workers of a run that was killed end some seconds after it
 _CHECKPOINT = re.compile(r"step-(\d+)")
 
 
@@ -41,12 +46,24 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def _deleting_is_not_vital() -> Iterator[None]:
+    """What is new is written: no reason to end a run."""
+    try:
+        yield
+    except OSError as error:
+        logger.warning(f"an old checkpoint cannot be deleted: {error}")
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old one or the new one, also after a power failure."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    _sync(temporary)
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        _sync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 class RunFolder:
@@ -56,6 +73,19 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.snapshots = self.path / "averaging"
+        # One for the whole process, until it ends: of two at once, each would delete what the other writes.
+        self._lock = FileLock(self.path.resolve() / LOCK, is_singleton=True)
+
+    def lock(self) -> None:
+        """Keep other processes from writing to the folder. ValueError if one does."""
+        if self._lock.is_locked:
+            return
+        try:
+            self._lock.acquire(timeout=_SECONDS_TO_LOCK)
+        except Timeout:
+            raise ValueError(
+                f"{self.path} is in use by another run; wait for it, or choose another output_dir"
+            ) from None
 
     def is_run(self) -> bool:
         """Whether a run made this folder: any `recipe.yaml` will not do, since --overwrite deletes."""
@@ -68,7 +98,7 @@ class RunFolder:
         return True
 
     def check(self, resume: bool, overwrite: bool) -> None:
-        """Raise ValueError if the folder is not what the command line takes it to be."""
+        """Lock the folder, if it is there. ValueError if it is not what the command line takes it to be, or in use."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; output_dir must be a folder")
         if resume and overwrite:
@@ -77,8 +107,10 @@ class RunFolder:
             raise ValueError(f"{self.path} holds no run to resume")
         if self.is_run() and not resume and not overwrite:
             raise ValueError(f"{self.path} already holds a run: continue it with --resume, replace it with --overwrite")
-        if not self.is_run() and self.path.is_dir() and any(self.path.iterdir()):
+        if not self.is_run() and self.path.is_dir() and any(path.name != LOCK for path in self.path.iterdir()):
             raise ValueError(f"{self.path} holds files that are not a run's; choose another output_dir")
+        if self.path.is_dir():
+            self.lock()
 
     def create(self) -> None:
         """
@@ -86,6 +118,8 @@ class RunFolder:
         are deleted, its recipe last, so that what an interrupt leaves is still a run. What was pushed where, and the
         card, stay: the next push goes on from them.
         """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.lock()
         if self.is_run():
             logger.info(f"deleting the run in {self.path}")
             patterns = ["checkpoints", "averaging", "target_tokenizer", TRACKING, "*.safetensors", "*.json", "*.py"]
@@ -94,7 +128,6 @@ class RunFolder:
                     if path.name.startswith("."):
                         continue
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self.path.mkdir(parents=True, exist_ok=True)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -141,12 +174,13 @@ class RunFolder:
             os.rename(final, replaced)
         os.rename(temporary, final)
         _sync(self.checkpoints)
-        for leftover in self.checkpoints.glob(".step-*"):
-            shutil.rmtree(leftover)
-        # Later ones are damaged: the run was continued from before them.
-        for old in [each for each in self.checkpoint_steps() if each <= step][:-keep_last]:
-            if old != best:
-                self._delete_checkpoint(old)
+        with _deleting_is_not_vital():
+            for leftover in self.checkpoints.glob(".step-*"):
+                shutil.rmtree(leftover)
+            # Later ones are damaged: the run was continued from before them.
+            for old in [each for each in self.checkpoint_steps() if each <= step][:-keep_last]:
+                if old != best:
+                    self._delete_checkpoint(old)
 
     def _delete_checkpoint(self, step: int) -> None:
         # Under another name first: what is half deleted must not look like a checkpoint.
@@ -191,27 +225,39 @@ class RunFolder:
 
     # -- weights -------------------------------------------------------------------------------------------------
 
-    def snapshot(self, step: int, weights: Path, keep_last: int) -> None:
-        """Keep a file of weights for averaging, and delete all but the last such."""
+    def snapshot(self, step: int, weights: Path) -> dict[str, str]:
+        """Keep a file of weights for averaging. Returns its name and SHA-256, for `averaged_weights`."""
         self.snapshots.mkdir(exist_ok=True)
         target = self.snapshots / f"step-{step:07d}.safetensors"
         temporary = target.with_suffix(".tmp")
         shutil.copyfile(weights, temporary)
         _sync(temporary)
         os.replace(temporary, target)
-        for old in self._snapshots(step)[:-keep_last]:
-            old.unlink()
+        return {target.name: _sha256(target)}
 
-    def _snapshots(self, step: int) -> list[Path]:
-        """Snapshots up to a step: a run continued from an earlier step leaves later ones behind."""
-        paths = sorted(self.snapshots.glob("step-*.safetensors"))
-        return [path for path in paths if int(path.stem.removeprefix("step-")) <= step]
+    def delete_snapshots_but(self, kept: Iterable[str]) -> None:
+        """Also later ones, of a run that was continued from before them."""
+        for path in self.snapshots.iterdir():
+            if path.name not in kept:
+                with _deleting_is_not_vital():
+                    path.unlink()
 
-    def averaged_weights(self, step: int, last: int) -> dict[str, torch.Tensor]:
-        """The mean of the weights of the last checkpoints up to a step (section 6.1)."""
-        paths = self._snapshots(step)[-last:]
+    def averaged_weights(self, snapshots: dict[str, str]) -> dict[str, torch.Tensor]:
+        """
+        The mean of weights that were kept (section 6.1). A warning names those that are not what was kept.
+
+        Args:
+            snapshots: names and SHA-256.
+        """
+        paths = []
+        for name, digest in snapshots.items():
+            path = self.snapshots / name
+            if path.is_file() and _sha256(path) == digest:
+                paths.append(path)
+            else:
+                logger.warning(f"{path} is {'damaged' if path.is_file() else 'missing'}: the average is without it")
         if not paths:
-            raise ValueError(f"{self.snapshots} holds no weights to average")
+            raise ValueError(f"{self.snapshots} holds no weights to average; make them anew with --resume-from")
         logger.info(f"averaging the weights of the last {len(paths)} checkpoints")
         total: dict[str, torch.Tensor] = {}
         dtypes = {}
@@ -225,9 +271,12 @@ class RunFolder:
         """Put weights where from_pretrained finds them: at the root, or in another folder."""
         folder = folder or self.path
         temporary = folder / f".{WEIGHTS}.tmp"
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, {"format": "pt"})
-        _sync(temporary)
-        os.replace(temporary, folder / WEIGHTS)
+        try:
+            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, {"format": "pt"})
+            _sync(temporary)
+            os.replace(temporary, folder / WEIGHTS)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     # -- records -------------------------------------------------------------------------------------------------
 

@@ -200,6 +200,7 @@ class StreamReader(torch.utils.data.IterableDataset):
             picked = pick_columns({name: [row[name] for row in pool] for name in pool[0]}, self.stream.columns)
             indices = range(position.read, position.read + len(pool))
             kept = self.tokenizer(picked[SOURCE], picked[TARGET], indices)
+            del pool, picked
             generator = np.random.default_rng([self.seed, self.reader, position.passes, position.pool])
             lengths = (np.array(kept[f"{side}_length"], dtype=np.int64) for side in (SOURCE, TARGET))
             batches = plan_batches(*lengths, self.tokens_per_batch, generator)
@@ -212,7 +213,8 @@ class StreamReader(torch.utils.data.IterableDataset):
                 position,
                 pool=position.pool + 1,
                 batch=0,
-                read=position.read + len(pool),
-                dropped=position.dropped + len(pool) - len(kept["index"]),
+                read=position.read + len(indices),
+                dropped=position.dropped + len(indices) - len(kept["index"]),
                 rows=rows.state_dict(),
             )
+            del kept  # memory holds one pool, not two

@@ -4,7 +4,9 @@ import logging
 import math
 import sys
 import time
-from contextlib import nullcontext
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,22 +15,25 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object, set_seed
 from safetensors.torch import load_file
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import register_fsdp_forward_method
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
-from .checkpoints import Progress, load_checkpoint, save_checkpoint, stored_weights
+from .checkpoints import Progress, load_checkpoint, load_weights, save_checkpoint, stored_weights
 from .data import texts
-from .evaluation import corpus_loss, is_sharded, score, translate
-from .faults import explained_lack_of_memory, explained_loss_of_a_process
+from .evaluation import EVALUATION_TOKENS, corpus_loss, is_sharded, score, translate
+from .faults import (
+    explained_lack_of_memory,
+    explained_loss_of_a_process,
+    pieces_that_fit,
+)
 from .hub import check_destination, try_push
 from .optimization import learning_rate_at, make_optimizer
-from .plots import plot_curves
 from .preparation import describe, on_main, prepare_inputs
 from .recipe import Recipe, differing_keys, load_recipe, recipe_text
-from .run_folder import CURVES, RECIPE, SAMPLES, WEIGHTS, RunFolder, write_whole
+from .run_folder import RECIPE, WEIGHTS, RunFolder, verify_checkpoint, write_whole
+from .run_log import RunLog
 from .stopping import Stopped, StopRequest
 from .tokenizer import save_tokenizers
 from .updates import Update
@@ -44,6 +49,7 @@ MAY_CHANGE = (
     "optimization.gradient_accumulation_steps",
     "optimization.max_nonfinite_updates",
     "data.num_workers",
+    "evaluation.batch_size",
     "checkpoints.keep_last",
     "trackers",
     "hub.repository",
@@ -75,7 +81,8 @@ class TrainingRun:
     ):
         self.recipe, self.accelerator, self.stop = recipe, accelerator, stop or StopRequest()
         self.folder = RunFolder(recipe.output_dir)
-        self.folder.check(bool(resume), overwrite)
+        self.log = RunLog(accelerator, self.folder)
+        on_main(accelerator, lambda: self.folder.check(bool(resume), overwrite))
         if recipe.hub.repository is not None:
             on_main(accelerator, lambda: check_destination(recipe))
         checkpoint = on_main(accelerator, lambda: self._checkpoint_to_resume(resume)) if resume else None
@@ -83,19 +90,20 @@ class TrainingRun:
         inputs = prepare_inputs(recipe, accelerator, checkpoint)
         self.pairs, self.tokenizers, model = inputs.pairs, inputs.tokenizers, inputs.model
         self.validation_data, self.source = inputs.validation_data, inputs.source
-        self.progress = Progress(data=self.source.key(), processes=accelerator.num_processes)
+        name = on_main(accelerator, lambda: f"{self.folder.path.name}-{uuid.uuid4().hex[:8]}")
+        self.progress = Progress(data=self.source.key(), processes=accelerator.num_processes, tracked_as=name)
         self.last_loss, self.asked_to_stop = math.nan, False
         self.total_steps = self._count_steps()
         if not resume:
-            on_main(accelerator, lambda: self._create_folder(model))
+            on_main(accelerator, lambda: self._create_folder(model, overwrite))
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
         self.model, self.optimizer = accelerator.prepare(model, make_optimizer(model, recipe.optimization))
         if is_sharded(accelerator):  # it runs parts of the model by themselves
             register_fsdp_forward_method(self.unwrapped, "generate")
-        if recipe.trackers:
-            accelerator.init_trackers("modeling_scratch")
         if checkpoint is not None:
             self._go_on_from(checkpoint, drop_later=isinstance(resume, str))
+        if recipe.trackers:
+            self.log.open_trackers(self.progress.tracked_as)
 
     @property
     def unwrapped(self) -> PreTrainedModel:
@@ -118,7 +126,8 @@ class TrainingRun:
             logger.warning(f"passed over a checkpoint: {why}")
         return checkpoint
 
-    def _create_folder(self, model: PreTrainedModel) -> None:
+    def _create_folder(self, model: PreTrainedModel, overwrite: bool) -> None:
+        self.folder.check(False, overwrite)  # again: data was prepared meanwhile
         self.folder.create()
         write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
         save_tokenizers(*self.tokenizers, self.folder.path)
@@ -158,7 +167,7 @@ class TrainingRun:
             dynamic_ncols=True,
         )
         self.model.train()
-        with bar, self.stop, explained_loss_of_a_process(self.accelerator):
+        with bar, self._stoppable():
             if self.progress.unsettled:
                 self._settle()
             updates = iter(self.source)
@@ -170,6 +179,15 @@ class TrainingRun:
                 if self.progress.step % self.recipe.logging_steps == 0 or self.progress.step >= self.total_steps:
                     self._log_training()
                 self._settle()
+
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        with self.stop, explained_loss_of_a_process(self.accelerator):
+            try:
+                yield
+            except Stopped:
+                self.log.close()
+                raise
 
     def _train_on(self, update: Update) -> None:
         progress, limit = self.progress, self.recipe.optimization.max_nonfinite_updates
@@ -208,33 +226,47 @@ class TrainingRun:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         total = torch.zeros((), device=accelerator.device, dtype=torch.get_default_dtype())
+        options = {
+            "label_smoothing": optimization.label_smoothing,
+            "num_items_in_batch": update.target_tokens,
+            "skip_logits": True,
+        }
         for number, batch in enumerate(update.micro_batches, start=1):
             batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
             with (
                 nullcontext() if number == update.count else accelerator.no_sync(self.model),
-                explained_lack_of_memory(accelerator, batch, self.recipe),
+                self._within_memory(batch, options),
             ):
-                loss = self.model(
-                    **batch,
-                    label_smoothing=optimization.label_smoothing,
-                    num_items_in_batch=update.target_tokens,
-                    skip_logits=True,
-                ).loss
+                loss = self.model(**batch, **options).loss
                 # DDP takes the mean over processes; the loss is divided by the tokens of all of them already.
                 accelerator.backward(loss * accelerator.num_processes)
             total += loss.detach()
-        norm = accelerator.clip_grad_norm_(
-            self.model.parameters(), math.inf if optimization.max_grad_norm is None else optimization.max_grad_norm
-        )
         asked = torch.full_like(total, float(bool(self.stop)))
         total, asked = accelerator.reduce(torch.stack([total, asked]), "sum").tolist()
-        finite = math.isfinite(total) and math.isfinite(float(norm))
-        if finite:
-            self.optimizer.step()
-        elif accelerator.scaler is not None:
-            accelerator.scaler.update()  # to a smaller scale
+        with explained_lack_of_memory(
+            accelerator,
+            "for the optimizer, whose states are 8 bytes a parameter",
+            lambda: f"use a smaller model, or {self.source.in_smaller_pieces(2)}",
+        ):
+            norm = accelerator.clip_grad_norm_(
+                self.model.parameters(), math.inf if optimization.max_grad_norm is None else optimization.max_grad_norm
+            )
+            finite = math.isfinite(total) and math.isfinite(float(norm))
+            if finite:
+                self.optimizer.step()
+            elif accelerator.scaler is not None:
+                accelerator.scaler.update()  # to a smaller scale
         self.optimizer.zero_grad()
         return total, finite, asked > 0
+
+    def _within_memory(self, batch: dict[str, torch.Tensor], options: dict[str, Any]) -> AbstractContextManager:
+        def advice() -> str:
+            self.optimizer.zero_grad()
+            pieces = 2 if is_sharded(self.accelerator) else pieces_that_fit(self.unwrapped, batch, **options)
+            return self.source.in_smaller_pieces(pieces) if pieces else "not even one pair fits: use a smaller model"
+
+        shapes = f"{tuple(batch['input_ids'].shape)} source and {tuple(batch['labels'].shape)} target tokens"
+        return explained_lack_of_memory(self.accelerator, f"with {shapes} at once", advice)
 
     def _settle(self) -> None:
         """
@@ -252,8 +284,9 @@ class TrainingRun:
             progress.unsettled = False
             # After a skipped update the weights are those before it, and so should the last checkpoint be.
             due = self._due(self.recipe.checkpoints.every) and not progress.nonfinite_in_a_row
-            if due or end or self._out_of_patience():
-                self._save_checkpoint()
+            counts = due or end or self._out_of_patience()
+            if counts or progress.best_step == progress.step:
+                self._save_checkpoint(counts)
         except Stopped:
             due = self._due(self.recipe.evaluation.every) or self._due(self.recipe.checkpoints.every) or end
             progress.unsettled = due
@@ -273,14 +306,7 @@ class TrainingRun:
         return patience is not None and self.progress.without_better >= patience
 
     def _log(self, record: dict[str, Any]) -> None:
-        record = {"step": self.progress.step, "epoch": self.source.epochs(), **record}
-        if self.accelerator.is_main_process:
-            self.folder.log(record)
-        if self.recipe.trackers:
-            values = {
-                f"{record['split']}/{key}": value for key, value in record.items() if isinstance(value, int | float)
-            }
-            self.accelerator.log(values, step=self.progress.step)
+        self.log.record(self.progress.step, {"step": self.progress.step, "epoch": self.source.epochs(), **record})
 
     def _log_training(self) -> None:
         progress = self.progress
@@ -307,7 +333,7 @@ class TrainingRun:
         return corpus_loss(
             self.unwrapped,
             self.validation_data,
-            self.recipe.optimization.tokens_per_batch,
+            min(self.recipe.optimization.tokens_per_batch, EVALUATION_TOKENS),
             self.tokenizers[0].pad_token_id,
             self.accelerator,
             self.stop,
@@ -325,8 +351,7 @@ class TrainingRun:
         self._log(record)
         found = ", ".join(f"{name} {record[name]:.2f}" for name in ("loss", "bleu", "chrf") if name in record)
         logger.info(f"step {progress.step}, epoch {self.source.epochs():.1f}: validation {found}")
-        if self.accelerator.is_main_process:
-            plot_curves(self.folder.metrics(), self.folder.path / CURVES)
+        self.log.curves()
         if section.metric not in record:
             return
         value = record[section.metric]
@@ -340,7 +365,11 @@ class TrainingRun:
 
     def _translate(self, split: str, **generation) -> tuple[list[str], dict[str, Any]]:
         sources, references = texts(self.pairs[split])
-        with self.accelerator.autocast():
+        advice = f"set evaluation.batch_size={max(1, self.recipe.evaluation.batch_size // 2)}, and --resume"
+        with (
+            self.accelerator.autocast(),
+            explained_lack_of_memory(self.accelerator, f"translating the {split} split", lambda: advice),
+        ):
             translations = translate(
                 self.unwrapped,
                 *self.tokenizers,
@@ -354,19 +383,7 @@ class TrainingRun:
         return translations, on_main(self.accelerator, lambda: score(translations, references))
 
     def _write_root(self, weights: dict[str, torch.Tensor]) -> None:
-        if self.accelerator.is_main_process:
-            self.folder.write_weights(stored_weights(self.unwrapped, weights))
-        self.accelerator.wait_for_everyone()
-
-    def _load_root(self) -> None:
-        weights = load_file(self.folder.path / WEIGHTS)
-        if is_sharded(self.accelerator):
-            set_model_state_dict(self.unwrapped, weights, options=StateDictOptions(full_state_dict=True, strict=False))
-            return
-        report = self.unwrapped.load_state_dict(weights, strict=False)
-        # Tied weights are stored once; anything else that is missing would be left as it is.
-        assert set(report.missing_keys) <= set(self.unwrapped.all_tied_weights_keys), report
-        assert not report.unexpected_keys, report
+        self.log.write(WEIGHTS, lambda: self.folder.write_weights(stored_weights(self.unwrapped, weights)))
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -407,12 +424,19 @@ class TrainingRun:
             if drop_later and (deleted := self.folder.delete_checkpoints_after(before.step)):
                 logger.warning(f"deleted the later checkpoints {', '.join(deleted)}")
             self.folder.forget_after(before.step, before.unsettled)
-            best = self.folder.checkpoint(before.best_step) / WEIGHTS
-            if before.best is not None and best.exists():  # those at the root may be of updates that are made again
-                self.folder.write_weights(load_file(best))
+            if before.best is not None:  # the weights at the root may be of updates that are made again
+                self._restore_best(self.folder.checkpoint(before.best_step))
             write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
 
         on_main(accelerator, restore)
+
+    def _restore_best(self, checkpoint: Path) -> None:
+        try:
+            verify_checkpoint(checkpoint)
+        except ValueError as error:
+            logger.warning(f"the best weights stay as they are at the root: {error}")
+        else:
+            self.folder.write_weights(load_file(checkpoint / WEIGHTS))
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -427,18 +451,20 @@ class TrainingRun:
         Raises:
             Stopped: the run was asked to end. It is trained whole; --resume scores it.
         """
-        with self.stop, explained_loss_of_a_process(self.accelerator):
+        with self._stoppable():
             try:
                 return self._finish()
             except Stopped:
                 raise Stopped("stopped while the final model was scored; --resume scores it") from None
 
+    def _average(self) -> None:
+        self.folder.write_weights(self.folder.averaged_weights(self.progress.averaging))
+
     def _finish(self) -> dict[str, Any]:
         accelerator, last = self.accelerator, self.recipe.checkpoints.average_last
         if last > 1:
-            weights = on_main(accelerator, lambda: self.folder.averaged_weights(self.progress.step, last))
-            self._write_root(weights)
-        self._load_root()
+            self.log.write(WEIGHTS, self._average)
+        load_weights(accelerator, self.unwrapped, self.folder.path / WEIGHTS)
         if last > 1:
             _, scores = self._translate("validation")
             self._log({"split": "validation", "final": True, "loss": self._loss(), **scores})
@@ -447,17 +473,8 @@ class TrainingRun:
         self._log({"split": split, "final": True, "num_beams": self.recipe.evaluation.num_beams, **scores})
         sources, references = texts(self.pairs[split].select(range(min(5, len(self.pairs[split])))))
         samples = list(zip(sources, references, translations[:5], strict=True))
-        if accelerator.is_main_process:
-            write_whole(self.folder.path / SAMPLES, _samples_page(samples, split))
-            plot_curves(self.folder.metrics(), self.folder.path / CURVES)
-        if self.recipe.trackers:
-            accelerator.end_training()
+        self.log.samples(samples, split)
+        self.log.curves()
+        self.log.close()
         accelerator.wait_for_everyone()
         return {"split": split, "samples": samples, "folder": str(self.folder.path), **scores, **asdict(self.progress)}
-
-
-def _samples_page(samples: list[tuple[str, str, str]], split: str) -> str:
-    lines = [f"# Translations of the first sentences of the {split} split", ""]
-    for source, reference, translation in samples:
-        lines += [f"- source: {source}", f"  reference: {reference}", f"  translation: {translation}"]
-    return "\n".join(lines) + "\n"

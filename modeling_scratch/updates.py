@@ -6,6 +6,7 @@ every interruption.
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,13 @@ from .stopping import ignore_signals
 from .streaming import PairStream, Position, StreamReader
 
 _PREFETCHED = 4  # batches, where another process prepares them
+
+
+def _own_words(error: Exception) -> str:
+    """What an error says; of a DataLoader's worker, what it says at the end of the traceback that it hands on."""
+    lines = str(error).rpartition("Traceback (most recent call last):")[2].strip().splitlines()
+    first = next((number for number, line in enumerate(lines) if re.match(r"[\w.]+: ", line)), 0)
+    return " ".join(lines[first:])
 
 
 @dataclass
@@ -92,6 +100,14 @@ class PlannedUpdates:
                     self.epoch, self.update = self.epoch + 1, 0
                 yield Update(itertools.islice(batches, accumulation), accumulation, tokens, rows)
 
+    def in_smaller_pieces(self, factor: int) -> str:
+        """What to set so that so many times fewer tokens are in memory at once."""
+        optimization = self.recipe.optimization
+        return (
+            f"set optimization.gradient_accumulation_steps={optimization.gradient_accumulation_steps * factor}, which "
+            f"changes no update, or optimization.tokens_per_batch={optimization.tokens_per_batch // factor}, which does"
+        )
+
     def describe(self, examples: list[int]) -> str:
         """Where the pairs of an update are, for a person."""
         index = self.dataset.select_columns(["index"])
@@ -103,6 +119,9 @@ class StreamedUpdates:
     Updates over a stream. It is cut into as many readers as the run began with processes times accumulation steps, and
     a global batch is one batch of each, so that as many processes as divide that number can go on with it. `examples`
     count the pairs of a reader's pass, from 0.
+
+    Args:
+        readers: of the run that goes on; None: it begins.
     """
 
     def __init__(
@@ -112,11 +131,11 @@ class StreamedUpdates:
         recipe: Recipe,
         pad_token_id: int,
         accelerator: Accelerator,
+        readers: int | None = None,
     ):
         self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
         self.pad_token_id, self.accelerator = pad_token_id, accelerator
-        readers = accelerator.num_processes * recipe.optimization.gradient_accumulation_steps
-        self._cut(readers)
+        self._cut(readers or accelerator.num_processes * recipe.optimization.gradient_accumulation_steps)
         self.positions = {reader: Position() for reader in self.mine}
 
     def _cut(self, readers: int) -> None:
@@ -162,7 +181,7 @@ class StreamedUpdates:
             self._file(folder, reader).write_text(json.dumps(asdict(position)), encoding="utf-8")
 
     def load(self, state: dict[str, Any], folder: Path) -> None:
-        self._cut(state["readers"])
+        assert state["readers"] == self.readers, state
         self.positions = {
             reader: Position(**json.loads(self._file(folder, reader).read_text(encoding="utf-8")))
             for reader in self.mine
@@ -200,7 +219,7 @@ class StreamedUpdates:
                 try:
                     batch, indices, self.positions[reader] = next(loaders[reader])
                 except (ValueError, OSError, RuntimeError) as error:  # on this process alone
-                    raise ProcessError(f"the training stream: {str(error).strip().splitlines()[-1]}") from error
+                    raise ProcessError(f"the training stream: {_own_words(error)}") from error
                 batches.append(batch)
                 examples += indices
             tokens = torch.tensor(
@@ -208,6 +227,14 @@ class StreamedUpdates:
             )
             total = int(self.accelerator.reduce(tokens, "sum"))
             yield Update(iter(batches), len(batches), total, examples)
+
+    def in_smaller_pieces(self, factor: int) -> str:
+        """What to set so that so many times fewer tokens are in memory at once."""
+        share, tokens = len(self.mine) * factor, self.recipe.optimization.tokens_per_batch // factor
+        return (
+            "begin anew (how a stream is cut is decided when its run begins) with "
+            f"optimization.gradient_accumulation_steps={share} or optimization.tokens_per_batch={tokens}"
+        )
 
     def describe(self, examples: list[int]) -> str:
         """Where the pairs of an update are, for a person."""

@@ -14,7 +14,7 @@ import torch
 from conftest import ROOT, SMALL_RUN, read_metrics, run_training, small_run
 from safetensors.torch import load_file
 
-from modeling_scratch import faults, training
+from modeling_scratch import ScratchForConditionalGeneration, faults, training
 from modeling_scratch.cli import STOPPED
 from modeling_scratch.run_folder import verify_checkpoint
 from modeling_scratch.stopping import StopDecoding, StopRequest
@@ -302,17 +302,58 @@ def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch, caplog):
     assert losses[20]["nonfinite_updates"] == 1
 
 
-def test_a_lack_of_memory_says_what_to_change(tmp_path, monkeypatch, capsys):
-    from modeling_scratch import ScratchForConditionalGeneration
+@pytest.fixture
+def little_memory(monkeypatch):
+    """Forward passes of more than so many source tokens, padding included, find no memory."""
+    forward = ScratchForConditionalGeneration.forward
 
-    def forward(self, **batch):
-        raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
+    def limit(tokens: int) -> None:
+        def limited(self, input_ids=None, **inputs):
+            if input_ids is not None and input_ids.numel() > tokens:
+                raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
+            return forward(self, input_ids=input_ids, **inputs)
 
-    monkeypatch.setattr(ScratchForConditionalGeneration, "forward", forward)
-    line = fails(capsys, f"output_dir={tmp_path / 'run'}", "optimization.gradient_accumulation_steps=2")
-    assert re.search(r"out of memory on cpu with \(\d+, \d+\) source and \(\d+, \d+\) target tokens at once", line)
-    assert "optimization.gradient_accumulation_steps=4, which changes no update" in line
-    assert "optimization.tokens_per_batch=256, which does" in line
+        monkeypatch.setattr(ScratchForConditionalGeneration, "forward", limited)
+
+    return limit
+
+
+def test_a_lack_of_memory_says_what_fits(little_memory, tmp_path, monkeypatch, capsys):
+    """The number that it says is enough, and half of it is not."""
+    little_memory(160)  # a micro-batch has up to 256
+    options = [f"output_dir={tmp_path / 'run'}", "evaluation.batch_size=2", "optimization.max_steps=4"]
+    line = fails(capsys, *options, "optimization.gradient_accumulation_steps=2")
+    found = re.search(r"out of memory on cpu with \((\d+), (\d+)\) source and \(\d+, \d+\) target tokens at once", line)
+    assert int(found[1]) * int(found[2]) > 160
+    steps = int(re.search(r"set optimization.gradient_accumulation_steps=(\d+), which changes no update", line)[1])
+    assert f"optimization.tokens_per_batch={512 * 2 // steps}, which does" in line
+    fewer = fails(capsys, *options, f"optimization.gradient_accumulation_steps={steps // 2}", overwrite=True)
+    assert f"gradient_accumulation_steps={steps}," in fewer
+    monkeypatch.setattr(training, "EVALUATION_TOKENS", 160)
+    run_training(*SMALL_RUN, *options, f"optimization.gradient_accumulation_steps={steps}", overwrite=True)
+
+
+def test_a_lack_of_memory_for_one_pair_for_the_optimizer_for_translations(little_memory, tmp_path, monkeypatch, capsys):
+    options = [f"output_dir={tmp_path / 'run'}", "optimization.max_steps=4"]
+    little_memory(1)
+    assert "not even one pair fits: use a smaller model" in fails(capsys, *options)
+    little_memory(512)
+
+    def generate(self, *arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ScratchForConditionalGeneration, "generate", generate)
+        line = fails(capsys, *options, overwrite=True)
+    assert "translating the validation split: set evaluation.batch_size=32, and --resume" in line
+
+    def step(self, closure=None):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", step)
+        line = fails(capsys, *options, overwrite=True)
+    assert "for the optimizer, whose states are 8 bytes a parameter: use a smaller model, or set optimization" in line
 
 
 def test_a_damaged_cache_says_what_to_delete(tmp_path, capsys):

@@ -4,12 +4,16 @@ import itertools
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 from safetensors.torch import load_file, save_file
 
+from modeling_scratch import run_folder
 from modeling_scratch.recipe import CONFIGURATION_FOLDER, load_recipe, recipe_text
 from modeling_scratch.run_folder import METRICS, RECIPE, WEIGHTS, RunFolder
 
@@ -140,18 +144,70 @@ def test_no_checkpoint(folder):
         folder.newest_checkpoint()
 
 
-def test_average_is_the_mean_of_the_last(folder):
+def test_average_is_the_mean_of_what_was_kept(folder, caplog):
+    kept = {}
     for step, value in ((1, 100.0), (2, 1.0), (3, 2.0), (4, 6.0)):
         write_checkpoint(folder, step, value)
-        folder.snapshot(step, folder.checkpoint(step) / WEIGHTS, keep_last=3)
-    weights = folder.averaged_weights(4, last=3)
+        kept |= folder.snapshot(step, folder.checkpoint(step) / WEIGHTS)
+    last = dict(list(kept.items())[1:])
+    weights = folder.averaged_weights(last)
     assert torch.equal(weights["a"], torch.full((3,), 3.0))
     assert weights["b"].dtype == torch.bfloat16
-    assert torch.equal(folder.averaged_weights(3, last=3)["a"], torch.full((3,), 1.5))  # not those of later steps
-    with pytest.raises(ValueError, match="holds no weights to average"):
-        folder.averaged_weights(0, last=3)
+    folder.delete_snapshots_but(last)
+    assert sorted(path.name for path in folder.snapshots.iterdir()) == sorted(last)
     folder.write_weights(weights)
     assert torch.equal(load_file(folder.path / "model.safetensors")["a"], weights["a"])
+    assert not caplog.records
+
+
+def test_an_average_says_what_it_is_without(folder, caplog):
+    kept = {}
+    for step in (1, 2, 3):
+        write_checkpoint(folder, step, float(step))
+        kept |= folder.snapshot(step, folder.checkpoint(step) / WEIGHTS)
+    first, second, third = (folder.snapshots / name for name in kept)
+    first.unlink()
+    flip_last_byte(second)
+    assert torch.equal(folder.averaged_weights(kept)["a"], torch.full((3,), 3.0))
+    assert f"{first} is missing" in caplog.text
+    assert f"{second} is damaged" in caplog.text
+    third.unlink()
+    with pytest.raises(ValueError, match="holds no weights to average"):
+        folder.averaged_weights(kept)
+
+
+def flip_last_byte(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_one_process_at_a_time(tmp_path, monkeypatch):
+    """Another one is told so, whether it resumes, replaces or begins; until this one has ended."""
+    script = """if True:
+        import sys
+        from modeling_scratch import run_folder
+        run_folder._SECONDS_TO_LOCK = 0.1
+        try:
+            folder = run_folder.RunFolder(sys.argv[1])
+            folder.create()
+        except ValueError as error:
+            sys.exit(str(error))
+        print("locked", flush=True)
+        sys.stdin.read()
+    """
+    folder = RunFolder(tmp_path / "run")
+    command = [sys.executable, "-c", script, str(folder.path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout.readline() == "locked\n"
+        monkeypatch.setattr(run_folder, "_SECONDS_TO_LOCK", 0.1)
+        for options in ({"resume": False, "overwrite": False}, {"resume": False, "overwrite": True}):
+            with pytest.raises(ValueError, match="is in use by another run"):
+                folder.check(**options)
+        first.kill()
+    folder.check(resume=False, overwrite=False)
+    folder.check(resume=False, overwrite=False)  # this process's own
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "is in use by another run" in second.stderr
 
 
 def test_records_after_a_step_are_forgotten(folder):
@@ -200,4 +256,10 @@ def test_a_new_run_deletes_what_runs_write_and_no_more(tmp_path):
     for name in ("config.json", WEIGHTS, "stacks.py", "metrics.jsonl", "README.md", ".hub.json", ".card.md", "my.txt"):
         (folder.path / name).write_text("old")
     folder.create()
-    assert sorted(path.name for path in folder.path.iterdir()) == [".card.md", ".hub.json", "README.md", "my.txt"]
+    assert sorted(path.name for path in folder.path.iterdir()) == [
+        ".card.md",
+        ".hub.json",
+        ".lock",
+        "README.md",
+        "my.txt",
+    ]

@@ -188,15 +188,17 @@ def test_validation_is_not_held_out_of_a_stream(tmp_path, capsys):
 
 
 def test_two_processes_see_what_one_with_two_parts_sees(tmp_path):
-    """In float64 without dropout; the run of two goes on with one, and three cannot share it."""
+    """In float64 without dropout. Half-way the run of one goes on with two, that of two with one; three cannot."""
     script = str(ROOT / "tests" / "train_in_float64.py")
     options = [script, *STREAM, "model.overrides.dropout=0.0", "optimization.schedule=constant"]
-    parts, two = "optimization.gradient_accumulation_steps=2", f"output_dir={tmp_path / 'two'}"
+    one, two = ([f"output_dir={tmp_path / name}"] for name in ("one", "two"))
+    one += ["optimization.gradient_accumulation_steps=2"]
     half = "optimization.max_steps=10"
     for result in (
-        launch(1, *options, parts, f"output_dir={tmp_path / 'one'}"),
-        launch(2, *options, half, two),
-        launch(1, *options, two, "--resume"),
+        launch(1, *options, half, *one),
+        launch(2, *options, *one, "--resume"),
+        launch(2, *options, half, *two),
+        launch(1, *options, *two, "--resume"),
     ):
         assert result.returncode == 0, result.stderr
     first, second = (read_metrics(tmp_path / name, "train") for name in ("one", "two"))
@@ -204,6 +206,6 @@ def test_two_processes_see_what_one_with_two_parts_sees(tmp_path):
     for one, other in zip(first, second, strict=True):
         assert one["target_tokens"] == other["target_tokens"]
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-9)
-    refused = launch(3, str(ROOT / "train.py"), *options[1:], two, "--resume")
+    refused = launch(3, str(ROOT / "train.py"), *options[1:], *two, "--resume")
     assert refused.returncode != 0
     assert "cut its stream into 2, which 3 processes cannot share evenly; resume it on 1 or 2" in refused.stderr

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -186,6 +187,47 @@ def test_tensorboard(tmp_path):
     assert list((run / "tracking").rglob("events.out.tfevents.*"))
 
 
+def test_trackers_go_on_with_a_run_by_its_name(tmp_path, monkeypatch):
+    """And write what they hold when it is stopped."""
+    from accelerate import Accelerator
+    from accelerate.tracking import TensorBoardTracker
+
+    init_trackers, finish, names, finished = Accelerator.init_trackers, TensorBoardTracker.finish, [], []
+
+    def init(self, project, init_kwargs):
+        assert init_kwargs["wandb"]["resume"] == "allow"
+        names.append(init_kwargs["wandb"]["id"])
+        return init_trackers(self, project)
+
+    monkeypatch.setattr(Accelerator, "init_trackers", init)
+    monkeypatch.setattr(TensorBoardTracker, "finish", lambda self: finished.append(names[-1]) or finish(self))
+    options = ["trackers=[tensorboard]", "optimization.max_steps=2"]
+    with pytest.raises(SystemExit):
+        small_run(tmp_path / "run", *options, max_minutes=0)
+    small_run(tmp_path / "run", *options, resume=True)
+    small_run(tmp_path / "run", *options, overwrite=True)
+    assert names[0] == names[1] != names[2]
+    assert finished == names
+
+
+def test_the_best_has_a_checkpoint(tmp_path, monkeypatch):
+    """Also where it was found between two that the recipe asks for."""
+    from modeling_scratch.training import TrainingRun
+
+    losses = iter([3.0, 2.0, 4.0, 3.0])
+    monkeypatch.setattr(TrainingRun, "_loss", lambda self: next(losses))
+    run = small_run(
+        tmp_path / "run",
+        "evaluation.every=5",
+        "evaluation.metric=loss",
+        "checkpoints.every=100",
+        "checkpoints.keep_last=1",
+    )
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-0000010", "step-0000020"]
+    assert equal_weights(run, run / "checkpoints" / "step-0000010")
+    assert not equal_weights(run, run / "checkpoints" / "step-0000020")
+
+
 def test_scoring_writes_nothing(trained, capsys):
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
     run_training(evaluate=str(trained))
@@ -237,6 +279,33 @@ def test_processes_score_every_sentence_once(trained):
         outputs.append(json.loads(result.stdout.splitlines()[-1]))
     assert outputs[0] == outputs[1] == outputs[2]
     assert len(outputs[0]["translations"]) == 500
+
+
+PATIENCE = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from datetime import timedelta
+from modeling_scratch import preparation
+from modeling_scratch.faults import explained_loss_of_a_process
+preparation.PATIENCE, preparation.PATIENCE_WITH_MAIN = timedelta(seconds=3), timedelta(seconds=60)
+accelerator = preparation.make_accelerator()
+print(preparation.on_main(accelerator, lambda: time.sleep(6) or "waited"), flush=True)
+with explained_loss_of_a_process(accelerator):
+    if not accelerator.is_main_process:
+        time.sleep(60)
+    accelerator.wait_for_everyone()
+"""
+
+
+def test_processes_wait_for_the_main_one_and_not_for_ever(tmp_path):
+    """Longer where it works for all; one that hangs ends the others soon."""
+    script = tmp_path / "patience.py"
+    script.write_text(PATIENCE)
+    began = time.monotonic()
+    result = launch(2, str(script), str(ROOT))
+    assert time.monotonic() - began < 45
+    assert result.stdout.count("waited") == 2
+    assert "process 0: another process has ended or cannot be reached" in result.stderr
 
 
 def test_two_processes_end_together_on_bad_input(tmp_path):

@@ -1,0 +1,62 @@
+"""What a run tells while it trains: metrics.jsonl, trackers, curves, samples."""
+
+from collections.abc import Callable
+from typing import Any
+
+from accelerate import Accelerator
+
+from .faults import explained_failure_to_write
+from .plots import plot_curves
+from .preparation import on_main
+from .run_folder import CURVES, METRICS, SAMPLES, RunFolder, write_whole
+
+
+class RunLog:
+    """Writes on the main process; all processes call it together, so that a full disk ends all with one line."""
+
+    def __init__(self, accelerator: Accelerator, folder: RunFolder):
+        self.accelerator, self.folder = accelerator, folder
+
+    def open_trackers(self, name: str) -> None:
+        """
+        Begin, or go on with, what those of the Accelerator record.
+
+        Args:
+            name: of this run, the same one when it resumes. TensorBoard goes on by its folder.
+        """
+        by_id = {"id": name, "name": name, "resume": "allow"}
+        named = {"wandb": by_id, "swanlab": by_id, "trackio": {"name": name, "resume": "allow"}}
+        self.accelerator.init_trackers("modeling_scratch", init_kwargs=named)
+
+    def close(self) -> None:
+        """
+        Have trackers write what they hold. Not by Accelerator.end_training, which destroys the process group too: its
+        destructor holds Python's lock while it waits for Gloo's thread, which may wait for that lock.
+        """
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+
+    def write(self, what: str, function: Callable[[], Any]) -> None:
+        """Have the main process write something to the folder. ValueError on all if it cannot."""
+        with explained_failure_to_write(self.accelerator, what, self.folder.path):
+            on_main(self.accelerator, function)
+
+    def record(self, step: int, record: dict[str, Any]) -> None:
+        """A line of metrics.jsonl; its numbers go to the trackers too, by the name of its split."""
+        self.write(METRICS, lambda: self.folder.log(record))
+        values = {f"{record['split']}/{key}": value for key, value in record.items() if isinstance(value, int | float)}
+        self.accelerator.log(values, step=step)  # nothing where there are no trackers
+
+    def curves(self) -> None:
+        """Plot metrics.jsonl."""
+        self.write(CURVES, lambda: plot_curves(self.folder.metrics(), self.folder.path / CURVES))
+
+    def samples(self, samples: list[tuple[str, str, str]], split: str) -> None:
+        """
+        Args:
+            samples: source, reference and translation of each.
+        """
+        lines = [f"# Translations of the first sentences of the {split} split", ""]
+        for source, reference, translation in samples:
+            lines += [f"- source: {source}", f"  reference: {reference}", f"  translation: {translation}"]
+        self.write(SAMPLES, lambda: write_whole(self.folder.path / SAMPLES, "\n".join(lines) + "\n"))
