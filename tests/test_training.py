@@ -210,6 +210,18 @@ def test_trackers_go_on_with_a_run_by_its_name(tmp_path, monkeypatch):
     assert finished == names
 
 
+def test_bf16(trained, tmp_path, monkeypatch):
+    """As `--mixed_precision bf16` sets it: other losses than float32's, by little; weights are stored in float32."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    run = small_run(tmp_path / "run")
+    (about,) = read_metrics(run, "run")
+    assert about["mixed_precision"] == "bf16"
+    found, expected = ([record["loss"] for record in read_metrics(each, "train")] for each in (run, trained))
+    assert found != expected
+    assert found == pytest.approx(expected, rel=0.01)
+    assert {tensor.dtype for tensor in weights(run).values()} == {torch.float32}
+
+
 def test_the_best_has_a_checkpoint(tmp_path, monkeypatch):
     """Also where it was found between two that the recipe asks for."""
     from modeling_scratch.training import TrainingRun
