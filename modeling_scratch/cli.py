@@ -13,7 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
-from .faults import ProcessError
+from .faults import ProcessError, wait_for_threads
 from .recipe import CONFIGURATION_FOLDER
 from .stopping import Stopped
 
@@ -80,3 +80,5 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
         if speak:
             print(f"\n{interrupted}", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    finally:
+        wait_for_threads()

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,6 +123,16 @@ def explained_loss_of_a_process(accelerator: Accelerator) -> Iterator[None]:
             f"process {accelerator.process_index}: another process has ended or cannot be reached "
             f"({str(error).splitlines()[0]}); start again with --resume"
         ) from error
+
+
+def wait_for_threads() -> None:
+    """
+    To be called before a process of several ends. Gloo's threads need Python's lock to drop the tensors of the last
+    exchange; one that asks for it while Python ends aborts the process ("terminate called without an active
+    exception").
+    """
+    if torch.distributed.is_initialized():
+        time.sleep(1)
 
 
 def together(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
