@@ -2,7 +2,7 @@
 Kills a training run with SIGKILL at random moments, resumes it each time, and compares its weights at the end with
 those of a run that nobody touched: they must be the same bit for bit. Prints a table.
 
-    python benchmarks/resume.py                       # one process, two processes, streamed data: 20 kills each
+    python benchmarks/resume.py                       # one process and two, map-style and streamed: 20 kills each
     python benchmarks/resume.py --modes one --kills 5
 """
 
@@ -155,7 +155,7 @@ def survive(mode: str, kills: int, work: Path, seed: int = 0) -> Outcome:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=["one", "two", "stream"])
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     options = parser.parse_args()
