@@ -74,7 +74,9 @@ class DataSection(Section):
     )
     streaming: bool = Field(False, description="read the training pairs as they are needed; for more than memory holds")
     shuffle_buffer: int = Field(
-        20_000, ge=1, description="of a stream: pairs that are shuffled, and sorted by length, together"
+        20_000,
+        ge=1,
+        description="of a stream: pairs that are shuffled, and sorted by length, together; all readers share them",
     )
 
 

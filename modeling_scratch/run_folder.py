@@ -178,9 +178,26 @@ class RunFolder:
             for leftover in self.checkpoints.glob(".step-*"):
                 shutil.rmtree(leftover)
             # Later ones are damaged: the run was continued from before them.
-            for old in [each for each in self.checkpoint_steps() if each <= step][:-keep_last]:
-                if old != best:
+            steps = [each for each in self.checkpoint_steps() if each <= step]
+            best_of_kept = {best, *map(self._best_step, steps[-keep_last:])}
+            for old in steps[:-keep_last]:
+                if old not in best_of_kept:
                     self._delete_checkpoint(old)
+
+    def _best_step(self, step: int) -> int | None:
+        """The step of the best weights as of a checkpoint: a run that goes on from it needs them."""
+        try:
+            return json.loads((self.checkpoint(step) / STATE).read_text(encoding="utf-8")).get("best_step")
+        except (OSError, ValueError, AttributeError):  # damaged: no run goes on from it
+            return None
+
+    def set_aside_after(self, step: int) -> None:
+        """Damaged checkpoints must not be counted among those that are kept; the next one that is written ends them."""
+        for each in self.checkpoint_steps():
+            if each > step:
+                damaged = self.checkpoints / f".step-{each:07d}.damaged"
+                shutil.rmtree(damaged, ignore_errors=True)
+                os.rename(self.checkpoint(each), damaged)
 
     def _delete_checkpoint(self, step: int) -> None:
         # Under another name first: what is half deleted must not look like a checkpoint.
@@ -286,10 +303,16 @@ class RunFolder:
             file.write(json.dumps(record) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The records of metrics.jsonl; a last line that was cut off is none."""
-        path = self.path / METRICS
-        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
-        return [json.loads(line) for line in lines[:-1]]
+        """The records of metrics.jsonl. What an interrupt or a power failure left of a line is none."""
+        path, found = self.path / METRICS, []
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else [""]
+        for number, line in enumerate(lines[:-1], start=1):
+            try:
+                record = json.loads(line)
+                found += [record] if isinstance(record["step"], int) else []
+            except (ValueError, KeyError, TypeError):
+                logger.warning(f"{path}, line {number} is damaged and left out")
+        return found
 
     def forget_after(self, step: int, unsettled: bool = False) -> None:
         """Drop the records of what a resumed run does again; `unsettled`: the evaluation of this step too."""

@@ -7,10 +7,13 @@ import hashlib
 import itertools
 import json
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import torch
 from datasets import IterableDataset, load_dataset
 from datasets.distributed import split_dataset_by_node
@@ -26,6 +29,15 @@ EMBEDDED_PARTS = 64  # of the embedded corpus
 _READ_ROWS = 1000
 
 
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """ValueError that names the stream, where a file of it cannot be read."""
+    try:
+        yield
+    except (pyarrow.ArrowException, ValueError, OSError) as error:
+        raise ValueError(f"{name} cannot be read: {error}") from error
+
+
 @dataclass
 class PairStream:
     """A stream of rows and where in them the texts are; `key` tells one stream from another."""
@@ -33,6 +45,12 @@ class PairStream:
     rows: IterableDataset
     columns: Columns
     key: str
+    name: str  # for a person
+
+    def read(self, rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+        """The next rows; none at the end. ValueError that names the stream, where it cannot be read."""
+        with _explained(self.name):
+            return list(itertools.islice(rows, count))
 
     def part(self, reader: int, readers: int, seed: list[int]) -> IterableDataset:
         """What one of several readers sees of a pass, none of what another one sees; the seed orders its parts."""
@@ -43,7 +61,7 @@ class PairStream:
     def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
         """So many sentences from the beginning of the first pass, in batches."""
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
-        while batch := list(itertools.islice(pairs, _READ_ROWS)):
+        while batch := self.read(pairs, _READ_ROWS):
             picked = pick_columns({name: [row[name] for row in batch] for name in batch[0]}, self.columns)
             yield [sentence for side in sides for sentence in picked[side]]
 
@@ -65,13 +83,15 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
         where = f"the embedded corpus, {size} pairs a part, seed {seed}"
     else:
         rows, where = _from_hub(data), f"{data.name} {data.subset} {data.train}"
-    first = next(iter(rows), None)
+    name = data.name if data.train_files is None else str(data.train_files)
+    with _explained(name):
+        first = next(iter(rows), None)
     if first is None:
         raise ValueError(f"{where}: there is not a single row")
     translation = first.get("translation")
     languages = None if "translation" not in first else list(translation) if isinstance(translation, dict) else []
     columns = find_columns(list(first), languages, data, where)
-    return PairStream(rows, columns, hashlib.sha256(repr([where, columns]).encode()).hexdigest())
+    return PairStream(rows, columns, hashlib.sha256(repr([where, columns]).encode()).hexdigest(), name)
 
 
 def _from_hub(data: DataSection) -> IterableDataset:
@@ -91,7 +111,7 @@ def _from_files(data: DataSection) -> tuple[IterableDataset, str]:
     paths = [path for pair in found for path in (pair if isinstance(pair, tuple) else (pair,))]
     for path in paths:
         check_file(path)
-    where = ", ".join(f"{path} ({path.stat().st_size:,} bytes)" for path in paths)
+    where = ", ".join(f"{path} ({path.stat().st_size:,} bytes, beginning {_beginning(path)})" for path in paths)
     names = [str(path.resolve()) for path in paths]
     if isinstance(found[0], tuple):
         rows = IterableDataset.from_generator(
@@ -108,6 +128,12 @@ def _from_files(data: DataSection) -> tuple[IterableDataset, str]:
     return load_dataset(TABLE_SUFFIXES[suffix], data_files=names, split="train", streaming=True), where
 
 
+def _beginning(path: Path) -> str:
+    """Tells files of one size apart, mostly: to read all of a corpus just for this would take too long."""
+    with path.open("rb") as file:
+        return hashlib.sha256(file.read(2**20)).hexdigest()[:8]
+
+
 def _languages(data: DataSection) -> tuple[str, str]:
     return data.source_language, data.target_language
 
@@ -117,8 +143,12 @@ def _languages(data: DataSection) -> tuple[str, str]:
 
 def _text_rows(sources: list[str], targets: list[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
     for source, target in zip(sources, targets, strict=True):
-        for pair in read_pairs(source, target, ""):
-            yield dict(zip(languages, (pair[SOURCE], pair[TARGET]), strict=True))
+        try:
+            for pair in read_pairs(source, target, ""):
+                yield dict(zip(languages, (pair[SOURCE], pair[TARGET]), strict=True))
+        except ValueError as error:
+            same = "they do not have the same number of lines" if str(error).startswith("zip()") else error
+            raise ValueError(f"{source} and {target}: {same}") from None
 
 
 def _table_rows(paths: list[str]) -> Iterator[dict[str, str]]:
@@ -194,7 +224,7 @@ class StreamReader(torch.utils.data.IterableDataset):
             rows.load_state_dict(position.rows)
         pairs = iter(rows)
         while True:
-            pool = list(itertools.islice(pairs, self.pool_size))
+            pool = self.stream.read(pairs, self.pool_size)
             if not pool:
                 return position
             picked = pick_columns({name: [row[name] for row in pool] for name in pool[0]}, self.stream.columns)

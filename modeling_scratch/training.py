@@ -24,6 +24,7 @@ from .checkpoints import Progress, load_checkpoint, load_weights, save_checkpoin
 from .data import texts
 from .evaluation import EVALUATION_TOKENS, corpus_loss, is_sharded, score, translate
 from .faults import (
+    ProcessError,
     explained_lack_of_memory,
     explained_loss_of_a_process,
     pieces_that_fit,
@@ -113,11 +114,14 @@ class TrainingRun:
 
     def _checkpoint_to_resume(self, resume: bool | str) -> Path:
         before = load_recipe(self.folder.path / RECIPE)
-        changed = [key for key in differing_keys(before, self.recipe) if key not in MAY_CHANGE]
+        may_change = set(MAY_CHANGE)
+        if before.data.streaming:  # the stream stays cut as it is
+            may_change.discard("optimization.gradient_accumulation_steps")
+        changed = [key for key in differing_keys(before, self.recipe) if key not in may_change]
         if changed:
             raise ValueError(
                 f"the recipe differs from that of the run in {self.folder.path} in {', '.join(changed)}: a run resumes "
-                f"with its own recipe (what may change is {', '.join(MAY_CHANGE)})"
+                f"with its own recipe (what may change is {', '.join(sorted(may_change))})"
             )
         if isinstance(resume, str):
             return self.folder.named_checkpoint(resume)
@@ -170,9 +174,12 @@ class TrainingRun:
         with bar, self._stoppable():
             if self.progress.unsettled:
                 self._settle()
-            updates = iter(self.source)
+            updates = self.source.updates(self.stop)
             while self.progress.step < self.total_steps and not self._out_of_patience():
-                self._train_on(next(updates))
+                update = next(updates, None)
+                if update is None:
+                    self._stop_here()
+                self._train_on(update)
                 bar.update()
                 rate = self.progress.target_tokens / self.progress.seconds
                 bar.set_postfix_str(f"loss {self.last_loss:.3f}, {rate:,.0f} target tokens/s")
@@ -287,15 +294,23 @@ class TrainingRun:
             counts = due or end or self._out_of_patience()
             if counts or progress.best_step == progress.step:
                 self._save_checkpoint(counts)
+        except ProcessError:  # evaluation has found no memory: with less at once it goes on from here
+            if self.accelerator.num_processes == 1:
+                self._save_checkpoint(counts=False)
+            raise
         except Stopped:
             due = self._due(self.recipe.evaluation.every) or self._due(self.recipe.checkpoints.every) or end
             progress.unsettled = due
-            self._save_checkpoint(counts=False)
-            asked = next((reason for reason in gather_object([self.stop.reason]) if reason), "")
-            raise Stopped(
-                f"stopped by {asked} after update {progress.step} of {self.total_steps}; --resume continues from "
-                f"{self.folder.checkpoint(progress.step)}"
-            ) from None
+            self._stop_here()
+
+    def _stop_here(self) -> None:
+        progress = self.progress
+        self._save_checkpoint(counts=False)
+        asked = next((reason for reason in gather_object([self.stop.reason]) if reason), "")
+        raise Stopped(
+            f"stopped by {asked} after update {progress.step} of {self.total_steps}; --resume continues from "
+            f"{self.folder.checkpoint(progress.step)}"
+        ) from None
 
     def _due(self, interval: int | str) -> bool:
         at_the_end_of_an_epoch = self.progress.source.get("update") == 0
@@ -330,14 +345,19 @@ class TrainingRun:
     # -- evaluation ----------------------------------------------------------------------------------------------
 
     def _loss(self) -> float:
-        return corpus_loss(
-            self.unwrapped,
-            self.validation_data,
-            min(self.recipe.optimization.tokens_per_batch, EVALUATION_TOKENS),
-            self.tokenizers[0].pad_token_id,
-            self.accelerator,
-            self.stop,
+        tokens = min(self.recipe.optimization.tokens_per_batch, EVALUATION_TOKENS)
+        advice = (
+            f"{tokens} tokens at once, without gradients, do not fit beside what training keeps: use a smaller model"
         )
+        with explained_lack_of_memory(self.accelerator, "evaluating", lambda: advice):
+            return corpus_loss(
+                self.unwrapped,
+                self.validation_data,
+                tokens,
+                self.tokenizers[0].pad_token_id,
+                self.accelerator,
+                self.stop,
+            )
 
     def _evaluate(self, end: bool) -> None:
         """Loss and, when due, scores of translations on the validation split; the best weights go to the root."""
@@ -355,7 +375,8 @@ class TrainingRun:
         if section.metric not in record:
             return
         value = record[section.metric]
-        if progress.best is None or (value < progress.best if section.metric == "loss" else value > progress.best):
+        better = progress.best is None or (value < progress.best if section.metric == "loss" else value > progress.best)
+        if better and math.isfinite(value):
             progress.best, progress.best_step, progress.without_better = value, progress.step, 0
             self._write_root(self.accelerator.get_state_dict(self.model))
             if self.recipe.hub.repository is not None and self.recipe.hub.push == "best":
@@ -420,23 +441,29 @@ class TrainingRun:
         self.progress = before = load_checkpoint(accelerator, checkpoint, self.source, self.progress, self.recipe)
         logger.info(f"resuming from {checkpoint}")
 
-        def restore() -> None:
-            if drop_later and (deleted := self.folder.delete_checkpoints_after(before.step)):
+        def restore() -> bool:
+            if not drop_later:
+                self.folder.set_aside_after(before.step)
+            elif deleted := self.folder.delete_checkpoints_after(before.step):
                 logger.warning(f"deleted the later checkpoints {', '.join(deleted)}")
             self.folder.forget_after(before.step, before.unsettled)
-            if before.best is not None:  # the weights at the root may be of updates that are made again
-                self._restore_best(self.folder.checkpoint(before.best_step))
+            has_best = before.best is not None and self._is_whole(self.folder.checkpoint(before.best_step))
+            # Those at the root may be of updates that are made again, or not made any more.
+            weights = self.folder.checkpoint(before.best_step) if has_best else checkpoint
+            self.folder.write_weights(load_file(weights / WEIGHTS))
             write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
+            return has_best
 
-        on_main(accelerator, restore)
+        if not on_main(accelerator, restore):
+            before.best, before.best_step, before.without_better = None, 0, 0
 
-    def _restore_best(self, checkpoint: Path) -> None:
+    def _is_whole(self, best: Path) -> bool:
         try:
-            verify_checkpoint(checkpoint)
+            verify_checkpoint(best)
         except ValueError as error:
-            logger.warning(f"the best weights stay as they are at the root: {error}")
-        else:
-            self.folder.write_weights(load_file(checkpoint / WEIGHTS))
+            logger.warning(f"the best weights so far cannot be used; what is best is found anew ({error})")
+            return False
+        return True
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -464,6 +491,8 @@ class TrainingRun:
         accelerator, last = self.accelerator, self.recipe.checkpoints.average_last
         if last > 1:
             self.log.write(WEIGHTS, self._average)
+        elif self.progress.best is None:  # nothing was evaluated
+            self._write_root(accelerator.get_state_dict(self.model))
         load_weights(accelerator, self.unwrapped, self.folder.path / WEIGHTS)
         if last > 1:
             _, scores = self._translate("validation")

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
@@ -22,7 +23,7 @@ from .data import PairTokenizer, pair_lengths
 from .faults import ProcessError
 from .loss import IGNORE_INDEX
 from .recipe import Recipe
-from .stopping import ignore_signals
+from .stopping import StopRequest, ignore_signals
 from .streaming import PairStream, Position, StreamReader
 
 _PREFETCHED = 4  # batches, where another process prepares them
@@ -42,7 +43,7 @@ class Update:
     micro_batches: Iterator[dict[str, torch.Tensor]]
     count: int  # of micro-batches
     target_tokens: int  # of the whole global batch
-    examples: list[int]  # which pairs these are; see the source
+    examples: list[Any]  # which pairs these are; see the source
 
 
 class PlannedUpdates:
@@ -63,7 +64,12 @@ class PlannedUpdates:
 
     def key(self) -> str:
         """Of the data, for a run that goes on with it."""
-        return hashlib.sha256(b"".join(lengths.tobytes() for lengths in self.lengths)).hexdigest()
+        digest = hashlib.sha256()
+        for batch in self.dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(10_000):
+            for column in batch.columns:
+                digest.update(pc.list_value_length(column).to_numpy().tobytes())
+                digest.update(column.combine_chunks().flatten().to_numpy().tobytes())
+        return digest.hexdigest()
 
     def epochs(self) -> float:
         return round(self.epoch + self.update / self.updates_an_epoch, 4)
@@ -77,7 +83,8 @@ class PlannedUpdates:
     def load(self, state: dict[str, Any], folder: Path) -> None:
         self.epoch, self.update = state["epoch"], state["update"]
 
-    def __iter__(self) -> Iterator[Update]:
+    def updates(self, stop: StopRequest) -> Iterator[Update]:
+        """Without end, from where it stands."""
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
             plan = self._plan()
@@ -118,7 +125,7 @@ class StreamedUpdates:
     """
     Updates over a stream. It is cut into as many readers as the run began with processes times accumulation steps, and
     a global batch is one batch of each, so that as many processes as divide that number can go on with it. `examples`
-    count the pairs of a reader's pass, from 0.
+    are reader, pass, and which pair of it, from 0.
 
     Args:
         readers: of the run that goes on; None: it begins.
@@ -181,7 +188,7 @@ class StreamedUpdates:
             self._file(folder, reader).write_text(json.dumps(asdict(position)), encoding="utf-8")
 
     def load(self, state: dict[str, Any], folder: Path) -> None:
-        assert state["readers"] == self.readers, state
+        assert state == self.state(), state
         self.positions = {
             reader: Position(**json.loads(self._file(folder, reader).read_text(encoding="utf-8")))
             for reader in self.mine
@@ -195,7 +202,7 @@ class StreamedUpdates:
             self.tokenizer,
             self.pad_token_id,
             self.tokens_per_batch(self.readers),
-            recipe.data.shuffle_buffer,
+            max(1, recipe.data.shuffle_buffer // self.readers),
             recipe.seed,
             reader,
             self.readers,
@@ -211,22 +218,28 @@ class StreamedUpdates:
             generator=torch.Generator().manual_seed(0),
         )
 
-    def __iter__(self) -> Iterator[Update]:
+    def updates(self, stop: StopRequest) -> Iterator[Update]:
+        """Without end, from where it stands; or until a process is asked to stop while it reads: that may take long."""
         loaders = {reader: iter(self._open(reader)) for reader in self.mine}
         while True:
-            batches, examples = [], []
+            batches, examples, positions = [], [], {}
             for reader in self.mine:
                 try:
-                    batch, indices, self.positions[reader] = next(loaders[reader])
+                    batch, indices, positions[reader] = next(loaders[reader])
                 except (ValueError, OSError, RuntimeError) as error:  # on this process alone
                     raise ProcessError(f"the training stream: {_own_words(error)}") from error
                 batches.append(batch)
-                examples += indices
-            tokens = torch.tensor(
-                sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches), device=self.accelerator.device
-            )
-            total = int(self.accelerator.reduce(tokens, "sum"))
-            yield Update(iter(batches), len(batches), total, examples)
+                examples += [(reader, positions[reader].passes, index) for index in indices]
+                if stop and len(batches) < len(self.mine):
+                    break
+            tokens = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
+            left = float(len(batches) < len(self.mine))
+            sums = torch.tensor([tokens, left], dtype=torch.float64, device=self.accelerator.device)
+            total, left = self.accelerator.reduce(sums, "sum").tolist()
+            if left:
+                return
+            self.positions = positions
+            yield Update(iter(batches), len(batches), int(total), examples)
 
     def in_smaller_pieces(self, factor: int) -> str:
         """What to set so that so many times fewer tokens are in memory at once."""
@@ -236,6 +249,10 @@ class StreamedUpdates:
             f"optimization.gradient_accumulation_steps={share} or optimization.tokens_per_batch={tokens}"
         )
 
-    def describe(self, examples: list[int]) -> str:
+    def describe(self, examples: list[tuple[int, int, int]]) -> str:
         """Where the pairs of an update are, for a person."""
-        return ", ".join(map(str, examples))
+        readers = itertools.groupby(examples, key=lambda example: example[:2])
+        return "; ".join(
+            f"of reader {reader + 1} of {self.readers} in pass {passes + 1}: {', '.join(str(row[2]) for row in rows)}"
+            for (reader, passes), rows in readers
+        )

@@ -107,6 +107,30 @@ def test_batches_and_shuffling(tmp_path):
         assert indices != batches[0][1] or not torch.equal(batch["labels"], batches[0][0]["labels"])
 
 
+def test_parts_come_in_another_order_each_pass(tmp_path):
+    orders = set()
+    for passes in range(4):
+        rows = open_stream(jsonl(tmp_path), 0).part(0, 1, [3, passes])
+        orders.add(tuple(row["translation"]["de"] for row in rows))
+    assert len(orders) > 1
+    assert len({tuple(sorted(order)) for order in orders}) == 1
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    """At its first row or in the middle; not as damage of a cache."""
+    data = jsonl(tmp_path)
+    path = tmp_path / "part-0.jsonl"
+    content = path.read_text()
+    path.write_text(content[: len(content) // 2] + "}{\n" + content[len(content) // 2 :])
+    with pytest.raises(ValueError, match=r"\.jsonl.* cannot be read: "):
+        list(itertools.islice(reader(data), 60))
+    (tmp_path / "short.en").write_text("one\ntwo\n")
+    (tmp_path / "short.de").write_text("eins\n")
+    section = DataSection(streaming=True, train_files=str(tmp_path / "short"))
+    with pytest.raises(ValueError, match=r"short.en and .*short.de: they do not have the same number of lines"):
+        list(itertools.islice(reader(section), 60))
+
+
 def test_pairs_that_are_dropped(tmp_path):
     limit = 20
     data = jsonl(tmp_path)

@@ -1,7 +1,10 @@
 """Whole runs through train.py: the folder, the seed, resuming, fine-tuning, averaging, scoring, several processes."""
 
+import itertools
 import json
+import math
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +15,7 @@ from conftest import ROOT, SMALL_RUN, read_metrics, run_command, run_training, s
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
+from modeling_scratch.corpus import write_corpus
 from modeling_scratch.recipe import load_recipe
 from modeling_scratch.tokenizer import load_tokenizers
 
@@ -220,6 +224,69 @@ def test_bf16(trained, tmp_path, monkeypatch):
     assert found != expected
     assert found == pytest.approx(expected, rel=0.01)
     assert {tensor.dtype for tensor in weights(run).values()} == {torch.float32}
+
+
+def test_a_run_that_is_cut_short_ends_with_its_last_weights(tmp_path):
+    """Nothing was evaluated: there is no best."""
+    run = tmp_path / "run"
+    options = ["evaluation.every=100", "checkpoints.every=5"]
+    small_run(run, *options, "optimization.max_steps=10")
+    (run / "checkpoints" / "step-0000010" / "manifest.json").unlink()
+    small_run(run, *options, "optimization.max_steps=5", resume=True)
+    assert equal_weights(run, run / "checkpoints" / "step-0000005")
+    (test,) = read_metrics(run, "test")
+    assert test["step"] == 5
+
+
+def test_resuming_from_before_the_best(tmp_path, monkeypatch):
+    """The best of the updates that are made anew is not the best; nor is a loss that is no number."""
+    from modeling_scratch.training import TrainingRun
+
+    def run(losses, **options):
+        losses = iter(losses)
+        monkeypatch.setattr(TrainingRun, "_loss", lambda self: next(losses))
+        small_run(
+            tmp_path / "run",
+            "evaluation.every=5",
+            "evaluation.metric=loss",
+            "checkpoints.every=5",
+            "checkpoints.keep_last=4",
+            **options,
+        )
+
+    def best():
+        steps = [path for path in (tmp_path / "run" / "checkpoints").iterdir()]
+        return [path.name for path in sorted(steps) if equal_weights(tmp_path / "run", path)]
+
+    run([math.nan, 3.0, 1.0, 2.0])
+    assert best() == ["step-0000015"]
+    run([4.0, 5.0], resume_from="step-0000010")
+    assert best() == ["step-0000010"]
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000010")
+    run([4.0], resume_from="step-0000015")
+    assert best() == ["step-0000020"]
+
+
+def test_other_pairs_of_the_same_lengths_are_refused(tmp_path, capsys):
+    write_corpus(tmp_path, 300)
+    files = [f"data.{split}_files={tmp_path / split}" for split in ("train", "validation", "test")]
+    run = small_run(tmp_path / "run", *files, "optimization.max_steps=2")
+    lines = (tmp_path / "train.de").read_text().splitlines()
+    order = sorted(range(len(lines)), key=lambda row: (len(tokens(run, lines[row])), row))
+    swapped = list(lines)
+    for first, second in itertools.pairwise(order):
+        if len(tokens(run, lines[first])) == len(tokens(run, lines[second])) and lines[first] != lines[second]:
+            swapped[first], swapped[second] = lines[second], lines[first]
+            break
+    assert swapped != lines
+    (tmp_path / "train.de").write_text("\n".join(swapped) + "\n")
+    with pytest.raises(SystemExit):
+        small_run(run, *files, "optimization.max_steps=4", resume=True)
+    assert "the training data is not what the run" in capsys.readouterr().err
+
+
+def tokens(run, sentence):
+    return load_tokenizers(str(run))[0](sentence).input_ids
 
 
 def test_the_best_has_a_checkpoint(tmp_path, monkeypatch):

@@ -1,0 +1,174 @@
+"""
+Minutes of training to reach a BLEU (greedy, sacreBLEU's 13a, cased) on a validation split, of this project's train.py
+and of Seq2SeqTrainer with MarianMTModel of the same shape, on the same tokenizer and pairs with the same settings:
+learning rate and its schedule, smoothing, dropout, and pairs an update, on average. Seq2SeqTrainer does as it does by
+default:
+batches of a fixed number of pairs in random order, each padded to its longest. Evaluation is not counted.
+
+    python benchmarks/time_to_bleu.py TRAINING_FILES VALIDATION_FILES        # prefixes, as data.train_files takes them
+"""
+
+import argparse
+import contextlib
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import peers
+import torch
+
+EVERY = 200  # updates, between evaluations
+RECIPE = peers.ROOT / "configuration" / "recipes" / "multi30k-en-de.yaml"
+
+
+class Reached(Exception):
+    """The BLEU that was asked for."""
+
+
+def train_ours(overrides: list[str], bleu: float) -> dict:
+    """Until it is reached. The folder of the run is in the recipe."""
+    from modeling_scratch.preparation import make_accelerator
+    from modeling_scratch.recipe import load_recipe
+    from modeling_scratch.training import TrainingRun
+
+    class Run(TrainingRun):
+        def _evaluate(self, end: bool) -> None:
+            super()._evaluate(end)
+            curve.append((self.progress.seconds / 60, self.folder.metrics()[-1]["bleu"]))
+            print(
+                f"  modeling_scratch: update {self.progress.step}, {curve[-1][0]:.1f} minutes, BLEU {curve[-1][1]:.2f}"
+            )
+            if curve[-1][1] >= bleu:
+                raise Reached
+
+    curve: list[tuple[float, float]] = []
+    recipe = load_recipe(RECIPE, overrides)
+    run = Run(recipe, make_accelerator(recipe))
+    with contextlib.suppress(Reached):
+        run.train()
+    return {"curve": curve, "updates": run.progress.step}
+
+
+def train_marian(overrides: list[str], bleu: float, tokenizer_folder: Path, work: Path) -> dict:
+    from datasets import Dataset
+    from transformers import (
+        DataCollatorForSeq2Seq,
+        MarianConfig,
+        MarianMTModel,
+        Seq2SeqTrainer,
+        Seq2SeqTrainingArguments,
+        TrainerCallback,
+    )
+
+    from modeling_scratch import ScratchConfig
+    from modeling_scratch.data import PairTokenizer, load_pairs, texts, tokenize_pairs
+    from modeling_scratch.evaluation import score, translate
+    from modeling_scratch.preparation import make_accelerator
+    from modeling_scratch.recipe import load_recipe, model_fields
+    from modeling_scratch.tokenizer import load_tokenizers
+    from modeling_scratch.updates import PlannedUpdates
+
+    recipe = load_recipe(RECIPE, overrides)
+    optimization, pairs = recipe.optimization, load_pairs(recipe.data, recipe.seed)
+    tokenizers = load_tokenizers(str(tokenizer_folder))
+    tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
+    data = tokenize_pairs(pairs["train"], tokenizer, "train", 1)
+    updates_an_epoch = PlannedUpdates(
+        data, recipe, tokenizers[0].pad_token_id, make_accelerator(recipe)
+    ).updates_an_epoch
+    data = Dataset.from_dict({name: data[name] for name in ("input_ids", "labels")})
+    names = set(MarianConfig().to_dict()) & set(ScratchConfig.field_names())
+    fields = {name: value for name, value in model_fields(recipe.model).items() if name in names}
+    torch.manual_seed(recipe.seed)
+    special = {"pad_token_id": tokenizers[0].pad_token_id, "eos_token_id": tokenizers[0].eos_token_id}
+    config = MarianConfig(
+        **{"activation_function": "relu", "attention_dropout": 0.0, "activation_dropout": 0.0, **fields, **special},
+        vocab_size=len(tokenizers[0]),
+        scale_embedding=True,
+        decoder_start_token_id=tokenizers[0].bos_token_id,
+        forced_eos_token_id=None,
+    )
+    model = MarianMTModel(config)
+    curve: list[tuple[float, float]] = []
+
+    class Evaluation(TrainerCallback):
+        evaluating, began = 0.0, 0.0
+
+        def on_train_begin(self, args, state, control, **kwargs):
+            self.began = time.perf_counter()
+
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step % EVERY:
+                return
+            began = time.perf_counter()
+            minutes = (began - self.began - self.evaluating) / 60
+            sources, references = texts(pairs["validation"])
+            settings = {"max_new_tokens": recipe.evaluation.max_new_tokens, "num_beams": 1, "do_sample": False}
+            found = score(translate(model, *tokenizers, sources, progress=None, **settings), references)["bleu"]
+            curve.append((minutes, found))
+            print(f"  MarianMT, Seq2SeqTrainer: update {state.global_step}, {minutes:.1f} minutes, BLEU {found:.2f}")
+            control.should_training_stop = found >= bleu
+            self.evaluating += time.perf_counter() - began
+
+    arguments = Seq2SeqTrainingArguments(
+        output_dir=str(work / "trainer"),
+        per_device_train_batch_size=round(len(data) / updates_an_epoch),
+        num_train_epochs=optimization.max_epochs,
+        learning_rate=optimization.learning_rate,
+        warmup_steps=optimization.warmup_steps,
+        lr_scheduler_type=optimization.schedule,
+        label_smoothing_factor=optimization.label_smoothing,
+        adam_beta1=optimization.betas[0],
+        adam_beta2=optimization.betas[1],
+        adam_epsilon=optimization.epsilon,
+        weight_decay=optimization.weight_decay,
+        max_grad_norm=optimization.max_grad_norm or 0.0,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=not torch.cuda.is_available(),
+        seed=recipe.seed,
+        disable_tqdm=True,
+        logging_steps=1000,
+    )
+    collator = DataCollatorForSeq2Seq(tokenizers[0], model=model)
+    trainer = Seq2SeqTrainer(model, arguments, train_dataset=data, data_collator=collator, callbacks=[Evaluation()])
+    trainer.train()
+    return {"curve": curve, "updates": trainer.state.global_step}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("train", help="prefix of the training files")
+    parser.add_argument("validation", help="prefix of the validation files")
+    parser.add_argument("--bleu", type=float, default=35.0)
+    parser.add_argument("--overrides", nargs="*", default=[], help="of the recipe multi30k-en-de")
+    parser.add_argument("--json", help="also write the curves to this file")
+    options = parser.parse_args()
+    print(f"{peers.describe_machine()}", flush=True)
+    with tempfile.TemporaryDirectory() as work:
+        overrides = [
+            f"data.train_files={options.train}",
+            f"data.validation_files={options.validation}",
+            f"output_dir={work}/ours",
+            "model.overrides.norm_position=post",
+            "model.overrides.final_norm=false",
+            f"evaluation.every={EVERY}",
+            "evaluation.translate_every=1",
+            "evaluation.validation_beams=1",
+            f"checkpoints.every={1000 * EVERY}",
+            *options.overrides,
+        ]
+        found = {"modeling_scratch": train_ours(overrides, options.bleu)}
+        found["MarianMT, Seq2SeqTrainer"] = train_marian(overrides, options.bleu, Path(work) / "ours", Path(work))
+    print(f"\n| | minutes of training to BLEU {options.bleu:g} | updates | BLEU then |\n|---|---|---|---|")
+    for name, each in found.items():
+        minutes, bleu = each["curve"][-1]
+        reached = "" if bleu >= options.bleu else ", not reached"
+        print(f"| {name} | {minutes:.1f}{reached} | {each['updates']} | {bleu:.2f} |")
+    if options.json:
+        Path(options.json).write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
