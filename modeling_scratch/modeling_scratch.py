@@ -14,6 +14,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_scratch import ScratchConfig
+from .decoding import ScratchDecoding
 from .loss import IGNORE_INDEX, cross_entropy_sum, linear_cross_entropy_sum, target_token_count
 from .masking import count_positions
 from .stacks import ScratchDecoder, ScratchEncoder, ScratchPreTrainedModel
@@ -177,7 +178,7 @@ class ScratchModel(ResizableVocabularies, ScratchPreTrainedModel):
         )
 
 
-class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedModel, GenerationMixin):
+class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedModel, ScratchDecoding, GenerationMixin):
     """The translator: encoder, decoder, output projection (section 3.4), loss, and `generate()`."""
 
     _tied_weights_keys = {"lm_head.weight": "model.encoder.embed_tokens.weight"}

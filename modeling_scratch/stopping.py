@@ -62,6 +62,8 @@ class StopRequest:
 class StopDecoding(StoppingCriteria):
     """Ends `generate` at the next token when a run was asked to end; what it has written by then is of no use."""
 
+    is_rowwise = True  # sentences that are done may leave the batch: it is the same for all
+
     def __init__(self, request: StopRequest):
         self.request = request
 

@@ -1,0 +1,262 @@
+"""
+Greedy and beam search for `generate()` as GenerationMixin has them, faster: only the best tokens of each beam are
+compared, the source's keys and values are not moved when beams change places, and sentences that are done leave the
+batch.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.generation import (
+    EosTokenCriteria,
+    GenerationMixin,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    StopStringCriteria,
+)
+from transformers.modeling_outputs import BaseModelOutput
+
+# What the loops below hand to the model; where `generate` was given anything else, the inherited loops run.
+_KNOWN = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache"}
+# So many of the batch must be done before the others are moved together: to move them costs a copy of the caches.
+_SHARE_THAT_LEAVES = 0.25
+# Criteria that judge each row by itself: others may remember which row is which, so that none leaves.
+_ROWWISE = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, StopStringCriteria)
+_BLOCK = 64  # tokens of the vocabulary whose largest logit is compared first
+
+
+def best_tokens(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    `torch.topk`, several times faster on the CPU for a large vocabulary: the best tokens are in the blocks with the
+    largest maxima.
+
+    Args:
+        scores: (rows, vocabulary).
+
+    Returns:
+        The largest scores, descending, and their tokens, (rows, count) each.
+    """
+    rows, vocabulary = scores.shape
+    blocks = vocabulary // _BLOCK
+    if blocks <= 2 * count or scores.device.type != "cpu":
+        return scores.topk(count)
+    blocked = scores[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK))
+    chosen = blocked.amax(dim=2).topk(count).indices  # (rows, count)
+    candidates = blocked.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)  # (rows, count * _BLOCK)
+    tokens = (chosen[..., None] * _BLOCK + torch.arange(_BLOCK)).flatten(1)
+    rest = torch.arange(blocks * _BLOCK, vocabulary).expand(rows, -1)
+    candidates, tokens = torch.cat([candidates, scores[:, blocks * _BLOCK :]], dim=1), torch.cat([tokens, rest], dim=1)
+    values, places = candidates.topk(count)
+    return values, tokens.gather(1, places)
+
+
+class ScratchDecoding(GenerationMixin):
+    """The two loops. What they do not know (sampling, processors, scores, other caches) the inherited ones do."""
+
+    def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.Tensor) -> EncoderDecoderCache:
+        """Beams change places within a sentence, and those of one sentence have one source."""
+        past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        return past_key_values
+
+    def _is_plain(
+        self, generation_config: GenerationConfig, processors: LogitsProcessorList, synced_gpus: bool, kwargs: dict
+    ) -> bool:
+        cache = kwargs.get("past_key_values")
+        return (
+            not (generation_config.do_sample or generation_config.return_dict_in_generate or processors or synced_gpus)
+            and generation_config.prefill_chunk_size is None
+            and bool(kwargs.get("use_cache"))
+            and {name for name, value in kwargs.items() if value is not None and value is not False} <= _KNOWN
+            and type(cache) is EncoderDecoderCache
+            and type(cache.self_attention_cache) is type(cache.cross_attention_cache) is DynamicCache
+            and not cache.get_seq_length()
+            and isinstance(kwargs.get("encoder_outputs"), BaseModelOutput)
+            and (kwargs.get("attention_mask") is None or kwargs["attention_mask"].ndim == 2)
+        )
+
+    def _leave_at(self, criteria: StoppingCriteriaList, rows: int) -> float:
+        """So many of the rows must be done before they leave."""
+        rowwise = all(isinstance(each, _ROWWISE) or getattr(each, "is_rowwise", False) for each in criteria)
+        return max(1.0, _SHARE_THAT_LEAVES * rows) if rowwise else float("inf")
+
+    def _next_logits(self, tokens: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+        """(rows, vocabulary) after these tokens, (rows, length), which the cache does not hold yet."""
+        return self(decoder_input_ids=tokens, **kwargs, return_dict=True).logits[:, -1].float()
+
+    def _keep_rows(self, rows: torch.Tensor, kwargs: dict[str, Any]) -> None:
+        """Leave the other rows out of what the model is handed, the caches included. Of the past, `rows` may repeat."""
+        kwargs["past_key_values"].cross_attention_cache.reorder_cache(rows)
+        states = kwargs["encoder_outputs"].last_hidden_state.index_select(0, rows)
+        kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
+        if kwargs.get("attention_mask") is not None:
+            kwargs["attention_mask"] = kwargs["attention_mask"].index_select(0, rows)
+
+    def _sample(
+        self,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        synced_gpus: bool = False,
+        streamer: Any = None,
+        **model_kwargs,
+    ):
+        """Greedy search; sampling is inherited. Arguments and result as GenerationMixin has them."""
+        plain = streamer is None and self._is_plain(generation_config, logits_processor, synced_gpus, model_kwargs)
+        if not plain or generation_config.is_assistant:
+            return super()._sample(
+                input_ids,
+                logits_processor,
+                stopping_criteria,
+                generation_config,
+                synced_gpus=synced_gpus,
+                streamer=streamer,
+                **model_kwargs,
+            )
+        kwargs, pad, sequences = dict(model_kwargs), generation_config._pad_token_tensor, input_ids
+        ends = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
+        finished: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows of the batch, and their tokens
+        rows = torch.arange(len(input_ids), device=input_ids.device)
+        done = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        tokens = input_ids
+        while True:
+            chosen = self._next_logits(tokens, kwargs).argmax(dim=-1)
+            if ends:
+                chosen = torch.where(done, pad, chosen) if pad is not None else chosen
+            sequences = torch.cat([sequences, chosen[:, None]], dim=1)
+            done = done | stopping_criteria(sequences, None)
+            number = int(done.sum())
+            if number == len(done):
+                break
+            if number >= self._leave_at(stopping_criteria, len(done)) and pad is not None:
+                finished.append((rows[done], sequences[done]))
+                stay = (~done).nonzero().squeeze(1)
+                kwargs["past_key_values"].self_attention_cache.reorder_cache(stay)
+                self._keep_rows(stay, kwargs)
+                rows, sequences, done = rows[stay], sequences[stay], done[stay]
+            tokens = sequences[:, -1:]
+        if not finished:
+            return sequences
+        result = sequences.new_full((len(input_ids), sequences.shape[1]), int(pad))
+        for places, found in [*finished, (rows, sequences)]:
+            result[places, : found.shape[1]] = found
+        return result
+
+    def _beam_search(
+        self,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        synced_gpus: bool = False,
+        **model_kwargs,
+    ):
+        """Beam search. Arguments and result as GenerationMixin has them, whose steps these are."""
+        if not self._is_plain(generation_config, logits_processor, synced_gpus, model_kwargs):
+            return super()._beam_search(
+                input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, **model_kwargs
+            )
+        config, kwargs, device = generation_config, dict(model_kwargs), input_ids.device
+        beams, early, penalty = config.num_beams, config.early_stopping, config.length_penalty
+        start = length = input_ids.shape[1]
+        size = len(input_ids) // beams
+        pad, eos = config._pad_token_tensor, config._eos_token_tensor
+        # One more than may end at once, so that as many as there are beams go on.
+        keep = max(2, 1 + (0 if eos is None else len(eos))) * beams
+        may_finish = torch.arange(keep, device=device) < beams
+        fill = (pad or eos[0]) if eos is not None else -1
+
+        running = torch.full((size, beams, config.max_length), int(fill), dtype=torch.long, device=device)
+        running[:, :, :start] = input_ids.unflatten(0, (size, beams))
+        running_scores = torch.zeros(size, beams, device=device)
+        running_scores[:, 1:] = -1e9  # the beams of a sentence are alike at first
+        running_indices = torch.full((size, beams, config.max_length - start), -1, dtype=torch.int32, device=device)
+        sequences, indices = running.clone(), running_indices.clone()
+        scores = torch.full((size, beams), -1e9, device=device)
+        is_finished = torch.zeros(size, beams, dtype=torch.bool, device=device)
+        can_improve = torch.ones(size, 1, dtype=torch.bool, device=device)
+
+        rows = torch.arange(size, device=device)  # sentences that are still in the batch
+        found_sequences, found_indices = sequences.clone(), indices.clone()
+        tokens = input_ids
+        while True:
+            log_probs = nn.functional.log_softmax(self._next_logits(tokens, kwargs), dim=-1)
+            values, candidates = best_tokens(log_probs, min(keep, log_probs.shape[1]))  # (size * beams, keep)
+            width = candidates.shape[1]
+            totals = (values.unflatten(0, (size, beams)) + running_scores[..., None]).flatten(1)
+            topk_scores, topk_running, topk_indices = self._get_top_k_continuations(
+                accumulated_log_probs=totals,
+                running_sequences=running,
+                running_beam_indices=running_indices,
+                cur_len=length,
+                decoder_prompt_len=start,
+                do_sample=False,
+                beams_to_keep=keep,
+                num_beams=beams,
+                batch_size=size,
+            )
+            # It takes places among the candidates for tokens.
+            places = topk_indices[:, :, length - start].long() * width + topk_running[:, :, length]
+            topk_running[:, :, length] = candidates.flatten()[places]
+            hits = stopping_criteria(topk_running[:, :, : length + 1].flatten(0, 1), None).unflatten(0, (size, keep))
+            running, running_scores, running_indices = self._get_running_beams_for_next_iteration(
+                topk_log_probs=topk_scores,
+                topk_running_sequences=topk_running,
+                topk_running_beam_indices=topk_indices,
+                next_token_hits_stopping_criteria=hits,
+                num_beams=beams,
+            )
+            sequences, scores, indices, is_finished = self._update_finished_beams(
+                sequences=sequences,
+                topk_running_sequences=topk_running,
+                beam_scores=scores,
+                topk_log_probs=topk_scores,
+                beam_indices=indices,
+                topk_running_beam_indices=topk_indices,
+                is_early_stop_heuristic_unsatisfied=can_improve,
+                is_sent_finished=is_finished,
+                next_token_hits_stopping_criteria=hits,
+                top_num_beam_mask=may_finish,
+                num_beams=beams,
+                cur_len=length,
+                decoder_prompt_len=start,
+                length_penalty=penalty,
+                early_stopping=early,
+            )
+            beam_idx = running_indices[:, :, length - start].flatten()
+            length += 1
+            can_improve = self._check_early_stop_heuristic(
+                is_early_stop_heuristic_unsatisfied=can_improve,
+                running_beam_scores=running_scores,
+                beam_scores=scores,
+                is_sent_finished=is_finished,
+                cur_len=length,
+                max_length=config.max_length,
+                decoder_prompt_len=start,
+                early_stopping=early,
+                length_penalty=penalty,
+            )
+            # Nothing can change any more in what is done: a worse hypothesis does not replace a better one.
+            done = ~can_improve.squeeze(1) | (is_finished.all(dim=1) if early is True else False)
+            found_sequences[rows], found_indices[rows] = sequences, indices
+            if done.all() or hits.all():
+                break
+            if done.sum() >= self._leave_at(stopping_criteria, size):
+                stay = (~done).nonzero().squeeze(1)
+                flat = (stay[:, None] * beams + torch.arange(beams, device=device)).flatten()
+                kwargs["past_key_values"].self_attention_cache.reorder_cache(beam_idx.index_select(0, flat))
+                self._keep_rows(flat, kwargs)
+                rows, size = rows[stay], len(stay)
+                running, running_scores, running_indices = running[stay], running_scores[stay], running_indices[stay]
+                sequences, scores, indices = sequences[stay], scores[stay], indices[stay]
+                is_finished, can_improve = is_finished[stay], can_improve[stay]
+            else:
+                kwargs["past_key_values"].self_attention_cache.reorder_cache(beam_idx)
+            tokens = running[:, :, length - 1].flatten()[:, None]
+
+        kept = config.num_return_sequences
+        generated = int((found_indices[:, :kept] >= 0).sum(dim=2).max())  # by the longest hypothesis
+        return found_sequences[:, :kept, : start + generated].flatten(0, 1)
