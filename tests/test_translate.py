@@ -242,6 +242,7 @@ def test_progress_is_for_terminals(run, expected):
 def test_a_reader_that_has_enough_and_an_interrupt(folder):
     """Two processes at once, whose first lines are read before the reader goes away or Ctrl-C is pressed."""
     command = [sys.executable, "-m", "modeling_scratch.translate", str(folder), "--num-beams", "1"]
+    expected = lines(*by_hand(folder, SENTENCES[:1], num_beams=1))  # before: the processes do not wait
     processes = [
         subprocess.Popen(
             command,
@@ -257,10 +258,10 @@ def test_a_reader_that_has_enough_and_an_interrupt(folder):
         process.stdin.write(lines(*SENTENCES) * 500)
         process.stdin.close()
     first = [process.stdout.readline() for process in processes]
-    assert first[0] == first[1] == lines(*by_hand(folder, SENTENCES[:1], num_beams=1))
     reader_gone, interrupted = processes
-    reader_gone.stdout.close()
     interrupted.send_signal(signal.SIGINT)
+    reader_gone.stdout.close()
+    assert first[0] == first[1] == expected
     assert reader_gone.wait(timeout=60) == 141
     assert reader_gone.stderr.read() == b""
     rest = interrupted.stdout.read()
