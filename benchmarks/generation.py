@@ -6,7 +6,7 @@ and must give the same tokens.
     python benchmarks/generation.py                            # tiny, small and base; float32; a CPU
     python benchmarks/generation.py --shapes base --batches 64 --peers MarianMT
 
-The weights are random, so that no sentence ends: each gets the same number of new tokens, and the work is the same.
+The weights are random, so that sentences rarely end before they have as many new tokens as are allowed.
 """
 
 import argparse

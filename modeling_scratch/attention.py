@@ -1,6 +1,7 @@
 """Multi-head attention (section 3.2): scaled dot-product, self- and cross-attention with their caches."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -85,18 +86,26 @@ class ScratchAttention(nn.Module):
         if "flash" in implementation and attention_mask is not None and attention_mask.ndim == 4:
             implementation = "sdpa"  # flash knows no mask but that of queries and keys of one sequence
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        output, weights = attention_interface(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=self.attention_dropout if self.training else 0.0,
-            scaling=self.scaling,
-            is_causal=self.is_causal,  # sdpa heeds it where there is no mask and more than one query
-            **kwargs,
-        )
-        return self.o_proj(output.flatten(2)), weights  # (batch_size, query_length, d_model)
+        dtype, narrow = query.dtype, query.device.type == "cpu" and query.dtype == torch.bfloat16
+        # sdpa's backward pass in bfloat16 on the CPU takes longer than all else together (torch 2.13).
+        widens = narrow and implementation == "sdpa" and (self.training or query.requires_grad)
+        if widens:
+            query, key, value = query.float(), key.float(), value.float()
+            if attention_mask is not None and attention_mask.is_floating_point():
+                attention_mask = attention_mask.float()
+        with torch.autocast("cpu", enabled=False) if widens else nullcontext():
+            output, weights = attention_interface(
+                self,
+                query,
+                key,
+                value,
+                attention_mask,
+                dropout=self.attention_dropout if self.training else 0.0,
+                scaling=self.scaling,
+                is_causal=self.is_causal,  # sdpa heeds it where there is no mask and more than one query
+                **kwargs,
+            )
+        return self.o_proj(output.to(dtype).flatten(2)), weights  # (batch_size, query_length, d_model)
 
 
 class ScratchSelfAttention(ScratchAttention):

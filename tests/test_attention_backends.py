@@ -198,3 +198,36 @@ def test_long_sequences_build_no_square(model, monkeypatch):
     with torch.no_grad(), Watch():
         model.model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids)
     assert largest < 3000 * 3000 / 10
+
+
+@pytest.mark.parametrize("mask", [None, "boolean", "float"])
+def test_sdpa_trains_in_float32_where_bf16_is_slow(mask, make_model, monkeypatch):
+    """On the CPU, under autocast. Without gradients it takes what it is given."""
+    model, seen = make_model(dropout=0.0).train(), set()
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(query, *args, **kwargs):
+        seen.add(query.dtype)
+        return attend(query, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    ids = torch.randint(4, 61, (3, 6))
+    batch = {"input_ids": ids, "labels": ids}
+    if mask is not None:
+        attends = torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 6])
+        batch["attention_mask"] = attends.bool() if mask == "boolean" else (1 - attends[:, None, None]) * -1e9
+    expected = model(**batch)
+    expected.loss.backward()
+    gradient = model.lm_head.weight.grad.clone()
+    model.zero_grad()
+    seen.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(**batch)
+    found.loss.backward()
+    assert seen == {torch.float32}
+    torch.testing.assert_close(found.loss, expected.loss, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(model.lm_head.weight.grad, gradient, rtol=0.1, atol=0.02)
+    seen.clear()
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        model.eval()(**batch)
+    assert seen == {torch.bfloat16}
