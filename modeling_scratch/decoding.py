@@ -19,6 +19,8 @@ from transformers.generation import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
+from .decoder_steps import DecoderSteps, can_step
+
 # What the loops below hand to the model; where `generate` was given anything else, the inherited loops run.
 _KNOWN = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache"}
 # So many of the batch must be done before the others are moved together: to move them costs a copy of the caches.
@@ -53,6 +55,31 @@ def best_tokens(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.T
     return values, tokens.gather(1, places)
 
 
+class _ModelSteps:
+    """As DecoderSteps, by the model's own forward pass and caches, whatever it is made of."""
+
+    def __init__(self, model: nn.Module, kwargs: dict[str, Any], beams: int):
+        self.model, self.kwargs, self.beams = model, dict(kwargs), beams
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.model(decoder_input_ids=tokens, **self.kwargs, return_dict=True).logits[:, -1]
+
+    def move(self, rows: torch.Tensor) -> None:
+        self.kwargs["past_key_values"].self_attention_cache.reorder_cache(rows)
+
+    def keep(self, sentences: torch.Tensor) -> None:
+        rows = _rows_of(sentences, self.beams)
+        self.kwargs["past_key_values"].cross_attention_cache.reorder_cache(rows)
+        states = self.kwargs["encoder_outputs"].last_hidden_state.index_select(0, rows)
+        self.kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
+        if self.kwargs.get("attention_mask") is not None:
+            self.kwargs["attention_mask"] = self.kwargs["attention_mask"].index_select(0, rows)
+
+
+def _rows_of(sentences: torch.Tensor, beams: int) -> torch.Tensor:
+    return (sentences[:, None] * beams + torch.arange(beams, device=sentences.device)).flatten()
+
+
 class ScratchDecoding(GenerationMixin):
     """The two loops. What they do not know (sampling, processors, scores, other caches) the inherited ones do."""
 
@@ -72,7 +99,7 @@ class ScratchDecoding(GenerationMixin):
             and {name for name, value in kwargs.items() if value is not None and value is not False} <= _KNOWN
             and type(cache) is EncoderDecoderCache
             and type(cache.self_attention_cache) is type(cache.cross_attention_cache) is DynamicCache
-            and not cache.get_seq_length()
+            and not (cache.get_seq_length() or getattr(cache, "_is_user_defined", False))
             and isinstance(kwargs.get("encoder_outputs"), BaseModelOutput)
             and (kwargs.get("attention_mask") is None or kwargs["attention_mask"].ndim == 2)
         )
@@ -82,17 +109,12 @@ class ScratchDecoding(GenerationMixin):
         rowwise = all(isinstance(each, _ROWWISE) or getattr(each, "is_rowwise", False) for each in criteria)
         return max(1.0, _SHARE_THAT_LEAVES * rows) if rowwise else float("inf")
 
-    def _next_logits(self, tokens: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-        """(rows, vocabulary) after these tokens, (rows, length), which the cache does not hold yet."""
-        return self(decoder_input_ids=tokens, **kwargs, return_dict=True).logits[:, -1].float()
-
-    def _keep_rows(self, rows: torch.Tensor, kwargs: dict[str, Any]) -> None:
-        """Leave the other rows out of what the model is handed, the caches included. Of the past, `rows` may repeat."""
-        kwargs["past_key_values"].cross_attention_cache.reorder_cache(rows)
-        states = kwargs["encoder_outputs"].last_hidden_state.index_select(0, rows)
-        kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
-        if kwargs.get("attention_mask") is not None:
-            kwargs["attention_mask"] = kwargs["attention_mask"].index_select(0, rows)
+    def _steps(self, input_ids: torch.Tensor, kwargs: dict[str, Any], beams: int) -> "DecoderSteps | _ModelSteps":
+        mask = kwargs.get("attention_mask")
+        if input_ids.shape[1] > 1 or (mask is not None and mask.is_floating_point()) or not can_step(self):
+            return _ModelSteps(self, kwargs, beams)
+        states = kwargs["encoder_outputs"].last_hidden_state
+        return DecoderSteps(self, states[::beams], None if mask is None else mask[::beams], beams)
 
     def _sample(
         self,
@@ -116,14 +138,14 @@ class ScratchDecoding(GenerationMixin):
                 streamer=streamer,
                 **model_kwargs,
             )
-        kwargs, pad, sequences = dict(model_kwargs), generation_config._pad_token_tensor, input_ids
+        steps, pad, sequences = self._steps(input_ids, model_kwargs, 1), generation_config._pad_token_tensor, input_ids
         ends = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
         finished: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows of the batch, and their tokens
         rows = torch.arange(len(input_ids), device=input_ids.device)
         done = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         tokens = input_ids
         while True:
-            chosen = self._next_logits(tokens, kwargs).argmax(dim=-1)
+            chosen = steps(tokens).float().argmax(dim=-1)
             if ends:
                 chosen = torch.where(done, pad, chosen) if pad is not None else chosen
             sequences = torch.cat([sequences, chosen[:, None]], dim=1)
@@ -134,8 +156,8 @@ class ScratchDecoding(GenerationMixin):
             if number >= self._leave_at(stopping_criteria, len(done)) and pad is not None:
                 finished.append((rows[done], sequences[done]))
                 stay = (~done).nonzero().squeeze(1)
-                kwargs["past_key_values"].self_attention_cache.reorder_cache(stay)
-                self._keep_rows(stay, kwargs)
+                steps.move(stay)
+                steps.keep(stay)
                 rows, sequences, done = rows[stay], sequences[stay], done[stay]
             tokens = sequences[:, -1:]
         if not finished:
@@ -159,7 +181,7 @@ class ScratchDecoding(GenerationMixin):
             return super()._beam_search(
                 input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, **model_kwargs
             )
-        config, kwargs, device = generation_config, dict(model_kwargs), input_ids.device
+        config, device = generation_config, input_ids.device
         beams, early, penalty = config.num_beams, config.early_stopping, config.length_penalty
         start = length = input_ids.shape[1]
         size = len(input_ids) // beams
@@ -181,9 +203,9 @@ class ScratchDecoding(GenerationMixin):
 
         rows = torch.arange(size, device=device)  # sentences that are still in the batch
         found_sequences, found_indices = sequences.clone(), indices.clone()
-        tokens = input_ids
+        steps, tokens = self._steps(input_ids, model_kwargs, beams), input_ids
         while True:
-            log_probs = nn.functional.log_softmax(self._next_logits(tokens, kwargs), dim=-1)
+            log_probs = nn.functional.log_softmax(steps(tokens).float(), dim=-1)
             values, candidates = best_tokens(log_probs, min(keep, log_probs.shape[1]))  # (size * beams, keep)
             width = candidates.shape[1]
             totals = (values.unflatten(0, (size, beams)) + running_scores[..., None]).flatten(1)
@@ -246,15 +268,14 @@ class ScratchDecoding(GenerationMixin):
                 break
             if done.sum() >= self._leave_at(stopping_criteria, size):
                 stay = (~done).nonzero().squeeze(1)
-                flat = (stay[:, None] * beams + torch.arange(beams, device=device)).flatten()
-                kwargs["past_key_values"].self_attention_cache.reorder_cache(beam_idx.index_select(0, flat))
-                self._keep_rows(flat, kwargs)
+                steps.move(beam_idx.index_select(0, _rows_of(stay, beams)))
+                steps.keep(stay)
                 rows, size = rows[stay], len(stay)
                 running, running_scores, running_indices = running[stay], running_scores[stay], running_indices[stay]
                 sequences, scores, indices = sequences[stay], scores[stay], indices[stay]
                 is_finished, can_improve = is_finished[stay], can_improve[stay]
             else:
-                kwargs["past_key_values"].self_attention_cache.reorder_cache(beam_idx)
+                steps.move(beam_idx)
             tokens = running[:, :, length - 1].flatten()[:, None]
 
         kept = config.num_return_sequences

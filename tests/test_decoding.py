@@ -1,11 +1,13 @@
 """Greedy and beam search: the tokens of GenerationMixin's own loops, whatever the settings; what they save."""
 
+import peft
 import pytest
 import torch
-from conftest import SMALL_MODEL, padded
+from conftest import SMALL_MODEL, every_choice_and_variant, padded
 from transformers import GenerationMixin, StoppingCriteria, StoppingCriteriaList
 
-from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, decoding
+from modeling_scratch.decoder_steps import DecoderSteps, can_step
 from modeling_scratch.decoding import ScratchDecoding, best_tokens
 
 SETTINGS = {
@@ -65,30 +67,55 @@ def test_the_tokens_are_those_of_the_inherited_loops(settings, models):
     assert len(lengths) > 1  # they end at different places
 
 
-class Watch:
-    """Rows that the decoder has read, call by call."""
-
-    def __init__(self, model, monkeypatch):
-        self.rows, forward = [], type(model).forward
-
-        def watched(model, *args, decoder_input_ids=None, **kwargs):
-            self.rows.append(len(decoder_input_ids))
-            return forward(model, *args, decoder_input_ids=decoder_input_ids, **kwargs)
-
-        monkeypatch.setattr(type(model), "forward", watched)
-
-
+@every_choice_and_variant
 @pytest.mark.parametrize("beams", [1, 3])
-def test_what_is_done_leaves_the_batch(beams, models, monkeypatch):
-    left = 0
+def test_every_model_steps_as_its_forward_pass(fields, beams, make_model, sentences):
+    model = make_model(**fields)
+    model.generation_config.eos_token_id = None  # twenty places: the caches grow
+    ids, mask = padded(sentences, 9)
+    assert can_step(model)
+    for source in ({"input_ids": ids}, {"input_ids": ids, "attention_mask": mask}):
+        options = {"num_beams": beams, "max_new_tokens": 20, "do_sample": False}
+        assert torch.equal(model.generate(**source, **options), inherited(model, **source, **options))
+
+
+@pytest.mark.parametrize("steps", [DecoderSteps, decoding._ModelSteps])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_what_is_done_leaves_the_batch(beams, steps, models, monkeypatch):
+    monkeypatch.setattr(decoding, "can_step", lambda model: steps is DecoderSteps)
+    call, rows, left = steps.__call__, [], 0
+    monkeypatch.setattr(steps, "__call__", lambda self, tokens: rows.append(len(tokens)) or call(self, tokens))
     for model, source in models():
-        with monkeypatch.context() as patch:
-            watch = Watch(model, patch)
-            model.generate(**source, num_beams=beams, max_new_tokens=30, do_sample=False)
-        assert watch.rows[0] == 6 * beams
-        assert watch.rows == sorted(watch.rows, reverse=True)
-        left += watch.rows[-1] < watch.rows[0]
+        rows.clear()
+        options = {"num_beams": beams, "max_new_tokens": 30, "do_sample": False}
+        found = model.generate(**source, **options)
+        assert rows[0] == 6 * beams
+        assert rows == sorted(rows, reverse=True)
+        left += rows[-1] < rows[0]
+        assert torch.equal(found, inherited(model, **source, **options))
     assert left
+
+
+def test_what_is_changed_is_called(make_model, sentences):
+    """A hook, an adapter, another linear layer, another attention: by the model's own forward pass."""
+    ids, mask = padded(sentences, 9)
+    options = {"attention_mask": mask, "num_beams": 2, "max_new_tokens": 4, "do_sample": False}
+    model, seen = make_model(), []
+    handle = model.model.decoder.layers[0].self_attn.q_proj.register_forward_hook(lambda *args: seen.append(1))
+    assert not can_step(model)
+    model.generate(ids, **options)
+    assert seen
+    handle.remove()
+    assert can_step(model)
+    assert not can_step(make_model().train())
+    eager = make_model()
+    eager.set_attn_implementation("eager")
+    assert not can_step(eager)
+    adapted = peft.get_peft_model(make_model(), peft.LoraConfig(target_modules=["v_proj"], init_lora_weights=False))
+    assert not can_step(adapted.base_model.model)
+    assert not torch.equal(adapted.generate(input_ids=ids, **options), model.generate(ids, **options))
+    quantised = torch.ao.quantization.quantize_dynamic(make_model(), {torch.nn.Linear})
+    assert not can_step(quantised)
 
 
 class Every(StoppingCriteria):
