@@ -255,7 +255,7 @@ def test_a_reader_that_has_enough_and_an_interrupt(folder):
         for _ in range(2)
     ]
     for process in processes:
-        process.stdin.write(lines(*SENTENCES) * 500)
+        process.stdin.write(lines(*SENTENCES) * 5000)  # more than a pipe holds of translations
         process.stdin.close()
     first = [process.stdout.readline() for process in processes]
     reader_gone, interrupted = processes
@@ -267,7 +267,7 @@ def test_a_reader_that_has_enough_and_an_interrupt(folder):
     rest = interrupted.stdout.read()
     assert interrupted.wait(timeout=60) == 130
     assert interrupted.stderr.read() == b"\ninterrupted\n"
-    assert 5000 > rest.count(b"\n") > 0  # of 6,000
+    assert 50_000 > rest.count(b"\n") > 0  # of 60,000
     for process in processes:
         process.stderr.close()
     interrupted.stdout.close()
