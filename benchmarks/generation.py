@@ -37,12 +37,7 @@ def compare(shape_name: str, batch_size: int, beams: int, options: argparse.Name
     shape = peers.SHAPES[shape_name]
     models = make_models(shape, options.peers, options.device)
     source = make_sources(shape, batch_size, options.device)
-    settings = {
-        "num_beams": beams,
-        "do_sample": False,
-        "min_new_tokens": options.tokens,
-        "max_new_tokens": options.tokens,
-    }
+    settings = {"num_beams": beams, "do_sample": False, "max_new_tokens": options.tokens}
     outputs = {name: model.generate(**source, **settings) for name, model in models.items()}
     if "MarianMT" in outputs and not torch.equal(outputs["modeling_scratch"], outputs["MarianMT"]):
         raise SystemExit("not the same tokens")
