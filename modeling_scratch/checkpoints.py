@@ -21,11 +21,31 @@ from transformers import PreTrainedModel
 from .evaluation import is_sharded
 from .faults import explained_failure_to_write, together
 from .preparation import on_main
-from .recipe import Recipe
-from .run_folder import STATE, WEIGHTS, RunFolder
+from .recipe import Recipe, differing_keys, load_recipe
+from .run_folder import RECIPE, STATE, WEIGHTS, RunFolder
 from .updates import PlannedUpdates, StreamedUpdates
 
 logger = logging.getLogger(__name__)
+
+
+# What a run may be resumed with another value of.
+MAY_CHANGE = (
+    "output_dir",
+    "optimization.max_epochs",
+    "optimization.max_steps",
+    "optimization.gradient_accumulation_steps",
+    "optimization.max_nonfinite_updates",
+    "data.num_workers",
+    "evaluation.batch_size",
+    "checkpoints.keep_last",
+    "trackers",
+    "hub.repository",
+    "hub.push",
+    "hub.private",
+    "hub.revision",
+    "hub.license",
+    "hub.overwrite",
+)
 
 
 @dataclass
@@ -49,6 +69,20 @@ class Progress:
     nonfinite_in_a_row: int = 0
     tracked_as: str = ""  # the name of the run for trackers that go on with one by its name
     averaging: dict[str, str] = field(default_factory=dict)  # kept weights, names and SHA-256; on the main process
+
+
+def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
+    """ValueError if a run cannot go on with this recipe in place of its own."""
+    before = load_recipe(folder.path / RECIPE)
+    may_change = set(MAY_CHANGE)
+    if before.data.streaming:  # the stream stays cut as it is
+        may_change.discard("optimization.gradient_accumulation_steps")
+    changed = [key for key in differing_keys(before, recipe) if key not in may_change]
+    if changed:
+        raise ValueError(
+            f"the recipe differs from that of the run in {folder.path} in {', '.join(changed)}: a run resumes "
+            f"with its own recipe (what may change is {', '.join(sorted(may_change))})"
+        )
 
 
 def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

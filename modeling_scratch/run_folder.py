@@ -240,6 +240,34 @@ class RunFolder:
         verify_checkpoint(self.checkpoints / name)
         return self.checkpoints / name
 
+    def go_on_from(self, checkpoint: Path, step: int, best: int | None, unsettled: bool, drop_later: bool) -> bool:
+        """
+        Leave in the folder what there was at a checkpoint, the best weights at its root.
+
+        Args:
+            best: the step of the best weights so far; None: nothing was evaluated.
+            unsettled: the evaluation of this step is made again.
+            drop_later: later checkpoints are to be deleted; otherwise they are damaged.
+
+        Returns:
+            Whether the weights at the root are the best ones; otherwise they are the checkpoint's.
+        """
+        if not drop_later:
+            self.set_aside_after(step)
+        elif deleted := self.delete_checkpoints_after(step):
+            logger.warning(f"deleted the later checkpoints {', '.join(deleted)}")
+        self.forget_after(step, unsettled)
+        weights = checkpoint
+        if best is not None:
+            try:
+                verify_checkpoint(self.checkpoint(best))
+                weights = self.checkpoint(best)
+            except ValueError as error:
+                logger.warning(f"the best weights so far cannot be used; what is best is found anew ({error})")
+        # Those at the root may be of updates that are made again, or not made any more.
+        self.write_weights(load_file(weights / WEIGHTS))
+        return best is not None and weights == self.checkpoint(best)
+
     # -- weights -------------------------------------------------------------------------------------------------
 
     def snapshot(self, step: int, weights: Path) -> dict[str, str]:

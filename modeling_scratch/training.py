@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
-from .checkpoints import Progress, load_checkpoint, load_weights, save_checkpoint, stored_weights
+from .checkpoints import Progress, check_recipe, load_checkpoint, load_weights, save_checkpoint, stored_weights
 from .data import texts
 from .evaluation import EVALUATION_TOKENS, corpus_loss, is_sharded, score, translate
 from .faults import (
@@ -32,34 +32,14 @@ from .faults import (
 from .hub import check_destination, try_push
 from .optimization import learning_rate_at, make_optimizer
 from .preparation import describe, on_main, prepare_inputs
-from .recipe import Recipe, differing_keys, load_recipe, recipe_text
-from .run_folder import RECIPE, WEIGHTS, RunFolder, verify_checkpoint, write_whole
+from .recipe import Recipe, recipe_text
+from .run_folder import RECIPE, WEIGHTS, RunFolder, write_whole
 from .run_log import RunLog
 from .stopping import Stopped, StopRequest
 from .tokenizer import save_tokenizers
 from .updates import Update
 
 logger = logging.getLogger(__name__)
-
-
-# What a run may be resumed with another value of.
-MAY_CHANGE = (
-    "output_dir",
-    "optimization.max_epochs",
-    "optimization.max_steps",
-    "optimization.gradient_accumulation_steps",
-    "optimization.max_nonfinite_updates",
-    "data.num_workers",
-    "evaluation.batch_size",
-    "checkpoints.keep_last",
-    "trackers",
-    "hub.repository",
-    "hub.push",
-    "hub.private",
-    "hub.revision",
-    "hub.license",
-    "hub.overwrite",
-)
 
 
 class TrainingRun:
@@ -113,16 +93,7 @@ class TrainingRun:
     # -- set-up --------------------------------------------------------------------------------------------------
 
     def _checkpoint_to_resume(self, resume: bool | str) -> Path:
-        before = load_recipe(self.folder.path / RECIPE)
-        may_change = set(MAY_CHANGE)
-        if before.data.streaming:  # the stream stays cut as it is
-            may_change.discard("optimization.gradient_accumulation_steps")
-        changed = [key for key in differing_keys(before, self.recipe) if key not in may_change]
-        if changed:
-            raise ValueError(
-                f"the recipe differs from that of the run in {self.folder.path} in {', '.join(changed)}: a run resumes "
-                f"with its own recipe (what may change is {', '.join(sorted(may_change))})"
-            )
+        check_recipe(self.folder, self.recipe)
         if isinstance(resume, str):
             return self.folder.named_checkpoint(resume)
         checkpoint, passed_over = self.folder.newest_checkpoint()
@@ -442,28 +413,13 @@ class TrainingRun:
         logger.info(f"resuming from {checkpoint}")
 
         def restore() -> bool:
-            if not drop_later:
-                self.folder.set_aside_after(before.step)
-            elif deleted := self.folder.delete_checkpoints_after(before.step):
-                logger.warning(f"deleted the later checkpoints {', '.join(deleted)}")
-            self.folder.forget_after(before.step, before.unsettled)
-            has_best = before.best is not None and self._is_whole(self.folder.checkpoint(before.best_step))
-            # Those at the root may be of updates that are made again, or not made any more.
-            weights = self.folder.checkpoint(before.best_step) if has_best else checkpoint
-            self.folder.write_weights(load_file(weights / WEIGHTS))
+            best = None if before.best is None else before.best_step
+            has_best = self.folder.go_on_from(checkpoint, before.step, best, before.unsettled, drop_later)
             write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
             return has_best
 
         if not on_main(accelerator, restore):
             before.best, before.best_step, before.without_better = None, 0, 0
-
-    def _is_whole(self, best: Path) -> bool:
-        try:
-            verify_checkpoint(best)
-        except ValueError as error:
-            logger.warning(f"the best weights so far cannot be used; what is best is found anew ({error})")
-            return False
-        return True
 
     # -- the end -------------------------------------------------------------------------------------------------
 
