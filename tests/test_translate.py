@@ -251,6 +251,8 @@ def test_a_reader_that_has_enough_and_an_interrupt(folder):
             stderr=subprocess.PIPE,
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
+            # What a shell has started in the background ignores Ctrl-C, and so would these.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         for _ in range(2)
     ]
