@@ -40,31 +40,23 @@ PAD, EOS = 0, 2
 LOG_LENGTHS = ((2.665, 0.291), (2.680, 0.324), 0.857)
 
 
+def _sizes(shape: Shape) -> dict[str, int]:
+    """As the configs of all three models in Transformers name them."""
+    sides = {"layers": shape.layers, "attention_heads": shape.heads, "ffn_dim": shape.ffn_dim}
+    both = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sides.items()}
+    return {"vocab_size": shape.vocab_size, "d_model": shape.d_model, **both}
+
+
 def ours(shape: Shape) -> nn.Module:
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 
-    config = ScratchConfig(
-        vocab_size=shape.vocab_size,
-        d_model=shape.d_model,
-        encoder_layers=shape.layers,
-        decoder_layers=shape.layers,
-        encoder_attention_heads=shape.heads,
-        decoder_attention_heads=shape.heads,
-        encoder_ffn_dim=shape.ffn_dim,
-        decoder_ffn_dim=shape.ffn_dim,
-        norm_position="post",
-        final_norm=False,
-        dropout=DROPOUT,
-    )
+    config = ScratchConfig(**_sizes(shape), norm_position="post", final_norm=False, dropout=DROPOUT)
     return ScratchForConditionalGeneration(config)
 
 
 def _fields(shape: Shape) -> dict:
-    sides = {"layers": shape.layers, "attention_heads": shape.heads, "ffn_dim": shape.ffn_dim}
     return {
-        "vocab_size": shape.vocab_size,
-        "d_model": shape.d_model,
-        **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sides.items()},
+        **_sizes(shape),
         "activation_function": "relu",
         "dropout": DROPOUT,
         "attention_dropout": 0.0,

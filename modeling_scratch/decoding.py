@@ -65,7 +65,7 @@ class _ModelSteps:
         return self.model(decoder_input_ids=tokens, **self.kwargs, return_dict=True).logits[:, -1]
 
     def move(self, rows: torch.Tensor) -> None:
-        self.kwargs["past_key_values"].self_attention_cache.reorder_cache(rows)
+        self.model._reorder_cache(self.kwargs["past_key_values"], rows)
 
     def keep(self, sentences: torch.Tensor) -> None:
         rows = _rows_of(sentences, self.beams)
@@ -146,8 +146,8 @@ class ScratchDecoding(GenerationMixin):
         tokens = input_ids
         while True:
             chosen = steps(tokens).float().argmax(dim=-1)
-            if ends:
-                chosen = torch.where(done, pad, chosen) if pad is not None else chosen
+            if ends and pad is not None:
+                chosen = torch.where(done, pad, chosen)
             sequences = torch.cat([sequences, chosen[:, None]], dim=1)
             done = done | stopping_criteria(sequences, None)
             number = int(done.sum())

@@ -55,15 +55,22 @@ def _deleting_is_not_vital() -> Iterator[None]:
         logger.warning(f"an old checkpoint cannot be deleted: {error}")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, also after a power failure."""
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Where to write a file so that a reader sees the old one or the new one, also after a power failure."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        yield temporary
         _sync(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of text, whole or not at all."""
+    with _whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 class RunFolder:
@@ -257,16 +264,16 @@ class RunFolder:
         elif deleted := self.delete_checkpoints_after(step):
             logger.warning(f"deleted the later checkpoints {', '.join(deleted)}")
         self.forget_after(step, unsettled)
-        weights = checkpoint
+        weights, has_best = checkpoint, False
         if best is not None:
             try:
                 verify_checkpoint(self.checkpoint(best))
-                weights = self.checkpoint(best)
+                weights, has_best = self.checkpoint(best), True
             except ValueError as error:
                 logger.warning(f"the best weights so far cannot be used; what is best is found anew ({error})")
         # Those at the root may be of updates that are made again, or not made any more.
         self.write_weights(load_file(weights / WEIGHTS))
-        return best is not None and weights == self.checkpoint(best)
+        return has_best
 
     # -- weights -------------------------------------------------------------------------------------------------
 
@@ -274,10 +281,8 @@ class RunFolder:
         """Keep a file of weights for averaging. Returns its name and SHA-256, for `averaged_weights`."""
         self.snapshots.mkdir(exist_ok=True)
         target = self.snapshots / f"step-{step:07d}.safetensors"
-        temporary = target.with_suffix(".tmp")
-        shutil.copyfile(weights, temporary)
-        _sync(temporary)
-        os.replace(temporary, target)
+        with _whole(target) as temporary:
+            shutil.copyfile(weights, temporary)
         return {target.name: _sha256(target)}
 
     def delete_snapshots_but(self, kept: Iterable[str]) -> None:
@@ -314,14 +319,8 @@ class RunFolder:
 
     def write_weights(self, weights: dict[str, torch.Tensor], folder: Path | None = None) -> None:
         """Put weights where from_pretrained finds them: at the root, or in another folder."""
-        folder = folder or self.path
-        temporary = folder / f".{WEIGHTS}.tmp"
-        try:
+        with _whole((folder or self.path) / WEIGHTS) as temporary:
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, {"format": "pt"})
-            _sync(temporary)
-            os.replace(temporary, folder / WEIGHTS)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     # -- records -------------------------------------------------------------------------------------------------
 
