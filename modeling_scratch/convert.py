@@ -5,6 +5,7 @@ Models from and to other codebases, weights, generation settings and tokenizers:
     python -m modeling_scratch.convert to-marian SRC OUT     a Scratch model as a Marian folder
     python -m modeling_scratch.convert torch SRC.pt OUT ...  a state dict around a torch.nn.Transformer as a folder
     python -m modeling_scratch.convert to-torch SRC OUT.pt   a Scratch model as such a state dict
+    python -m modeling_scratch.convert ctranslate2 SRC OUT   a Scratch model for CTranslate2, of 8 bits if asked for
 
 Each ends by running what it read and what it wrote on the same random ids. What differs is not kept.
 """
@@ -26,8 +27,16 @@ from transformers.utils import cached_file, is_sentencepiece_available
 
 from .cli import log_to_terminal, one_line_errors
 from .configuration_scratch import ScratchConfig
+from .convert_ctranslate2 import (
+    QUANTIZATIONS,
+    CTranslate2Scorer,
+    read_vocabulary,
+    to_ctranslate2,
+    write_settings,
+)
 from .convert_marian import from_marian, to_marian, widen
 from .convert_torch import build_scratch, from_torch, read_torch, reference_translator, to_torch, to_torch_translator
+from .modeling_scratch import ScratchForConditionalGeneration
 from .preparation import load_translator
 from .tokenizer import load_config, load_tokenizers, save_tokenizers
 from .torch_translator import TorchTranslator
@@ -260,7 +269,71 @@ def to_torch_command(
         )
 
 
-__all__ = ["app", "from_marian", "from_torch", "to_marian", "to_torch"]
+def _verify_ctranslate2(model: ScratchForConditionalGeneration, scorer: CTranslate2Scorer) -> None:
+    """Print the largest difference of two models' log-probabilities of random tokens. ValueError if it is large."""
+    config, random = model.config, torch.Generator().manual_seed(0)
+    lengths = (min(48, config.max_position_embeddings - 1), 7, 1)
+    sources, targets = (
+        [torch.randint(size, (length,), generator=random).tolist() for length in lengths]
+        for size in (config.vocab_size, config.target_vocab_size)
+    )
+    difference = 0.0
+    for source, target, found in zip(sources, targets, scorer(sources, targets), strict=True):
+        before, after = [config.decoder_start_token_id, *target], [*target, config.eos_token_id]
+        with torch.inference_mode():
+            logits = model(
+                input_ids=torch.tensor([source]),
+                attention_mask=torch.ones(1, len(source), dtype=torch.long),
+                decoder_input_ids=torch.tensor([before]),
+            ).logits[0]
+        expected = logits.log_softmax(dim=-1)[torch.arange(len(after)), after]
+        difference = max(difference, (expected - torch.tensor(found)).abs().max().item())
+    print(f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}")
+    if not difference <= LARGEST_DIFFERENCE:  # nan too
+        raise ValueError(
+            f"the converted model is not the one that was read: log-probabilities differ by up to {difference:.1e}, "
+            f"more than {LARGEST_DIFFERENCE:.0e}; nothing was written"
+        )
+
+
+@app.command("ctranslate2")
+def ctranslate2_command(
+    src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
+    out: Folder,
+    quantization: Annotated[Literal[*QUANTIZATIONS], typer.Option(help="of the weights")] = "float32",
+    debug: Debug = False,
+) -> None:
+    """
+    A Scratch model for CTranslate2's Translator, which runs it without PyTorch. The tokenizers are written beside it,
+    and generation.json: the settings that the model translates with, as arguments of translate_batch.
+    """
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug), written_whole(out) as folder:
+        model = load_model(src, ScratchConfig.model_type).float().eval()
+        vocabularies = [
+            read_vocabulary(tokenizer, rows, side)
+            for tokenizer, rows, side in zip(
+                load_tokenizers(src),
+                (model.config.vocab_size, model.config.target_vocab_size),
+                ("source", "target"),
+                strict=True,
+            )
+        ]
+        # In float32 first, which can be compared; what quantizing costs shows in the BLEU.
+        for each in dict.fromkeys(["float32", quantization]):
+            spec = to_ctranslate2(model, *vocabularies)
+            spec.optimize(each)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            spec.save(str(folder))
+            if each == "float32":
+                _verify_ctranslate2(model, CTranslate2Scorer(folder, *vocabularies))
+        write_settings(model, folder)
+        carry_tokenizers(src, folder)
+    print(f"wrote {out}")
+
+
+__all__ = ["app", "from_marian", "from_torch", "to_ctranslate2", "to_marian", "to_torch"]
 
 if __name__ == "__main__":
     app()

@@ -60,7 +60,6 @@ def score(predictions: list[str], references: list[str]) -> dict[str, float | st
     return TranslationScores(keep_in_memory=True).compute(predictions=predictions, references=references)
 
 
-@torch.inference_mode()
 def leave_if_asked(stop: StopRequest | None, accelerator: Accelerator | None) -> None:
     """Raise Stopped on all processes if any was asked to stop. All must call this together."""
     if stop is not None and accelerator is not None and stop.agreed(accelerator):
