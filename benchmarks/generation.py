@@ -5,53 +5,89 @@ and must give the same tokens.
 
     python benchmarks/generation.py                            # tiny, small and base; float32; a CPU
     python benchmarks/generation.py --shapes base --batches 64 --peers MarianMT
+    python benchmarks/generation.py --folder FOLDER --sources FILE     # a trained post-norm model, real sentences
 
-The weights are random, so that sentences rarely end before they have as many new tokens as are allowed.
+Random weights rarely end a sentence before it has as many new tokens as are allowed. A trained model's end at different
+lengths; its sentences are in the order of the file, so many a batch as are said.
 """
 
 import argparse
 import json
 import statistics
 import time
+from pathlib import Path
 
 import peers
 import torch
 
-
-def make_models(shape: peers.Shape, names: list[str], device: str) -> dict[str, torch.nn.Module]:
-    mine, marian = peers.equal_pair(shape)
-    models = {"modeling_scratch": mine, "MarianMT": marian}
-    models |= {name: peers.MAKERS[name](shape) for name in names if name not in models}
-    return {name: models[name].to(device).eval() for name in ["modeling_scratch", *names]}
+MAY_DIFFER = 0.01  # of the sentences: rounding decides between hypotheses that are as good
+SENTENCES = 512  # of a file; in batches of one, an eighth of them
 
 
-def make_sources(shape: peers.Shape, batch_size: int, device: str) -> dict[str, torch.Tensor]:
-    """As many random sentences of ordinary lengths."""
-    lengths, _ = peers.make_lengths(batch_size)
-    rows = [torch.randint(4, shape.vocab_size, (int(length),)) for length in sorted(lengths)]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=peers.PAD)
-    return {"input_ids": ids.to(device), "attention_mask": (ids != peers.PAD).long().to(device)}
+def make_models(shape_name: str, options: argparse.Namespace) -> dict[str, torch.nn.Module]:
+    if options.folder:
+        from modeling_scratch.convert import to_marian
+        from modeling_scratch.preparation import load_translator
+
+        mine = load_translator(options.folder)
+        models = {"modeling_scratch": mine, "MarianMT": to_marian(mine)}
+    else:
+        shape = peers.SHAPES[shape_name]
+        mine, marian = peers.equal_pair(shape)
+        models = {"modeling_scratch": mine, "MarianMT": marian}
+        models |= {name: peers.MAKERS[name](shape) for name in options.peers if name not in models}
+    names = ["modeling_scratch", *(name for name in options.peers if name in models)]
+    return {name: models[name].to(options.device).eval() for name in names}
+
+
+def make_batches(shape_name: str, batch_size: int, options: argparse.Namespace) -> list[dict[str, torch.Tensor]]:
+    """Random sentences of ordinary lengths, or those of a file."""
+    if options.folder:
+        from modeling_scratch.tokenizer import load_tokenizers
+
+        tokenizer, _ = load_tokenizers(options.folder)
+        sentences = Path(options.sources).read_text(encoding="utf-8").splitlines()
+        count = min(len(sentences), SENTENCES if batch_size > 1 else SENTENCES // 8)
+        rows = [torch.tensor(ids) for ids in tokenizer(sentences[:count]).input_ids]
+    else:
+        lengths, _ = peers.make_lengths(max(16, batch_size))
+        vocab_size = peers.SHAPES[shape_name].vocab_size
+        rows = [torch.randint(4, vocab_size, (int(length),)) for length in sorted(lengths)]
+    batches = []
+    for first in range(0, len(rows), batch_size):
+        ids = torch.nn.utils.rnn.pad_sequence(rows[first : first + batch_size], batch_first=True, padding_value=-1)
+        mask = ids >= 0
+        batch = {"input_ids": ids.masked_fill(~mask, peers.PAD), "attention_mask": mask.long()}
+        batches.append({name: tensor.to(options.device) for name, tensor in batch.items()})
+    return batches
 
 
 def compare(shape_name: str, batch_size: int, beams: int, options: argparse.Namespace) -> dict:
-    shape = peers.SHAPES[shape_name]
-    models = make_models(shape, options.peers, options.device)
-    source = make_sources(shape, batch_size, options.device)
+    models = make_models(shape_name, options)
+    batches = make_batches(shape_name, batch_size, options)
     settings = {"num_beams": beams, "do_sample": False, "max_new_tokens": options.tokens}
-    outputs = {name: model.generate(**source, **settings) for name, model in models.items()}
-    if "MarianMT" in outputs and not torch.equal(outputs["modeling_scratch"], outputs["MarianMT"]):
-        raise SystemExit("not the same tokens")
-    repeats = max(1, 16 // batch_size)
+    outputs = {name: [model.generate(**batch, **settings) for batch in batches] for name, model in models.items()}
+    pad = models["modeling_scratch"].config.pad_token_id
+    said = {
+        name: [[token for token in row[1:].tolist() if token != pad] for batch in each for row in batch]
+        for name, each in outputs.items()
+    }
+    different = sum(map(list.__ne__, said["modeling_scratch"], said.get("MarianMT", said["modeling_scratch"])))
+    if different > len(said["modeling_scratch"]) * MAY_DIFFER:
+        raise SystemExit(f"{different} of {len(said['modeling_scratch'])} sentences are not the same tokens")
+    sentences = sum(len(batch["input_ids"]) for batch in batches)
+    tokens = sum(map(len, said["modeling_scratch"]))
     rates: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(options.rounds):
         for name, model in models.items():
             peers.synchronize(options.device)
             began = time.perf_counter()
-            for _ in range(repeats):
-                model.generate(**source, **settings)
+            for batch in batches:
+                model.generate(**batch, **settings)
             peers.synchronize(options.device)
-            rates[name].append(repeats * batch_size / (time.perf_counter() - began))
-    return {"shape": shape_name, "batch": batch_size, "beams": beams, "tokens": options.tokens, "rates": rates}
+            rates[name].append(sentences / (time.perf_counter() - began))
+    shape_name = Path(shape_name).name
+    return {"shape": shape_name, "batch": batch_size, "beams": beams, "tokens": tokens / sentences, "rates": rates}
 
 
 def lines(found: dict) -> list[str]:
@@ -75,12 +111,20 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", choices=["MarianMT", "BART"], default=["MarianMT", "BART"])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
-    parser.add_argument("--tokens", type=int, default=16, help="new ones for each sentence")
+    parser.add_argument("--tokens", type=int, help="new ones for each sentence at most; 16, of a folder 100")
+    parser.add_argument("--folder", help="a trained model, post-norm as MarianMT is, in place of random ones")
+    parser.add_argument("--sources", help="its sentences, a line each")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--json", help="also write the figures to this file")
     options = parser.parse_args()
-    print(f"{peers.describe_machine()}; float32, {options.rounds} rounds, {options.tokens} new tokens a sentence\n")
+    if bool(options.folder) != bool(options.sources):
+        parser.error("--folder and --sources belong together")
+    options.tokens = options.tokens or (100 if options.folder else 16)
+    options.shapes = [options.folder] if options.folder else options.shapes
+    print(
+        f"{peers.describe_machine()}; float32, {options.rounds} rounds, up to {options.tokens} new tokens a sentence\n"
+    )
     print(
         "| shape | decoding | batch | | sentences a second | tokens a second | this project is so many times as fast |"
     )

@@ -153,16 +153,28 @@ def make_lengths(pairs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_batches(
-    shape: Shape, count: int, tokens: int = 4096, seed: int = 0, device: str = "cpu"
+    shape: Shape, count: int, tokens: int = 4096, seed: int = 0, device: str = "cpu", fixed: bool = False
 ) -> list[dict[str, torch.Tensor]]:
-    """Batches of pairs of like length, of random tokens, at most so many of them on a side, padding included."""
+    """
+    Batches of pairs of random tokens.
+
+    Args:
+        tokens: with pairs of like length, so many on a side at most, padding included.
+        fixed: as Transformers' documentation makes them: pairs in random order, a fixed number a batch, such that it
+            holds `tokens` target tokens on average, padding not included, and each batch padded to its longest.
+    """
     from modeling_scratch.batching import plan_batches
 
     lengths = make_lengths(60 * max(count, 16) * tokens // 1000, seed)
     generator = np.random.default_rng(seed)
     torch.manual_seed(seed)
+    if fixed:
+        size = round(tokens / lengths[1].mean())
+        plan = generator.permutation(len(lengths[1]))[: count * size].reshape(count, size)
+    else:
+        plan = plan_batches(*lengths, tokens, generator)[:count]
     batches = []
-    for rows in plan_batches(*lengths, tokens, generator)[:count]:
+    for rows in plan:
         sides = []
         for length in lengths:
             ids = torch.randint(4, shape.vocab_size, (len(rows), int(length[rows].max())))

@@ -1,36 +1,47 @@
 """
 Training speed and memory: target tokens a second, peak memory above the idle process, and the share of this machine's
-matrix-product peak, of this project and its peers in the same shape, on the same batches, in turn, several rounds.
+matrix-product peak, of this project and its peers in the same shape, in turn, several rounds.
 
     python benchmarks/training.py                              # tiny, small and base; float32; a CPU
     python benchmarks/training.py --shapes base --bf16         # under autocast, as Accelerate runs mixed precision
     python benchmarks/training.py --shapes base big --bf16 --device cuda --compiled
 
-The batches are of pairs of like length. Every update is forward, backward, clipping and fused AdamW. Before anything is
-timed, this project's model and MarianMT's with the same weights must have the same loss and gradients.
+The batches are of pairs of like length, for all the same. MarianMT and BART are timed a second time on batches as
+Transformers' documentation and Seq2SeqTrainer make them: a fixed number of pairs in random order. This project is
+timed a second time in bf16. Every update is forward, backward, clipping and fused AdamW. Before anything is timed, this
+project's model and MarianMT's with the same weights must have the same loss and gradients.
 """
 
 import argparse
 import contextlib
 import json
+import math
 import statistics
 import subprocess
 import sys
 import time
 
+import figures
 import peers
 import torch
 
+FIXED, BF16, COMPILED = ", fixed batches", ", bf16", ", compiled"
+
 
 class Trainee:
-    """A model and its optimizer, and how one update is made."""
+    """A model and its optimizer, how one update is made, and of which batches."""
 
-    def __init__(self, name: str, shape: peers.Shape, device: str, bf16: bool, compiled: bool = False):
+    def __init__(self, label: str, shape: peers.Shape, device: str, bf16: bool, updates: int):
         torch.manual_seed(0)
-        self.name = name
+        self.name = name = label.partition(",")[0]
+        self.is_compiled = label.endswith(COMPILED)
+        self.batches = peers.make_batches(shape, updates, device=device, fixed=label.endswith(FIXED))
+        self.tokens = sum(map(peers.target_tokens, self.batches))
+        self.operations = sum(peers.matrix_operations(shape, batch) for batch in self.batches)
         self.model = peers.MAKERS[name](shape).to(device).train()
-        self.forward = torch.compile(self.model, dynamic=True) if compiled else self.model
+        self.forward = torch.compile(self.model, dynamic=True) if self.is_compiled else self.model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+        bf16 = bf16 or label.endswith(BF16)
         self.autocast = torch.autocast(device, torch.bfloat16) if bf16 else contextlib.nullcontext()
 
     def update(self, batch: dict[str, torch.Tensor]) -> None:
@@ -58,18 +69,16 @@ def check_equality(shape: peers.Shape, batch: dict[str, torch.Tensor]) -> float:
     return difference
 
 
-def memory(name: str, shape: peers.Shape, device: str, bf16: bool, updates: int = 4) -> float:
+def memory(label: str, shape: peers.Shape, device: str, bf16: bool, updates: int = 3) -> float:
     """Mebibytes at the peak of a few updates, above the process before it has a model."""
-    batches = peers.make_batches(shape, updates, device=device)
-    batches.sort(key=lambda batch: -batch["labels"].numel())
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() / 2**20
     else:
         peers.loss_of("nn.Transformer", peers.TorchTranslator(peers.Shape(32, 1, 2, 32, 100)), tiny_batch()).backward()
         before = peers.resident()
-    trainee = Trainee(name, shape, device, bf16)
-    for batch in batches:
+    trainee = Trainee(label, shape, device, bf16, updates)
+    for batch in sorted(trainee.batches, key=lambda batch: -batch["labels"].numel()):
         trainee.update(batch)
     return (torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else peers.resident()) - before
 
@@ -82,64 +91,82 @@ def tiny_batch() -> dict[str, torch.Tensor]:
 
 def compare(shape_name: str, options: argparse.Namespace) -> dict:
     shape = peers.SHAPES[shape_name]
-    device, names = options.device, options.peers
-    batches = peers.make_batches(shape, options.updates, device=device)
+    device = options.device
     difference = check_equality(shape, peers.make_batches(shape, 1)[0])
-    trainees = {name: Trainee(name, shape, device, options.bf16) for name in names}
-    if options.compiled:
-        for name in ("modeling_scratch", "MarianMT"):
-            trainees[f"{name}, compiled"] = Trainee(name, shape, device, options.bf16, compiled=True)
-    tokens = sum(map(peers.target_tokens, batches))
-    operations = sum(peers.matrix_operations(shape, batch) for batch in batches)
+    labels = ["modeling_scratch", *(name for name in options.peers if name != "modeling_scratch")]
+    labels += [f"{name}{FIXED}" for name in options.peers if name in ("MarianMT", "BART")]
+    labels += [] if options.bf16 else [f"modeling_scratch{BF16}"]
+    compiled = [f"{name}{COMPILED}" for name in ("modeling_scratch", "MarianMT") if options.compiled]
+    trainees = {label: Trainee(label, shape, device, options.bf16, options.updates) for label in [*labels, *compiled]}
     peak = peers.matrix_peak(torch.bfloat16 if options.bf16 else torch.float32, device)
     for trainee in trainees.values():
-        for batch in batches[:2] if "compiled" not in trainee.name else batches:
+        for batch in trainee.batches if trainee.is_compiled else trainee.batches[:2]:
             trainee.update(batch)
-    rates: dict[str, list[float]] = {name: [] for name in trainees}
+    rates: dict[str, list[float]] = {label: [] for label in trainees}
     for _ in range(options.rounds):
-        for name, trainee in trainees.items():
+        for label, trainee in trainees.items():
             peers.synchronize(device)
             began = time.perf_counter()
-            for batch in batches:
+            for batch in trainee.batches:
                 trainee.update(batch)
             peers.synchronize(device)
-            rates[name].append(tokens / (time.perf_counter() - began))
-    utilisation = {name: statistics.median(each) / tokens * operations / peak for name, each in rates.items()}
-    del trainees
-    memories = {}
-    for name in names:
-        command = [sys.executable, __file__, "--memory", name, "--shapes", shape_name, "--device", device]
-        command += ["--bf16"] if options.bf16 else []
-        memories[name] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    return {
-        "shape": shape_name,
-        "difference": difference,
-        "padding": peers.padding(batches),
-        "peak": peak,
-        "rates": rates,
-        "utilisation": utilisation,
-        "memories": memories,
+            rates[label].append(trainee.tokens / (time.perf_counter() - began))
+    found = {
+        label: {
+            "rates": rates[label],
+            "utilisation": statistics.median(rates[label]) / trainee.tokens * trainee.operations / peak,
+            "padding": peers.padding(trainee.batches),
+        }
+        for label, trainee in trainees.items()
     }
+    del trainees
+    for label in labels:
+        command = [sys.executable, __file__, "--memory", label, "--shapes", shape_name, "--device", device]
+        command += ["--bf16"] if options.bf16 else []
+        found[label]["memory"] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return {"shape": shape_name, "difference": difference, "peak": peak, "contenders": found}
+
+
+def ratios(ours: dict, theirs: dict) -> list[float]:
+    """How many times as fast, round by round."""
+    return [mine / other for mine, other in zip(ours["rates"], theirs["rates"], strict=True)]
 
 
 def table(found: dict) -> str:
-    ours = found["rates"]["modeling_scratch"]
+    ours = found["contenders"]["modeling_scratch"]
     lines = [
         f"\n**{found['shape']}**: equal weights differ by {found['difference']:.1e} in loss and gradient; "
-        f"{100 * found['padding']:.1f} % padding; matrix-product peak {found['peak'] / 1e9:,.0f} billion a second\n",
-        "| | target tokens a second | this project is so many times as fast (lowest to highest) | of the peak, % "
-        "| MiB above idle | this project needs so much of it |",
-        "|---|---|---|---|---|---|",
+        f"matrix-product peak {found['peak'] / 1e9:,.0f} billion a second\n",
+        "| | padding, % | target tokens a second | this project is so many times as fast (lowest to highest) | of the "
+        "peak, padding included, % | MiB above idle | this project needs so much of it |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for name, rates in found["rates"].items():
-        ratios = [mine / theirs for mine, theirs in zip(ours, rates, strict=True)]
-        mebibytes = found["memories"].get(name)
-        memory = f"{mebibytes:,.0f} | {found['memories']['modeling_scratch'] / mebibytes:.2f}" if mebibytes else "|"
+    for label, each in found["contenders"].items():
+        times = ratios(ours, each)
+        mebibytes = each.get("memory")
+        memory = f"{mebibytes:,.0f} | {ours['memory'] / mebibytes:.2f}" if mebibytes else "|"
         lines.append(
-            f"| {name} | {statistics.median(rates):,.0f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} to "
-            f"{max(ratios):.2f}) | {100 * found['utilisation'][name]:.0f} | {memory} |"
+            f"| {label} | {100 * each['padding']:.0f} | {statistics.median(each['rates']):,.0f} | "
+            f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f}) | "
+            f"{100 * each['utilisation']:.0f} | {memory} |"
         )
     return "\n".join(lines)
+
+
+def plot(found: list[dict], path: str) -> None:
+    """How many times as fast as each contender, and how much of its memory, a shape at a time."""
+    labels = [label for label in found[0]["contenders"] if label != "modeling_scratch"]
+    speed, memory = {}, {}
+    for each in found:
+        contenders = each["contenders"]
+        ours = contenders["modeling_scratch"]
+        speed[each["shape"]] = [statistics.median(ratios(ours, contenders[label])) for label in labels]
+        memory[each["shape"]] = [ours["memory"] / contenders[label].get("memory", math.nan) for label in labels]
+    figures.bars(
+        path,
+        labels,
+        [("Training: times as fast as", speed), ("Peak memory: share of", memory)],
+    )
 
 
 def main() -> None:
@@ -152,6 +179,7 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true", help="torch.compile too, of this project and MarianMT")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--plot", help="also draw them into this PNG file")
     parser.add_argument("--memory", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory:
@@ -166,6 +194,8 @@ def main() -> None:
     if options.json:
         with open(options.json, "w") as file:
             json.dump(found, file, indent=1)
+    if options.plot:
+        plot(found, options.plot)
 
 
 if __name__ == "__main__":

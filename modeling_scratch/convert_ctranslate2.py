@@ -54,9 +54,8 @@ def find_obstacles(config: ScratchConfig) -> list[str]:
         obstacles.append(f"d_model is {config.d_model} and must be even")
     if not isinstance(config.eos_token_id, int):
         obstacles.append(f"eos_token_id is {config.eos_token_id!r} and must be one token id")
-    for name in ("decoder_start_token_id", "unk_token_id"):
-        if getattr(config, name) is None:
-            obstacles.append(f"{name} is None and must be a token id")
+    if config.decoder_start_token_id is None:
+        obstacles.append("decoder_start_token_id is None and must be a token id")
     return obstacles
 
 
@@ -168,7 +167,8 @@ def to_ctranslate2(
     _copy_linear(decoder.projection, [model.lm_head])
     spec.register_source_vocabulary(source_vocabulary)
     spec.register_target_vocabulary(target_vocabulary)
-    spec.config.unk_token = source_vocabulary[config.unk_token_id]
+    if config.unk_token_id is not None and config.unk_token_id < len(source_vocabulary):
+        spec.config.unk_token = source_vocabulary[config.unk_token_id]
     spec.config.eos_token = target_vocabulary[config.eos_token_id]
     spec.config.decoder_start_token = target_vocabulary[config.decoder_start_token_id]
     if config.bos_token_id is not None:

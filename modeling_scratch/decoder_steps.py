@@ -133,20 +133,31 @@ class DecoderSteps:
 
     def __init__(self, model: nn.Module, states: torch.Tensor, attention_mask: torch.Tensor | None, beams: int):
         self.model, self.decoder, self.length = model, model.model.decoder, 0
+        self.room: torch.Tensor | None = None
         self.layers = [_Layer(layer, states, len(states) * beams) for layer in self.decoder.layers]
         self.attends = None
         if attention_mask is not None and not bool((attention_mask != 0).all()):
             self.attends = (attention_mask != 0)[:, None, None, :]
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(rows, 1) to the logits of what comes next, (rows, vocabulary)."""
+        """(rows, 1) to the logits of what comes next, (rows, vocabulary), which the next call overwrites."""
         decoder, position = self.decoder, torch.tensor([[self.length]], device=tokens.device)
         hidden_states = decoder.embed(tokens, None)
         hidden_states, position_embeddings = decoder.locate(hidden_states, position, self.length)
         for layer in self.layers:
             hidden_states = layer(hidden_states, position_embeddings, self.attends, self.length)
         self.length += 1
-        return self.model.lm_head(decoder.layer_norm(hidden_states))[:, -1]
+        return self._logits(decoder.layer_norm(hidden_states)[:, -1])
+
+    def _logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """(rows, d_model) to (rows, vocabulary), in memory that the next step uses again."""
+        head = self.model.lm_head
+        if type(head) is not nn.Linear or not _is_untouched(head) or torch.is_grad_enabled():
+            return head(hidden_states)
+        if self.room is None:  # to touch fresh memory takes as long as to multiply into it
+            self.room = hidden_states.new_empty(len(hidden_states), head.out_features)
+        logits = torch.mm(hidden_states, head.weight.t(), out=self.room[: len(hidden_states)])
+        return logits if head.bias is None else logits.add_(head.bias)
 
     def move(self, rows: torch.Tensor) -> None:
         """Row i takes over what row `rows[i]` has seen; both are of one sentence, unless `keep` follows."""

@@ -203,9 +203,11 @@ class ScratchDecoding(GenerationMixin):
 
         rows = torch.arange(size, device=device)  # sentences that are still in the batch
         found_sequences, found_indices = sequences.clone(), indices.clone()
-        steps, tokens = self._steps(input_ids, model_kwargs, beams), input_ids
+        steps, tokens, room = self._steps(input_ids, model_kwargs, beams), input_ids, None
         while True:
-            log_probs = nn.functional.log_softmax(steps(tokens).float(), dim=-1)
+            logits = steps(tokens).float()
+            room = torch.empty_like(logits) if room is None else room  # of all steps: fresh memory is slow to touch
+            log_probs = torch.log_softmax(logits, dim=-1, out=room[: len(logits)])
             values, candidates = best_tokens(log_probs, min(keep, log_probs.shape[1]))  # (size * beams, keep)
             width = candidates.shape[1]
             totals = (values.unflatten(0, (size, beams)) + running_scores[..., None]).flatten(1)

@@ -1,0 +1,155 @@
+"""
+A whole file of sentences to translations, beginning with text and ending with text: this project's pipeline;
+MarianMTModel with the same weights, as its documentation has it, in batches of 64 in the order of the file; and
+CTranslate2 with the model converted, in float32 and in int8. In turn, several rounds, with the BLEU of each and the
+share of its translations that are the pipeline's.
+
+    python benchmarks/translation.py FOLDER SOURCES REFERENCES
+
+FOLDER holds a trained Scratch model that Marian can express too: post-norm, without a final norm.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import peers
+import torch
+
+Translate = Callable[[list[str], int], list[str]]
+MOST_TOKENS = 100
+BATCH_SIZE = 64  # MarianMT's
+CT2_TOKENS = 512  # a batch: of those tried, 256 to 8,192, the fastest
+
+
+def with_pipeline(folder: str) -> Translate:
+    from modeling_scratch.translate import load_pipeline
+
+    pipeline = load_pipeline(folder, None)
+
+    def translate(sources: list[str], beams: int) -> list[str]:
+        found = pipeline(sources, num_beams=beams, do_sample=False, max_new_tokens=MOST_TOKENS)
+        return [each["translation_text"] for each in found]
+
+    return translate
+
+
+def with_marian(folder: str) -> Translate:
+    from modeling_scratch.convert import to_marian
+    from modeling_scratch.preparation import load_translator
+    from modeling_scratch.tokenizer import load_tokenizers
+
+    model, (source, target) = to_marian(load_translator(folder)).eval(), load_tokenizers(folder)
+
+    def translate(sources: list[str], beams: int) -> list[str]:
+        found = []
+        for first in range(0, len(sources), BATCH_SIZE):
+            inputs = source(sources[first : first + BATCH_SIZE], return_tensors="pt", padding=True)
+            inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+            with torch.inference_mode():
+                ids = model.generate(**inputs, num_beams=beams, do_sample=False, max_new_tokens=MOST_TOKENS)
+            found += target.batch_decode(ids, skip_special_tokens=True)
+        return found
+
+    return translate
+
+
+def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
+    """A translator of one thread for each processor, each with batches of its own."""
+    import ctranslate2
+
+    from modeling_scratch.tokenizer import load_tokenizers
+
+    out = work / quantization
+    command = [sys.executable, "-m", "modeling_scratch.convert", "ctranslate2", folder, str(out)]
+    environment = os.environ | {"PYTHONPATH": str(peers.ROOT)}
+    subprocess.run([*command, "--quantization", quantization], check=True, env=environment, stdout=subprocess.DEVNULL)
+    source, target = load_tokenizers(folder)
+    translator = ctranslate2.Translator(
+        str(out), device="cpu", inter_threads=torch.get_num_threads(), intra_threads=1, compute_type=quantization
+    )
+
+    def translate(sources: list[str], beams: int) -> list[str]:
+        tokens = [source.convert_ids_to_tokens(ids) for ids in source(sources).input_ids]
+        settings = {"max_batch_size": CT2_TOKENS, "batch_type": "tokens", "max_decoding_length": MOST_TOKENS}
+        found = translator.translate_batch(tokens, beam_size=beams, **settings)
+        ids = [target.convert_tokens_to_ids(each.hypotheses[0]) for each in found]
+        return target.batch_decode(ids, skip_special_tokens=True)
+
+    return translate
+
+
+def compare(contenders: dict[str, Translate], beams: int, sources: list[str], references: list[str], rounds: int):
+    from modeling_scratch.evaluation import score
+
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    outputs = {name: translate(sources, beams) for name, translate in contenders.items()}
+    for _ in range(rounds):
+        for name, translate in contenders.items():
+            began = time.perf_counter()
+            translate(sources, beams)
+            seconds[name].append(time.perf_counter() - began)
+    ours = outputs["modeling_scratch"]
+    return {
+        name: {
+            "beams": beams,
+            "seconds": seconds[name],
+            "bleu": score(output, references)["bleu"],
+            "same": sum(mine == other for mine, other in zip(ours, output, strict=True)) / len(ours),
+        }
+        for name, output in outputs.items()
+    }
+
+
+def lines(found: dict, sentences: int) -> list[str]:
+    ours, rows = found["modeling_scratch"]["seconds"], []
+    for name, each in found.items():
+        decoding = "greedy" if each["beams"] == 1 else f"beam {each['beams']}"
+        rate = sentences / statistics.median(each["seconds"])
+        ratios = [theirs / mine for mine, theirs in zip(ours, each["seconds"], strict=True)]
+        rows.append(
+            f"| {decoding} | {name} | {rate:,.0f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} to "
+            f"{max(ratios):.2f}) | {each['bleu']:.2f} | {100 * each['same']:.1f} |"
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("sources", type=Path)
+    parser.add_argument("references", type=Path)
+    parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", help="also write the figures to this file")
+    options = parser.parse_args()
+    sources, references = (
+        path.read_text(encoding="utf-8").splitlines() for path in (options.sources, options.references)
+    )
+    print(f"{peers.describe_machine()}; {len(sources)} sentences, {options.rounds} rounds\n")
+    print("| | | sentences a second | this project is so many times as fast | BLEU | same translations, % |")
+    print("|---|---|---|---|---|---|", flush=True)
+    found = []
+    with tempfile.TemporaryDirectory() as work:
+        contenders = {
+            "modeling_scratch": with_pipeline(options.folder),
+            f"MarianMT, batches of {BATCH_SIZE}": with_marian(options.folder),
+            "CTranslate2, float32": with_ctranslate2(options.folder, "float32", Path(work)),
+            "CTranslate2, int8": with_ctranslate2(options.folder, "int8", Path(work)),
+        }
+        for beams in options.beams:
+            found.append(compare(contenders, beams, sources, references, options.rounds))
+            print("\n".join(lines(found[-1], len(sources))), flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""
+Scratch models in CTranslate2: its runtime, written in C++ by others, must give the same probabilities and the same
+translations, for every choice of architecture that it has; the others are refused by the name of their field.
+"""
+
+import json
+
+import ctranslate2
+import pytest
+import torch
+from conftest import every_choice
+from test_convert import invoke, refusal
+from transformers import AutoTokenizer
+
+from modeling_scratch import convert, convert_ctranslate2
+from modeling_scratch.convert_ctranslate2 import CTranslate2Scorer, find_obstacles, read_vocabulary, to_ctranslate2
+from modeling_scratch.preparation import load_translator
+from modeling_scratch.tokenizer import load_tokenizers
+
+SENTENCES = ["the cat sees a house .", "two dogs run .", "a"]
+
+
+def vocabularies(config) -> list[list[str]]:
+    return [[f"token {row}" for row in range(size)] for size in (config.vocab_size, config.target_vocab_size)]
+
+
+def randomise(model):
+    """Norms and biases too, which a new model has at 1 and 0."""
+    random = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data.copy_(torch.randn(parameter.shape, generator=random))
+    return model
+
+
+def check_probabilities(model, folder):
+    """Of random targets after random sources of different lengths, in one batch."""
+    names, config, random = vocabularies(model.config), model.config, torch.Generator().manual_seed(1)
+    spec = to_ctranslate2(model, *names)
+    folder.mkdir()
+    spec.optimize(None)
+    spec.save(str(folder))
+    sources = [torch.randint(4, config.vocab_size, (n,), generator=random).tolist() for n in (5, 20, 1)]
+    targets = [torch.randint(4, config.target_vocab_size, (n,), generator=random).tolist() for n in (9, 1, 14)]
+    for source, target, found in zip(
+        sources, targets, CTranslate2Scorer(folder, *names)(sources, targets), strict=True
+    ):
+        before = torch.tensor([[config.decoder_start_token_id, *target]])
+        logits = model(input_ids=torch.tensor([source]), decoder_input_ids=before).logits[0]
+        expected = logits.log_softmax(dim=-1)[torch.arange(len(found)), [*target, config.eos_token_id]]
+        torch.testing.assert_close(torch.tensor(found), expected.detach(), rtol=1e-4, atol=1e-4)
+
+
+@every_choice
+def test_probabilities(fields, make_model, tmp_path):
+    check_probabilities(randomise(make_model(**fields)), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"norm_position": "post"},
+        {"final_norm": False, "norm_eps": 0.1},
+        {"norm_type": "rms_norm", "norm_eps": 0.1, "norm_position": "post"},
+        {"gated_ffn": True, "activation_function": "gelu_new"},
+        {"activation_function": "quick_gelu"},
+        {"activation_function": "tanh"},
+        {"activation_function": "sigmoid"},
+        {
+            "position_embedding_type": "rotary",
+            "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
+        },
+        {"unk_token_id": None, "bos_token_id": None, "decoder_start_token_id": 5},
+    ],
+    ids=str,
+)
+def test_probabilities_of_rarer_choices(fields, make_model, tmp_path):
+    check_probabilities(randomise(make_model(**fields)), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"activation_function": "mish"}, "activation_function is 'mish' and must be relu or gelu"),
+        ({"eos_token_id": [2, 5]}, "eos_token_id is [2, 5] and must be one token id"),
+        ({"decoder_start_token_id": None}, "decoder_start_token_id is None"),
+        (
+            {"position_embedding_type": "rotary", "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+            "rope_type is 'dynamic' and must be 'default' or 'linear'",
+        ),
+        (
+            {"d_model": 33, "encoder_attention_heads": 3, "decoder_attention_heads": 11},
+            "d_model is 33 and must be even",
+        ),
+    ],
+)
+def test_what_it_cannot_express_is_named(fields, field, make_model):
+    model = make_model(**fields)
+    with pytest.raises(ValueError, match="CTranslate2 has no such model") as caught:
+        to_ctranslate2(model, *vocabularies(model.config))
+    assert field in str(caught.value)
+    assert len(find_obstacles(model.config)) == 1
+
+
+def test_command(trained, tmp_path):
+    out, small = tmp_path / "out", tmp_path / "int8"
+    result = invoke("ctranslate2", trained, out)
+    assert "largest difference of log-probabilities" in result.stdout
+    assert result.stdout.splitlines()[-1] == f"wrote {out}"
+    invoke("ctranslate2", trained, small, "--quantization=int8")
+    assert (small / "model.bin").stat().st_size < 0.7 * (out / "model.bin").stat().st_size
+    assert sorted(tmp_path.iterdir()) == [small, out]
+    settings = json.loads((out / "generation.json").read_text())
+    assert settings["beam_size"] == 2  # of the run's evaluation
+    assert settings["max_decoding_length"] == 8
+
+    tokenizer, model = AutoTokenizer.from_pretrained(out), load_translator(str(trained))
+    tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(SENTENCES).input_ids]
+    batch = tokenizer(SENTENCES, return_tensors="pt", padding=True)
+    expected = model.generate(**batch, num_beams=1, max_new_tokens=8)
+    found = ctranslate2.Translator(str(out)).translate_batch(tokens, beam_size=1, max_decoding_length=8)
+    said = [tokenizer.convert_tokens_to_ids(each.hypotheses[0]) for each in found]
+    special = {model.config.pad_token_id, model.config.eos_token_id, model.config.decoder_start_token_id}
+    assert [[token for token in row[1:].tolist() if token not in special] for row in expected] == [
+        [token for token in row if token not in special] for row in said
+    ]
+    assert any(said)
+    ctranslate2.Translator(str(small)).translate_batch(tokens, **settings)
+
+
+def test_vocabulary(trained):
+    tokenizer, _ = load_tokenizers(str(trained))
+    size = len(tokenizer)
+    vocabulary = read_vocabulary(tokenizer, size + 2, "source")
+    assert vocabulary[:size] == tokenizer.convert_ids_to_tokens(range(size))
+    assert len(set(vocabulary)) == size + 2
+    with pytest.raises(ValueError, match=f"the target tokenizer has {size} tokens and its embedding {size - 1} rows"):
+        read_vocabulary(tokenizer, size - 1, "target")
+
+
+def test_bad_commands(make_model, trained, tmp_path, monkeypatch):
+    make_model(activation_function="mish").save_pretrained(tmp_path / "plain")
+    out = tmp_path / "out"
+    assert "exists; choose another name" in refusal(tmp_path, "ctranslate2", trained, tmp_path / "plain")
+    assert str(tmp_path / "plain") in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)  # has no tokenizer
+    load_tokenizers(str(trained))[0].save_pretrained(tmp_path / "plain")
+    assert "rows" in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)
+    monkeypatch.setattr(convert, "LARGEST_DIFFERENCE", -1.0)
+    assert "is not the one that was read" in refusal(tmp_path, "ctranslate2", trained, out)
+    monkeypatch.undo()
+    monkeypatch.setattr(convert_ctranslate2, "ctranslate2", None)
+    assert "pip install ctranslate2" in refusal(tmp_path, "ctranslate2", trained, out)
