@@ -28,7 +28,10 @@ LEAST_POSITIONS = 1024  # CTranslate2's default for the longest source
 _ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
+    "gelu_python": "GELU",
     "gelu_new": "GELUTanh",
+    "gelu_fast": "GELUTanh",
+    "gelu_accurate": "GELUTanh",
     "gelu_pytorch_tanh": "GELUTanh",
     "quick_gelu": "GELUSigmoid",
     "silu": "SWISH",
