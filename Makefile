@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: train test test-all lint format clean
+.PHONY: train test test-all lint format benchmarks clean
 
 train: $(INSTALLED)
 	$(BIN)/python train.py $(ARGS)
@@ -22,6 +22,12 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# An hour on two cores, with nothing else running.
+benchmarks: $(INSTALLED)
+	$(BIN)/python benchmarks/training.py --plot docs/images/training-speed.png
+	$(BIN)/python benchmarks/generation.py
+	$(BIN)/python benchmarks/scaling.py --plot docs/images/scaling.png
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=") if sys.version_info < (3, 11) else 0'
