@@ -14,8 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
+import figures
 import peers
 import torch
+from matplotlib.figure import Figure
 
 RECIPE = peers.ROOT / "configuration" / "recipes" / "multi30k-en-de.yaml"
 
@@ -34,9 +36,8 @@ def train_ours(overrides: list[str], bleu: float) -> dict:
         def _evaluate(self, end: bool) -> None:
             super()._evaluate(end)
             curve.append((self.progress.seconds / 60, self.folder.metrics()[-1]["bleu"]))
-            print(
-                f"  modeling_scratch: update {self.progress.step}, {curve[-1][0]:.1f} minutes, BLEU {curve[-1][1]:.2f}"
-            )
+            said = f"update {self.progress.step}, {curve[-1][0]:.1f} minutes, BLEU {curve[-1][1]:.2f}"
+            print(f"  modeling_scratch: {said}", flush=True)
             if curve[-1][1] >= bleu:
                 raise Reached
 
@@ -106,7 +107,8 @@ def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, 
             settings = {"max_new_tokens": recipe.evaluation.max_new_tokens, "num_beams": 1, "do_sample": False}
             found = score(translate(model, *tokenizers, sources, progress=None, **settings), references)["bleu"]
             curve.append((minutes, found))
-            print(f"  MarianMT, Seq2SeqTrainer: update {state.global_step}, {minutes:.1f} minutes, BLEU {found:.2f}")
+            said = f"update {state.global_step}, {minutes:.1f} minutes, BLEU {found:.2f}"
+            print(f"  MarianMT, Seq2SeqTrainer: {said}", flush=True)
             control.should_training_stop = found >= bleu or minutes > give_up
             self.evaluating += time.perf_counter() - began
 
@@ -146,8 +148,11 @@ def main() -> None:
     parser.add_argument(
         "--patience", type=float, default=float("inf"), help="give Seq2SeqTrainer so many times this project's minutes"
     )
-    parser.add_argument("--work", type=Path, help="keep what is trained in this new folder")
+    parser.add_argument(
+        "--work", type=Path, help="keep what is trained in this folder; what is there is not made again"
+    )
     parser.add_argument("--json", help="also write the curves to this file")
+    parser.add_argument("--plot", help="also draw them into this PNG file")
     options = parser.parse_args()
     print(f"{peers.describe_machine()}", flush=True)
     with contextlib.ExitStack() as stack:
@@ -168,7 +173,11 @@ def main() -> None:
             f"checkpoints.every={1000 * options.every}",
             *options.overrides,
         ]
-        found = {"modeling_scratch": train_ours(overrides, options.bleu)}
+        kept = work / "modeling_scratch.json"
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(train_ours(overrides, options.bleu)))
+        found = {"modeling_scratch": json.loads(kept.read_text())}
         minutes, _ = found["modeling_scratch"]["curve"][-1]
         give_up = options.patience * minutes
         found["MarianMT, Seq2SeqTrainer"] = train_marian(overrides, options.bleu, options.every, give_up, work)
@@ -179,6 +188,13 @@ def main() -> None:
         print(f"| {name} | {minutes:.1f}{reached} | {each['updates']} | {bleu:.2f} |")
     if options.json:
         Path(options.json).write_text(json.dumps(found, indent=1))
+    if options.plot:
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axis = figure.subplots()
+        figures.curves(axis, {name: tuple(zip(*each["curve"], strict=True)) for name, each in found.items()})
+        axis.axhline(options.bleu, color="black", linewidth=0.8)
+        axis.set(xlabel="minutes of training", ylabel="BLEU on the validation split, greedy")
+        figures.save(figure, Path(options.plot))
 
 
 if __name__ == "__main__":
