@@ -62,16 +62,17 @@ def make_batches(shape_name: str, batch_size: int, options: argparse.Namespace) 
     return batches
 
 
+def cut(ids: list[int]) -> list[int]:
+    """What was said after the decoder's start, with its end and without what fills the row then."""
+    return ids[1 : ids.index(peers.EOS, 1) + 1] if peers.EOS in ids[1:] else ids[1:]
+
+
 def compare(shape_name: str, batch_size: int, beams: int, options: argparse.Namespace) -> dict:
     models = make_models(shape_name, options)
     batches = make_batches(shape_name, batch_size, options)
     settings = {"num_beams": beams, "do_sample": False, "max_new_tokens": options.tokens}
     outputs = {name: [model.generate(**batch, **settings) for batch in batches] for name, model in models.items()}
-    pad = models["modeling_scratch"].config.pad_token_id
-    said = {
-        name: [[token for token in row[1:].tolist() if token != pad] for batch in each for row in batch]
-        for name, each in outputs.items()
-    }
+    said = {name: [cut(row.tolist()) for batch in each for row in batch] for name, each in outputs.items()}
     different = sum(map(list.__ne__, said["modeling_scratch"], said.get("MarianMT", said["modeling_scratch"])))
     if different > len(said["modeling_scratch"]) * MAY_DIFFER:
         raise SystemExit(f"{different} of {len(said['modeling_scratch'])} sentences are not the same tokens")

@@ -26,7 +26,8 @@ import torch
 Translate = Callable[[list[str], int], list[str]]
 MOST_TOKENS = 100
 BATCH_SIZE = 64  # MarianMT's
-CT2_TOKENS = 512  # a batch: of those tried, 256 to 8,192, the fastest
+CT2_TOKENS = 512  # a batch: of those tried, 256 to 4,096, about the fastest
+THREADS = torch.get_num_threads()
 
 
 def with_pipeline(folder: str) -> Translate:
@@ -73,8 +74,9 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
     subprocess.run([*command, "--quantization", quantization], check=True, env=environment, stdout=subprocess.DEVNULL)
     source, target = load_tokenizers(folder)
     translator = ctranslate2.Translator(
-        str(out), device="cpu", inter_threads=torch.get_num_threads(), intra_threads=1, compute_type=quantization
+        str(out), device="cpu", inter_threads=THREADS, intra_threads=1, compute_type=quantization
     )
+    torch.set_num_threads(THREADS)  # it has set those of this process to one
 
     def translate(sources: list[str], beams: int) -> list[str]:
         tokens = [source.convert_ids_to_tokens(ids) for ids in source(sources).input_ids]

@@ -1,7 +1,11 @@
 """
 The decoder one token at a time, as generation needs it, with little overhead: packed projections, caches that grow in
-place, and one copy of the source's keys and values for all beams of a sentence.
+place, one copy of the source's keys and values for all beams of a sentence, and oneDNN's matrix products.
 """
+
+import platform
+from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import nn
@@ -14,6 +18,7 @@ from .layers import ScratchDecoderLayer
 from .position_embeddings import apply_rotary
 
 _ROOM = 16  # places by which the caches grow
+_LARGE = 2**18  # elements of a weight from which on oneDNN's product is worth its start
 # Modules whose computation is known here. Whatever is wrapped, adapted, quantised or hooked is called as it is instead.
 _KNOWN = {
     ScratchDecoderLayer,
@@ -38,14 +43,33 @@ def can_step(model: nn.Module) -> bool:
     if model.training or model.config._attn_implementation != "sdpa" or torch.compiler.is_compiling():
         return False
     decoder = model.model.decoder
+    activations = {module for layer in decoder.layers for module in layer.feed_forward.activation.modules()}
     inner = [module for layer in decoder.layers for module in layer.modules()]
-    known = all(type(module) in _KNOWN for module in inner if module not in _activations(decoder))
+    known = all(type(module) in _KNOWN for module in inner if module not in activations)
     around = [model, model.model, decoder, decoder.layers]
     return known and all(map(_is_untouched, [*inner, *around]))
 
 
-def _activations(decoder: nn.Module) -> set[nn.Module]:
-    return {module for layer in decoder.layers for module in layer.feed_forward.activation.modules()}
+@cache
+def _onednn() -> Callable | None:
+    """oneDNN's product of inputs and a linear layer's weight, as compiled models call it; None where there is none."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return None
+    inputs, weight, bias = torch.randn(3, 8), torch.randn(5, 8), torch.randn(5)
+    try:
+        product = torch.ops.mkldnn._linear_pointwise
+        found = product(inputs, weight, bias, "none", [], "")
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+    return product if torch.allclose(found, linear(inputs, weight, bias), atol=1e-5) else None
+
+
+def _product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`linear`. Of a few rows and a large weight in float32, the BLAS behind it may take several times as long."""
+    suits = weight.numel() >= _LARGE and inputs.dtype == weight.dtype == torch.float32 and inputs.device.type == "cpu"
+    if not suits or torch.is_grad_enabled() or _onednn() is None:
+        return linear(inputs, weight, bias)
+    return _onednn()(inputs, weight, bias, "none", [], "")
 
 
 class _Layer:
@@ -90,7 +114,7 @@ class _Layer:
         layer, rows = self.layer, len(hidden_states)
         residual = hidden_states
         inputs = layer.enter(hidden_states, layer.self_attn_layer_norm)
-        packed = linear(inputs, self.weight, self.bias).view(rows, 3, self.heads, 1, self.head_dim)
+        packed = _product(inputs, self.weight, self.bias).view(rows, 3, self.heads, 1, self.head_dim)
         query, key, value = packed.unbind(1)  # (rows, heads, 1, head_dim) each
         if position_embeddings is not None:
             query, key = apply_rotary(query, position_embeddings), apply_rotary(key, position_embeddings)
@@ -105,20 +129,35 @@ class _Layer:
         inputs = layer.enter(hidden_states, layer.cross_attn_layer_norm)
         # The beams of a sentence are queries to one source: (sentences, heads, beams, head_dim).
         sentences = len(self.source[0])
-        query = cross.q_proj(inputs).view(sentences, rows // sentences, self.heads, self.head_dim).transpose(1, 2)
+        query = (
+            _product(inputs, cross.q_proj.weight, cross.q_proj.bias)
+            .view(sentences, rows // sentences, self.heads, self.head_dim)
+            .transpose(1, 2)
+        )
         output = scaled_dot_product_attention(query, *self.source, attn_mask=attends, scale=cross.scaling)
         output = output.transpose(1, 2)  # (sentences, beams, heads, head_dim)
         hidden_states = self._leave(residual, output, cross.o_proj, layer.cross_attn_layer_norm)
 
         residual, norm = hidden_states, layer.feed_forward_layer_norm
-        hidden_states = residual + layer.feed_forward(layer.enter(hidden_states, norm))
+        hidden_states = residual + self._feed_forward(layer.enter(hidden_states, norm))
         return hidden_states if layer.pre_norm else norm(hidden_states)
 
     def _leave(
         self, residual: torch.Tensor, output: torch.Tensor, projection: nn.Linear, norm: nn.Module
     ) -> torch.Tensor:
-        hidden_states = residual + projection(output.reshape(residual.shape))
+        hidden_states = residual + _product(output.reshape(residual.shape), projection.weight, projection.bias)
         return hidden_states if self.layer.pre_norm else norm(hidden_states)
+
+    def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """As ScratchFeedForward's forward."""
+        inner = self.layer.feed_forward
+        up, gate, down = inner.up_proj, inner.gate_proj, inner.down_proj
+        wide = _product(hidden_states, up.weight, up.bias)
+        if gate is None:
+            wide = inner.activation(wide)
+        else:
+            wide = inner.activation(_product(hidden_states, gate.weight, gate.bias)) * wide
+        return _product(wide, down.weight, down.bias)
 
 
 class DecoderSteps:
@@ -133,14 +172,13 @@ class DecoderSteps:
 
     def __init__(self, model: nn.Module, states: torch.Tensor, attention_mask: torch.Tensor | None, beams: int):
         self.model, self.decoder, self.length = model, model.model.decoder, 0
-        self.room: torch.Tensor | None = None
         self.layers = [_Layer(layer, states, len(states) * beams) for layer in self.decoder.layers]
         self.attends = None
         if attention_mask is not None and not bool((attention_mask != 0).all()):
             self.attends = (attention_mask != 0)[:, None, None, :]
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(rows, 1) to the logits of what comes next, (rows, vocabulary), which the next call overwrites."""
+        """(rows, 1) to the logits of what comes next, (rows, vocabulary)."""
         decoder, position = self.decoder, torch.tensor([[self.length]], device=tokens.device)
         hidden_states = decoder.embed(tokens, None)
         hidden_states, position_embeddings = decoder.locate(hidden_states, position, self.length)
@@ -150,14 +188,10 @@ class DecoderSteps:
         return self._logits(decoder.layer_norm(hidden_states)[:, -1])
 
     def _logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """(rows, d_model) to (rows, vocabulary), in memory that the next step uses again."""
+        """(rows, d_model) to (rows, vocabulary)."""
         head = self.model.lm_head
-        if type(head) is not nn.Linear or not _is_untouched(head) or torch.is_grad_enabled():
-            return head(hidden_states)
-        if self.room is None:  # to touch fresh memory takes as long as to multiply into it
-            self.room = hidden_states.new_empty(len(hidden_states), head.out_features)
-        logits = torch.mm(hidden_states, head.weight.t(), out=self.room[: len(hidden_states)])
-        return logits if head.bias is None else logits.add_(head.bias)
+        plain = type(head) is nn.Linear and _is_untouched(head)
+        return _product(hidden_states, head.weight, head.bias) if plain else head(hidden_states)
 
     def move(self, rows: torch.Tensor) -> None:
         """Row i takes over what row `rows[i]` has seen; both are of one sentence, unless `keep` follows."""
