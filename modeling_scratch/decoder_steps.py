@@ -180,7 +180,10 @@ class DecoderSteps:
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """(rows, 1) to the logits of what comes next, (rows, vocabulary)."""
         decoder, position = self.decoder, torch.tensor([[self.length]], device=tokens.device)
-        hidden_states = decoder.embed(tokens, None)
+        # What `generate` was given to begin with is checked; what the model says has no need of it.
+        hidden_states = (
+            decoder.embed_tokens(tokens) * decoder.embed_scale if self.length else decoder.embed(tokens, None)
+        )
         hidden_states, position_embeddings = decoder.locate(hidden_states, position, self.length)
         for layer in self.layers:
             hidden_states = layer(hidden_states, position_embeddings, self.attends, self.length)

@@ -1,12 +1,14 @@
 """Greedy and beam search: the tokens of GenerationMixin's own loops, whatever the settings; what they save."""
 
+import math
+
 import peft
 import pytest
 import torch
 from conftest import SMALL_MODEL, every_choice_and_variant, padded
 from transformers import GenerationMixin, StoppingCriteria, StoppingCriteriaList
 
-from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, decoding
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, decoder_steps, decoding
 from modeling_scratch.decoder_steps import DecoderSteps, can_step
 from modeling_scratch.decoding import ScratchDecoding, best_tokens
 
@@ -68,8 +70,9 @@ def test_the_tokens_are_those_of_the_inherited_loops(settings, models):
 
 
 @every_choice_and_variant
-@pytest.mark.parametrize("beams", [1, 3])
-def test_every_model_steps_as_its_forward_pass(fields, beams, make_model, sentences):
+@pytest.mark.parametrize(("beams", "large"), [(1, 0), (3, 0), (3, math.inf)])  # with oneDNN's products, and without
+def test_every_model_steps_as_its_forward_pass(fields, beams, large, make_model, sentences, monkeypatch):
+    monkeypatch.setattr(decoder_steps, "_LARGE", large)
     model = make_model(**fields)
     model.generation_config.eos_token_id = None  # twenty places: the caches grow
     ids, mask = padded(sentences, 9)
@@ -136,6 +139,19 @@ def test_a_lora_trains_and_is_heeded(name, make_model, sentences):
     found = adapted.generate(**options)
     assert not torch.equal(found, before)
     assert torch.equal(found, adapted.merge_and_unload().generate(**options))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_products(bias, monkeypatch):
+    monkeypatch.setattr(decoder_steps, "_LARGE", 0)
+    layer = torch.nn.Linear(24, 40, bias=bias)
+    inputs = torch.randn(5, 1, 24)
+    with torch.no_grad():
+        torch.testing.assert_close(decoder_steps._product(inputs, layer.weight, layer.bias), layer(inputs))
+        half = decoder_steps._product(inputs.bfloat16(), layer.weight.bfloat16(), None)
+        assert half.dtype == torch.bfloat16
+    decoder_steps._product(inputs, layer.weight, layer.bias).sum().backward()
+    assert layer.weight.grad is not None
 
 
 class Every(StoppingCriteria):
