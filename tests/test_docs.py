@@ -93,7 +93,8 @@ def test_links_exist(text):
 
 
 def test_pictures_exist():
-    targets = re.findall(r"\]\(([^)]+)\)", TEXT)
+    pages = [page.read_text(encoding="utf-8") for page in PAGE.parent.glob("*.md")]
+    targets = re.findall(r"\]\(([^)]+)\)", "".join(pages))
     pictures = {target for target in targets if target.startswith("images/")}
     assert pictures == {f"images/{path.name}" for path in (PAGE.parent / "images").iterdir()}
     assert all((PAGE.parent / picture).stat().st_size < 250_000 for picture in pictures)
