@@ -160,16 +160,16 @@ def make_batches(
 
     Args:
         tokens: with pairs of like length, so many on a side at most, padding included.
-        fixed: as Transformers' documentation makes them: pairs in random order, a fixed number a batch, such that it
-            holds `tokens` target tokens on average, padding not included, and each batch padded to its longest.
+        fixed: as Transformers' documentation makes them: pairs in random order, a fixed number a batch, as many as
+            batches of like length have on average, and each batch padded to its longest.
     """
     from modeling_scratch.batching import plan_batches
 
-    lengths = make_lengths(60 * max(count, 16) * tokens // 1000, seed)
+    lengths = make_lengths(90 * max(count, 16) * tokens // 1000, seed)
     generator = np.random.default_rng(seed)
     torch.manual_seed(seed)
     if fixed:
-        size = round(tokens / lengths[1].mean())
+        size = len(lengths[1]) // len(plan_batches(*lengths, tokens, generator))
         plan = generator.permutation(len(lengths[1]))[: count * size].reshape(count, size)
     else:
         plan = plan_batches(*lengths, tokens, generator)[:count]

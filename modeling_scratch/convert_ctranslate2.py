@@ -4,6 +4,7 @@ of 8 bits: which configs it can express, their weights under its names, and what
 """
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ try:
 except ImportError:
     ctranslate2 = None
 
+logger = logging.getLogger(__name__)
+
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16", "int8_bfloat16")
 SETTINGS = "generation.json"  # beside the model: the arguments of its translator's translate_batch
-LEAST_POSITIONS = 1024  # CTranslate2's default for the longest source
+LEAST_POSITIONS = 1024  # in the table of sinusoidal positions, which CTranslate2 does not go beyond
 
 _ACTIVATIONS = {
     "relu": "RELU",
@@ -39,6 +42,11 @@ _ACTIVATIONS = {
     "tanh": "Tanh",
     "sigmoid": "Sigmoid",
 }
+
+
+# Of a generation config.
+_NO_COUNTERPART = ("do_sample", "min_length", "min_new_tokens", "suppress_tokens", "begin_suppress_tokens")
+_NO_COUNTERPART += ("bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "early_stopping")
 
 
 def find_obstacles(config: ScratchConfig) -> list[str]:
@@ -70,14 +78,20 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) ->
         ValueError: the tokenizer has more tokens than the embedding has rows, or one token at two ids.
     """
     if len(tokenizer) > rows:
-        raise ValueError(f"the {side} tokenizer has {len(tokenizer)} tokens and its embedding {rows} rows")
+        raise ValueError(
+            f"the {side} tokenizer has {len(tokenizer)} tokens and its embedding {rows} rows; put the tokenizer that "
+            "the model was trained with beside it"
+        )
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     # Ids in between may have no token, as in some of tiktoken's encodings.
     vocabulary = [f"<unused {row}>" if token is None else token for row, token in enumerate(tokens)]
     vocabulary += [f"<unused {row}>" for row in range(len(tokens), rows)]
     if len(set(vocabulary)) < rows:
         twice = next(token for row, token in enumerate(vocabulary) if token in vocabulary[:row])
-        raise ValueError(f"the {side} tokenizer has the token {twice!r} at two ids, and CTranslate2 looks tokens up")
+        raise ValueError(
+            f"the {side} tokenizer has the token {twice!r} at two ids, and CTranslate2 looks tokens up; rename one of "
+            "them"
+        )
     return vocabulary
 
 
@@ -182,12 +196,22 @@ def to_ctranslate2(
 
 
 def write_settings(model: ScratchForConditionalGeneration, folder: Path) -> None:
-    """The model's own way to translate, as the arguments of CTranslate2's translate_batch."""
-    generation = model.generation_config
+    """
+    The model's own way to translate, as the arguments of CTranslate2's translate_batch. What has no counterpart there
+    (constraints on tokens, sampling) is named in a warning.
+    """
+    generation, config = model.generation_config, model.config
+    # max_length counts the decoder's start, max_decoding_length does not.
+    longest = generation.max_new_tokens or (generation.max_length or 257) - 1
+    if config.position_embedding_type == "learned":
+        longest = min(longest, config.max_position_embeddings)
+    if left_out := [name for name in _NO_COUNTERPART if getattr(generation, name, None)]:
+        logger.warning(f"{SETTINGS} does not hold the generation settings {', '.join(left_out)}")
     settings = {
         "beam_size": generation.num_beams or 1,
         "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
-        "max_decoding_length": generation.max_new_tokens or generation.max_length or 256,
+        "max_decoding_length": longest,
+        "max_input_length": 0,  # no bound: by default what is beyond 1,024 tokens is left out without a word
         "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
         "repetition_penalty": generation.repetition_penalty or 1.0,
     }

@@ -10,10 +10,16 @@ import pytest
 import torch
 from conftest import every_choice
 from test_convert import invoke, refusal
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GenerationConfig
 
 from modeling_scratch import convert, convert_ctranslate2
-from modeling_scratch.convert_ctranslate2 import CTranslate2Scorer, find_obstacles, read_vocabulary, to_ctranslate2
+from modeling_scratch.convert_ctranslate2 import (
+    CTranslate2Scorer,
+    find_obstacles,
+    read_vocabulary,
+    to_ctranslate2,
+    write_settings,
+)
 from modeling_scratch.preparation import load_translator
 from modeling_scratch.tokenizer import load_tokenizers
 
@@ -127,7 +133,23 @@ def test_command(trained, tmp_path):
         [token for token in row if token not in special] for row in said
     ]
     assert any(said)
-    ctranslate2.Translator(str(small)).translate_batch(tokens, **settings)
+    translator = ctranslate2.Translator(str(small))
+    translator.translate_batch(tokens, **settings)
+    with pytest.raises(RuntimeError, match="position"):  # and not cut off
+        translator.translate_batch([tokens[0] * 200], **settings)
+
+
+def test_settings(make_model, tmp_path, caplog):
+    model = make_model(position_embedding_type="learned", max_position_embeddings=16)
+    for changes, longest in (({"max_length": 10}, 9), ({"max_new_tokens": 12}, 12), ({"max_length": 99}, 16)):
+        model.generation_config = GenerationConfig(**changes, num_beams=4, length_penalty=0.6)
+        write_settings(model, tmp_path)
+        settings = json.loads((tmp_path / "generation.json").read_text())
+        assert (settings["max_decoding_length"], settings["beam_size"], settings["length_penalty"]) == (longest, 4, 0.6)
+    assert not caplog.text
+    model.generation_config.update(suppress_tokens=[5])
+    write_settings(model, tmp_path)
+    assert "suppress_tokens" in caplog.text
 
 
 def test_vocabulary(trained):

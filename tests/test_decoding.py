@@ -1,6 +1,7 @@
 """Greedy and beam search: the tokens of GenerationMixin's own loops, whatever the settings; what they save."""
 
 import math
+import platform
 
 import peft
 import pytest
@@ -99,6 +100,15 @@ def test_what_is_done_leaves_the_batch(beams, steps, models, monkeypatch):
     assert left
 
 
+def test_generation_under_autocast(make_model, sentences, monkeypatch):
+    monkeypatch.setattr(decoder_steps, "_LARGE", 0)
+    decoder_steps._onednn.cache_clear()
+    model, (ids, mask) = make_model(), padded(sentences, 9)
+    options = {"input_ids": ids, "attention_mask": mask, "num_beams": 2, "max_new_tokens": 8, "do_sample": False}
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model.generate(**options), inherited(model, **options))
+
+
 def test_what_is_changed_is_called(make_model, sentences):
     """A hook, an adapter, another linear layer, another attention: by the model's own forward pass."""
     ids, mask = padded(sentences, 9)
@@ -146,8 +156,15 @@ def test_products(bias, monkeypatch):
     monkeypatch.setattr(decoder_steps, "_LARGE", 0)
     layer = torch.nn.Linear(24, 40, bias=bias)
     inputs = torch.randn(5, 1, 24)
+    decoder_steps._onednn.cache_clear()
+    state = torch.get_rng_state()
+    if platform.machine() == "x86_64":
+        assert decoder_steps._onednn() is not None
     with torch.no_grad():
         torch.testing.assert_close(decoder_steps._product(inputs, layer.weight, layer.bias), layer(inputs))
+        assert torch.equal(torch.get_rng_state(), state)  # a run continued would draw anew
+        with torch.autocast("cpu", torch.bfloat16):
+            assert decoder_steps._product(inputs, layer.weight, layer.bias).dtype == torch.bfloat16
         half = decoder_steps._product(inputs.bfloat16(), layer.weight.bfloat16(), None)
         assert half.dtype == torch.bfloat16
     decoder_steps._product(inputs, layer.weight, layer.bias).sum().backward()
