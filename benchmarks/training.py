@@ -9,7 +9,8 @@ matrix-product peak, of this project and its peers in the same shape, in turn, s
 The batches are of pairs of like length, for all the same. MarianMT and BART are timed a second time on batches as
 Transformers' documentation and Seq2SeqTrainer make them: a fixed number of pairs in random order. This project is
 timed a second time in bf16. Every update is forward, backward, clipping and fused AdamW. Before anything is timed, this
-project's model and MarianMT's with the same weights must have the same loss and gradients.
+project's model and MarianMT's with the same weights must have the same loss and the same norm of the embedding's
+gradient, to which all others contribute.
 """
 
 import argparse
@@ -41,8 +42,9 @@ class Trainee:
         self.model = peers.MAKERS[name](shape).to(device).train()
         self.forward = torch.compile(self.model, dynamic=True) if self.is_compiled else self.model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
-        bf16 = bf16 or label.endswith(BF16)
-        self.autocast = torch.autocast(device, torch.bfloat16) if bf16 else contextlib.nullcontext()
+        self.dtype = torch.bfloat16 if bf16 or label.endswith(BF16) else torch.float32
+        narrow = self.dtype == torch.bfloat16
+        self.autocast = torch.autocast(device, self.dtype) if narrow else contextlib.nullcontext()
 
     def update(self, batch: dict[str, torch.Tensor]) -> None:
         with self.autocast:
@@ -98,7 +100,7 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
     labels += [] if options.bf16 else [f"modeling_scratch{BF16}"]
     compiled = [f"{name}{COMPILED}" for name in ("modeling_scratch", "MarianMT") if options.compiled]
     trainees = {label: Trainee(label, shape, device, options.bf16, options.updates) for label in [*labels, *compiled]}
-    peak = peers.matrix_peak(torch.bfloat16 if options.bf16 else torch.float32, device)
+    peaks = {dtype: peers.matrix_peak(dtype, device) for dtype in (torch.float32, torch.bfloat16)}
     for trainee in trainees.values():
         for batch in trainee.batches if trainee.is_compiled else trainee.batches[:2]:
             trainee.update(batch)
@@ -114,7 +116,7 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
     found = {
         label: {
             "rates": rates[label],
-            "utilisation": statistics.median(rates[label]) / trainee.tokens * trainee.operations / peak,
+            "utilisation": statistics.median(rates[label]) / trainee.tokens * trainee.operations / peaks[trainee.dtype],
             "padding": peers.padding(trainee.batches),
         }
         for label, trainee in trainees.items()
@@ -124,7 +126,12 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
         command = [sys.executable, __file__, "--memory", label, "--shapes", shape_name, "--device", device]
         command += ["--bf16"] if options.bf16 else []
         found[label]["memory"] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    return {"shape": shape_name, "difference": difference, "peak": peak, "contenders": found}
+    return {
+        "shape": shape_name,
+        "difference": difference,
+        "peak": peak,
+        "contenders": found,
+    }
 
 
 def ratios(ours: dict, theirs: dict) -> list[float]:
