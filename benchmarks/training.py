@@ -126,6 +126,7 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
         command = [sys.executable, __file__, "--memory", label, "--shapes", shape_name, "--device", device]
         command += ["--bf16"] if options.bf16 else []
         found[label]["memory"] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    peak = peaks[torch.bfloat16 if options.bf16 else torch.float32]
     return {
         "shape": shape_name,
         "difference": difference,
