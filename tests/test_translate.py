@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -261,6 +262,7 @@ def test_a_reader_that_has_enough_and_an_interrupt(folder):
         process.stdin.close()
     first = [process.stdout.readline() for process in processes]
     reader_gone, interrupted = processes
+    time.sleep(1)  # until more than the first line has been written
     interrupted.send_signal(signal.SIGINT)
     reader_gone.stdout.close()
     assert first[0] == first[1] == expected

@@ -83,7 +83,7 @@ def plain(results: list[dict]) -> list[str]:
 @pytest.mark.parametrize("name", FOLDERS)
 def test_equals_generate_one_by_one(name, settings, folders):
     expected = by_hand(folders[name], SENTENCES, **settings)
-    assert len(set(expected)) > 4
+    assert len(set(expected)) > 2  # or sentences that changed places would not show
     assert plain(load(folders[name])(SENTENCES, **settings)) == expected
     assert plain(load(folders[name], **settings)(SENTENCES)) == expected
 
