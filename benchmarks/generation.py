@@ -12,7 +12,6 @@ lengths; its sentences are in the order of the file, so many a batch as are said
 """
 
 import argparse
-import json
 import statistics
 import time
 from pathlib import Path
@@ -96,12 +95,10 @@ def lines(found: dict) -> list[str]:
     decoding = "greedy" if found["beams"] == 1 else f"beam {found['beams']}"
     rows = []
     for name, rates in found["rates"].items():
-        ratios = [mine / theirs for mine, theirs in zip(ours, rates, strict=True)]
         middle = statistics.median(rates)
         rows.append(
             f"| {found['shape']} | {decoding} | {found['batch']} | {name} | {middle:,.1f} | "
-            f"{middle * found['tokens']:,.0f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} to "
-            f"{max(ratios):.2f}) |"
+            f"{middle * found['tokens']:,.0f} | {peers.spread(peers.quotients(ours, rates))} |"
         )
     return rows
 
@@ -136,9 +133,7 @@ def main() -> None:
             for batch_size in options.batches:
                 found.append(compare(shape, batch_size, beams, options))
                 print("\n".join(lines(found[-1])), flush=True)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(found, file, indent=1)
+    peers.write_json(found, options.json)
 
 
 if __name__ == "__main__":

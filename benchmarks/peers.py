@@ -1,9 +1,11 @@
 """What the benchmarks compare: this project and its peers (MarianMT, BART, nn.Transformer) in the same shapes."""
 
+import json
 import math
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -237,6 +239,30 @@ def resident() -> float:
     """Mebibytes that this process has held at the most (of getrusage's, a child inherits its parent's)."""
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) / 1024
+
+
+def idle_memory() -> float:
+    """Mebibytes of this process with the libraries loaded and used once, before it has a model."""
+    ids = torch.randint(4, 100, (2, 5))
+    pairs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+    loss_of("nn.Transformer", TorchTranslator(Shape(32, 1, 2, 32, 100)), pairs).backward()
+    return resident()
+
+
+def quotients(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Round by round."""
+    return [first / second for first, second in zip(above, below, strict=True)]
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, the lowest and the highest, as tables have them."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def write_json(found: object, path: str | None) -> None:
+    """The figures, if a file was asked for."""
+    if path:
+        Path(path).write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 def describe_machine() -> str:

@@ -18,12 +18,12 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import figures
 import peers
 import torch
 from matplotlib.figure import Figure
-from training import tiny_batch
 
 POINTS = {
     "length": [8, 16, 32, 64, 128, 256],
@@ -46,8 +46,7 @@ BATCHES, VOCABULARIES = (2048, 8192), (10_000, 40_000)
 def measure(name: str, length: int = 16, vocabulary: int = 10_000, batch: int = 4096, layers: int = 4) -> dict:
     """Seconds a target token, the median of some updates, and mebibytes at the peak above the idle process."""
     shape = dataclasses.replace(peers.SHAPES["tiny"], vocab_size=vocabulary, layers=layers)
-    peers.loss_of("nn.Transformer", peers.TorchTranslator(peers.Shape(32, 1, 2, 32, 100)), tiny_batch()).backward()
-    before = peers.resident()
+    before = peers.idle_memory()
     torch.manual_seed(0)
     model = peers.MAKERS[name](shape).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -113,7 +112,7 @@ def plot(found: dict, path: str) -> None:
             axis.set(xlabel=UNITS[axis_name], ylabel=label, ylim=(0, None), xscale="log")
             axis.set_xticks(POINTS[axis_name], [f"{value:,}" for value in POINTS[axis_name]], fontsize=8)
             axis.minorticks_off()
-    figures.save(figure, figures.Path(path))
+    figures.save(figure, Path(path))
 
 
 def main() -> None:
@@ -148,9 +147,7 @@ def main() -> None:
     print("\n| | copies of the logits, batch x length x vocabulary, in the peak |\n|---|---|")
     for name, copies in found["stored logits"].items():
         print(f"| {name} | {copies:.2f} |", flush=True)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(found, file, indent=1)
+    peers.write_json(found, options.json)
     if options.plot:
         plot(found, options.plot)
 

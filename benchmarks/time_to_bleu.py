@@ -186,8 +186,7 @@ def main() -> None:
         minutes, bleu = each["curve"][-1]
         reached = "" if bleu >= options.bleu else ", not reached"
         print(f"| {name} | {minutes:.1f}{reached} | {each['updates']} | {bleu:.2f} |")
-    if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=1))
+    peers.write_json(found, options.json)
     if options.plot:
         figure = Figure(figsize=(7, 4), layout="constrained")
         axis = figure.subplots()

@@ -77,18 +77,11 @@ def memory(label: str, shape: peers.Shape, device: str, bf16: bool, updates: int
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() / 2**20
     else:
-        peers.loss_of("nn.Transformer", peers.TorchTranslator(peers.Shape(32, 1, 2, 32, 100)), tiny_batch()).backward()
-        before = peers.resident()
+        before = peers.idle_memory()
     trainee = Trainee(label, shape, device, bf16, updates)
     for batch in sorted(trainee.batches, key=lambda batch: -batch["labels"].numel()):
         trainee.update(batch)
     return (torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else peers.resident()) - before
-
-
-def tiny_batch() -> dict[str, torch.Tensor]:
-    """For what a library sets aside at its first use, whatever the model."""
-    ids = torch.randint(4, 100, (2, 5))
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
 
 
 def compare(shape_name: str, options: argparse.Namespace) -> dict:
@@ -135,11 +128,6 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
     }
 
 
-def ratios(ours: dict, theirs: dict) -> list[float]:
-    """How many times as fast, round by round."""
-    return [mine / other for mine, other in zip(ours["rates"], theirs["rates"], strict=True)]
-
-
 def table(found: dict) -> str:
     ours = found["contenders"]["modeling_scratch"]
     lines = [
@@ -150,12 +138,12 @@ def table(found: dict) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for label, each in found["contenders"].items():
-        times = ratios(ours, each)
+        times = peers.quotients(ours["rates"], each["rates"])
         mebibytes = each.get("memory")
         memory = f"{mebibytes:,.0f} | {ours['memory'] / mebibytes:.2f}" if mebibytes else "|"
         lines.append(
             f"| {label} | {100 * each['padding']:.0f} | {statistics.median(each['rates']):,.0f} | "
-            f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f}) | "
+            f"{peers.spread(times)} | "
             f"{100 * each['utilisation']:.0f} | {memory} |"
         )
     return "\n".join(lines)
@@ -168,7 +156,9 @@ def plot(found: list[dict], path: str) -> None:
     for each in found:
         contenders = each["contenders"]
         ours = contenders["modeling_scratch"]
-        speed[each["shape"]] = [statistics.median(ratios(ours, contenders[label])) for label in labels]
+        speed[each["shape"]] = [
+            statistics.median(peers.quotients(ours["rates"], contenders[label]["rates"])) for label in labels
+        ]
         memory[each["shape"]] = [ours["memory"] / contenders[label].get("memory", math.nan) for label in labels]
     figures.bars(
         path,
@@ -199,9 +189,7 @@ def main() -> None:
     for shape in options.shapes:
         found.append(compare(shape, options))
         print(table(found[-1]), flush=True)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(found, file, indent=1)
+    peers.write_json(found, options.json)
     if options.plot:
         plot(found, options.plot)
 

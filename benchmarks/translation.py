@@ -10,7 +10,6 @@ FOLDER holds a trained Scratch model that Marian can express too: post-norm, wit
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -115,11 +114,8 @@ def lines(found: dict, sentences: int) -> list[str]:
     for name, each in found.items():
         decoding = "greedy" if each["beams"] == 1 else f"beam {each['beams']}"
         rate = sentences / statistics.median(each["seconds"])
-        ratios = [theirs / mine for mine, theirs in zip(ours, each["seconds"], strict=True)]
-        rows.append(
-            f"| {decoding} | {name} | {rate:,.0f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} to "
-            f"{max(ratios):.2f}) | {each['bleu']:.2f} | {100 * each['same']:.1f} |"
-        )
+        times = peers.spread(peers.quotients(each["seconds"], ours))
+        rows.append(f"| {decoding} | {name} | {rate:,.0f} | {times} | {each['bleu']:.2f} | {100 * each['same']:.1f} |")
     return rows
 
 
@@ -149,8 +145,7 @@ def main() -> None:
         for beams in options.beams:
             found.append(compare(contenders, beams, sources, references, options.rounds))
             print("\n".join(lines(found[-1], len(sources))), flush=True)
-    if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
+    peers.write_json(found, options.json)
 
 
 if __name__ == "__main__":
