@@ -174,10 +174,13 @@ def main() -> None:
             *options.overrides,
         ]
         kept = work / "modeling_scratch.json"
+        asked = {"overrides": overrides, "bleu": options.bleu}
         if not kept.exists():
             kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(train_ours(overrides, options.bleu)))
+            kept.write_text(json.dumps({**asked, **train_ours(overrides, options.bleu)}))
         found = {"modeling_scratch": json.loads(kept.read_text())}
+        if changed := [name for name, value in asked.items() if found["modeling_scratch"].get(name) != value]:
+            raise SystemExit(f"{kept} was made with other {' and '.join(changed)}; name another folder with --work")
         minutes, _ = found["modeling_scratch"]["curve"][-1]
         give_up = options.patience * minutes
         found["MarianMT, Seq2SeqTrainer"] = train_marian(overrides, options.bleu, options.every, give_up, work)
