@@ -22,7 +22,7 @@ from .evaluation import is_sharded
 from .faults import explained_failure_to_write, together
 from .preparation import on_main
 from .recipe import Recipe, differing_keys, load_recipe
-from .run_folder import RECIPE, STATE, WEIGHTS, RunFolder
+from .run_folder import METRICS, RECIPE, STATE, WEIGHTS, RunFolder
 from .updates import PlannedUpdates, StreamedUpdates
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ MAY_CHANGE = (
     "optimization.gradient_accumulation_steps",
     "optimization.max_nonfinite_updates",
     "data.num_workers",
+    "data.revision",  # the data themselves are compared
     "evaluation.batch_size",
     "checkpoints.keep_last",
     "trackers",
@@ -168,7 +169,11 @@ def load_checkpoint(
     """
     before = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
     if before.data != progress.data:
-        raise ValueError(f"the training data is not what the run in {recipe.output_dir} was trained on")
+        advice = ""
+        if recipe.data.on_the_hub:
+            advice = "; if it has changed on the Hub since, set data.revision to the commit that the run began with"
+            advice += f" (data_revision in {METRICS})" if source.revision else ""
+        raise ValueError(f"the training data is not what the run in {recipe.output_dir} was trained on{advice}")
     together(accelerator, lambda: source.load(before.source, checkpoint))
     together(accelerator, lambda: accelerator.load_state(str(checkpoint)))
     if before.processes == progress.processes:

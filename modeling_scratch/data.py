@@ -101,7 +101,9 @@ def _from_hub(data: DataSection, wanted: list[str]) -> dict[str, Dataset]:
         if names[split] is None:
             continue
         try:
-            dataset = load_dataset(data.name, data.subset, split=names[split], streaming=data.streaming)
+            dataset = load_dataset(
+                data.name, data.subset, split=names[split], revision=data.revision, streaming=data.streaming
+            )
             if data.streaming:  # else all of its files would be fetched
                 dataset = Dataset.from_list(list(dataset), features=dataset.features)
         except DatasetNotFoundError as error:

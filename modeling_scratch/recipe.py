@@ -51,6 +51,7 @@ class DataSection(Section):
 
     name: str = Field(EMBEDDED_CORPUS, description="`embedded`, or a data set's name on the Hub")
     subset: str | None = Field(None, description="the Hub data set's configuration, as de-en of wmt14")
+    revision: str | None = Field(None, description="the Hub data set's commit, branch or tag; null: the newest")
     source_language: str = "en"
     target_language: str = "de"
     source_column: str | None = Field(None, description="default: translation[source_language], or that column")
@@ -78,6 +79,10 @@ class DataSection(Section):
         ge=1,
         description="of a stream: pairs that are shuffled, and sorted by length, together; all readers share them",
     )
+
+    @property
+    def on_the_hub(self) -> bool:
+        return self.train_files is None and self.name != EMBEDDED_CORPUS
 
 
 class TokenizerSection(Section):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 import torch
-from datasets import IterableDataset, load_dataset
+from datasets import IterableDataset, load_dataset, load_dataset_builder
 from datasets.distributed import split_dataset_by_node
 from datasets.exceptions import DatasetNotFoundError
 
@@ -46,6 +46,7 @@ class PairStream:
     columns: Columns
     key: str
     name: str  # for a person
+    revision: str | None = None  # the commit, where they are on the Hub
 
     def read(self, rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
         """The next rows; none at the end. ValueError that names the stream, where it cannot be read."""
@@ -73,6 +74,7 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
     Raises:
         ValueError: a file is missing or empty; a column, language or split does not exist; there is not a single row.
     """
+    revision = None
     if data.train_files is not None:
         rows, where = _from_files(data)
     elif data.name == EMBEDDED_CORPUS:
@@ -82,7 +84,8 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
         )
         where = f"the embedded corpus, {size} pairs a part, seed {seed}"
     else:
-        rows, where = _from_hub(data), f"{data.name} {data.subset} {data.train}"
+        rows, revision = _from_hub(data)
+        where = f"{data.name} {data.subset} {data.train} {revision}"
     name = data.name if data.train_files is None else str(data.train_files)
     with _explained(name):
         first = next(iter(rows), None)
@@ -91,12 +94,14 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
     translation = first.get("translation")
     languages = None if "translation" not in first else list(translation) if isinstance(translation, dict) else []
     columns = find_columns(list(first), languages, data, where)
-    return PairStream(rows, columns, hashlib.sha256(repr([where, columns]).encode()).hexdigest(), name)
+    return PairStream(rows, columns, hashlib.sha256(repr([where, columns]).encode()).hexdigest(), name, revision)
 
 
-def _from_hub(data: DataSection) -> IterableDataset:
+def _from_hub(data: DataSection) -> tuple[IterableDataset, str]:
+    """The rows, and the commit that they are read from as long as this stream is open."""
     try:
-        return load_dataset(data.name, data.subset, split=data.train, streaming=True)
+        builder = load_dataset_builder(data.name, data.subset, revision=data.revision)
+        return builder.as_streaming_dataset(split=data.train), builder.hash
     except DatasetNotFoundError as error:
         raise ValueError(f"data.name: {str(error).splitlines()[0]}") from error
     except ConnectionError as error:

@@ -132,7 +132,8 @@ class TrainingRun:
                 memory does not suffice; another process is gone.
         """
         pairs = {"train_pairs": len(self.pairs["train"])} if "train" in self.pairs else {}
-        self._log({"split": "run", **pairs, **describe(self.accelerator, self.unwrapped)})
+        revision = {"data_revision": self.source.revision} if self.source.revision else {}
+        self._log({"split": "run", **pairs, **revision, **describe(self.accelerator, self.unwrapped)})
         bar = tqdm(
             total=self.total_steps,
             initial=self.progress.step,

@@ -52,6 +52,8 @@ class PlannedUpdates:
     of processes. `examples` are rows of the split, from 0.
     """
 
+    revision = None  # what is not streamed is told by its content
+
     def __init__(self, dataset: Dataset, recipe: Recipe, pad_token_id: int, accelerator: Accelerator):
         self.dataset, self.recipe, self.pad_token_id, self.accelerator = dataset, recipe, pad_token_id, accelerator
         self.lengths = pair_lengths(dataset)
@@ -141,6 +143,7 @@ class StreamedUpdates:
         readers: int | None = None,
     ):
         self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
+        self.revision = stream.revision
         self.pad_token_id, self.accelerator = pad_token_id, accelerator
         self._cut(readers or accelerator.num_processes * recipe.optimization.gradient_accumulation_steps)
         self.positions = {reader: Position() for reader in self.mine}

@@ -105,14 +105,14 @@ def test_hub_data_set(monkeypatch):
     flat = Dataset.from_dict({"en": [p[0] for p in PAIRS], "de": [p[1] for p in PAIRS]})
     asked = []
 
-    def fake(name, subset, split, streaming):
-        asked.append((name, subset, split))
+    def fake(name, subset, split, revision, streaming):
+        asked.append((name, subset, split, revision))
         return {"wmt/wmt14": wmt, "bentrevett/multi30k": flat}[name]
 
     monkeypatch.setattr(data_module, "load_dataset", fake)
     assert loaded(DataSection(name="wmt/wmt14", subset="de-en")) == PAIRS
-    assert loaded(DataSection(name="bentrevett/multi30k", test="test"), "test") == PAIRS
-    assert asked == [("wmt/wmt14", "de-en", "train"), ("bentrevett/multi30k", None, "test")]
+    assert loaded(DataSection(name="bentrevett/multi30k", test="test", revision="v2"), "test") == PAIRS
+    assert asked == [("wmt/wmt14", "de-en", "train", None), ("bentrevett/multi30k", None, "test", "v2")]
     with pytest.raises(ValueError, match="wmt/wmt14 has no language 'fr'; it has de, en"):
         loaded(DataSection(name="wmt/wmt14", target_language="fr"))
 

@@ -4,7 +4,9 @@ import itertools
 import json
 from collections import Counter
 
+import datasets
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from accelerate import Accelerator
@@ -45,6 +47,14 @@ def csv(folder) -> DataSection:
     return DataSection(train_files=str(folder / "pairs.tsv"), streaming=True)
 
 
+def parquet(folder) -> DataSection:
+    """Two files of row groups of 30 pairs."""
+    for shard in range(2):
+        table = pyarrow.Table.from_pylist(PAIRS[shard::2])
+        pyarrow.parquet.write_table(table, folder / f"part-{shard}.parquet", row_group_size=30)
+    return DataSection(train_files=str(folder / "part-*.parquet"), streaming=True)
+
+
 def reader(data, reader=0, readers=1, position=None, pool_size=60, seed=3, limit=256, tokens=256):
     tokenizer, position = PairTokenizer(TOKENIZER, TOKENIZER, limit, limit), position or Position()
     return StreamReader(open_stream(data, 0), tokenizer, 0, tokens, pool_size, seed, reader, readers, position)
@@ -62,7 +72,7 @@ def targets(batches) -> Counter:
     )
 
 
-@pytest.mark.parametrize("kind", [jsonl, text, csv])
+@pytest.mark.parametrize("kind", [jsonl, text, csv, parquet])
 @pytest.mark.parametrize("readers", [1, 2, 3, 5])
 def test_readers_share_the_stream(kind, readers, tmp_path):
     """In each pass every pair is seen once, by one of them."""
@@ -72,7 +82,7 @@ def test_readers_share_the_stream(kind, readers, tmp_path):
     assert all(seen)
 
 
-@pytest.mark.parametrize("kind", [jsonl, text])
+@pytest.mark.parametrize("kind", [jsonl, text, parquet])
 @pytest.mark.parametrize("readers", [1, 2])
 def test_a_reader_interrupted_after_each_batch(kind, readers, tmp_path):
     """And resumed each time from a position that was written and read: the batches of one that was not."""
@@ -156,6 +166,25 @@ def test_the_embedded_stream_holds_nothing_back():
     assert len(pairs) == 800
     assert not held_out & {text for pair in pairs for text in pair.values()}
     assert list(stream_corpus([1], 400, 7)) == pairs[400:]
+
+
+def test_a_stream_from_the_hub_is_of_one_commit(tmp_path, monkeypatch):
+    """Which tells it from a later one, and which a run that goes on can ask for."""
+    commits = {None: "c2", "main": "c2", "c1": "c1"}
+
+    class Builder:
+        def __init__(self, name, subset, revision):
+            assert (name, subset) == ("ada/pairs", "de-en")
+            self.hash = commits[revision]
+
+        def as_streaming_dataset(self, split):
+            return datasets.IterableDataset.from_generator(lambda: iter(PAIRS))
+
+    monkeypatch.setattr("modeling_scratch.streaming.load_dataset_builder", Builder)
+    fields = {"name": "ada/pairs", "subset": "de-en", "streaming": True}
+    first, newest, main = (open_stream(DataSection(**fields, revision=name), 0) for name in ("c1", None, "main"))
+    assert (first.revision, newest.revision) == ("c1", "c2")
+    assert first.key != newest.key == main.key
 
 
 def test_bad_streams(tmp_path):
