@@ -30,7 +30,7 @@ CUSTOM_PIPELINES = {
 
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn")
 ROPE_KEYS = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "attention_factor"}
-ROPE_KEYS |= {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "partial_rotary_factor"}
+ROPE_KEYS |= {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
 
 # Keys that are no fields, but that Transformers itself (loading, saving, Trainer, quantizers) hands to a config.
 TRANSFORMERS_KEYS = frozenset(

@@ -56,11 +56,8 @@ def find_obstacles(config: ScratchConfig) -> list[str]:
         needed = " or ".join(_ACTIVATIONS)
         obstacles.append(f"activation_function is {config.activation_function!r} and must be {needed}")
     if config.position_embedding_type == "rotary":
-        parameters = config.rope_parameters
-        if (rope_type := parameters["rope_type"]) not in ("default", "linear"):
+        if (rope_type := config.rope_parameters["rope_type"]) not in ("default", "linear"):
             obstacles.append(f"rope_parameters: rope_type is {rope_type!r} and must be 'default' or 'linear'")
-        if (share := parameters.get("partial_rotary_factor") or 1) != 1:
-            obstacles.append(f"rope_parameters: partial_rotary_factor is {share} and must be 1")
     elif config.d_model % 2:
         obstacles.append(f"d_model is {config.d_model} and must be even")
     if not isinstance(config.eos_token_id, int):

@@ -60,6 +60,7 @@ def test_unknown_field_names_the_closest():
         ({"rope_theta": "x"}, "rope_theta is 'x'"),
         ({"rope_theta": -1.0}, "rope_theta is -1.0"),
         ({"rope_typ": "linear"}, "no key 'rope_typ'"),
+        ({"partial_rotary_factor": 0.5}, "no key 'partial_rotary_factor'"),
     ],
 )
 def test_rope_parameters(parameters, message):
