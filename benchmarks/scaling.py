@@ -6,8 +6,8 @@ as the corpus grows.
     python benchmarks/scaling.py --plot docs/images/scaling.png
 
 The shape is tiny, its batches 4,096 target tokens in sentences of 16 tokens, where nothing else is said. Every point is
-measured in a process of its own. At the end: how much of the memory grows with batch x vocabulary, in copies of the
-logits, which a model that stores them has several of.
+measured in a process of its own: the median of five updates, with the fastest and the slowest. At the end: how much of
+the memory grows with batch x vocabulary, in copies of the logits, which a model that stores them has several of.
 """
 
 import argparse
@@ -44,7 +44,7 @@ BATCHES, VOCABULARIES = (2048, 8192), (10_000, 40_000)
 
 
 def measure(name: str, length: int = 16, vocabulary: int = 10_000, batch: int = 4096, layers: int = 4) -> dict:
-    """Seconds a target token, the median of some updates, and mebibytes at the peak above the idle process."""
+    """Seconds a target token, a value for each of some updates, and mebibytes at the peak above the idle process."""
     shape = dataclasses.replace(peers.SHAPES["tiny"], vocab_size=vocabulary, layers=layers)
     before = peers.idle_memory()
     torch.manual_seed(0)
@@ -53,13 +53,13 @@ def measure(name: str, length: int = 16, vocabulary: int = 10_000, batch: int = 
     ids = torch.randint(4, vocabulary, (2, batch // length, length))
     pairs = {"input_ids": ids[0], "attention_mask": torch.ones_like(ids[0]), "labels": ids[1]}
     seconds = []
-    for _ in range(4):
+    for _ in range(6):
         began = time.perf_counter()
         peers.loss_of(name, model, pairs).backward()
         optimizer.step()
         optimizer.zero_grad()
         seconds.append((time.perf_counter() - began) / ids[1].numel())
-    return {"seconds": statistics.median(seconds[1:]), "mebibytes": peers.resident() - before}
+    return {"updates": seconds[1:], "seconds": statistics.median(seconds[1:]), "mebibytes": peers.resident() - before}
 
 
 def measure_corpus(pairs: int, batches: int = 50) -> dict:
@@ -84,6 +84,12 @@ def measure_corpus(pairs: int, batches: int = 50) -> dict:
 def in_process(what: str, **arguments) -> dict:
     command = [sys.executable, __file__, "--measure", json.dumps([what, arguments])]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def spread(point: dict) -> str:
+    """Of the microseconds a target token."""
+    middle, low, high = (1e6 * kind(point["updates"]) for kind in (statistics.median, min, max))
+    return f"{middle:.0f} ({low:.0f} to {high:.0f})"
 
 
 def stored_logits() -> dict[str, float]:
@@ -135,7 +141,7 @@ def main() -> None:
                 found[axis_name][name].append(in_process(name, **{axis_name: value}))
             mine, theirs = (found[axis_name][name][-1] for name in NAMES)
             print(
-                f"| {UNITS[axis_name]} | {value:,} | {1e6 * mine['seconds']:.0f} | {1e6 * theirs['seconds']:.0f} | "
+                f"| {UNITS[axis_name]} | {value:,} | {spread(mine)} | {spread(theirs)} | "
                 f"{mine['mebibytes']:,.0f} | {theirs['mebibytes']:,.0f} |",
                 flush=True,
             )

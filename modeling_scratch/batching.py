@@ -30,10 +30,7 @@ def plan_batches(
     """
     longest = np.maximum(source_lengths, target_lengths)
     ties = np.arange(len(longest)) if generator is None else generator.permutation(len(longest))
-    # Among pairs whose longer side is equal the shorter one varies: along it, and back again among the next longer
-    # pairs, so that a batch across both holds like lengths on that side too.
-    along = np.where(longest % 2 == 0, 1, -1)
-    order = np.lexsort((ties, along * (source_lengths - target_lengths), longest))
+    order = np.lexsort((ties, source_lengths, longest))
     batches, start = [], 0
     for end, index in enumerate(order):
         if end > start and (end - start + 1) * longest[index] > tokens_per_batch:

@@ -30,6 +30,7 @@ from .configuration_scratch import ScratchConfig
 from .convert_ctranslate2 import (
     QUANTIZATIONS,
     CTranslate2Scorer,
+    as_list,
     read_vocabulary,
     to_ctranslate2,
     write_settings,
@@ -279,7 +280,7 @@ def _verify_ctranslate2(model: ScratchForConditionalGeneration, scorer: CTransla
     )
     difference = 0.0
     for source, target, found in zip(sources, targets, scorer(sources, targets), strict=True):
-        before, after = [config.decoder_start_token_id, *target], [*target, config.eos_token_id]
+        before, after = [config.decoder_start_token_id, *target], [*target, as_list(config.eos_token_id)[0]]
         with torch.inference_mode():
             logits = model(
                 input_ids=torch.tensor([source]),
@@ -328,7 +329,7 @@ def ctranslate2_command(
             spec.save(str(folder))
             if each == "float32":
                 _verify_ctranslate2(model, CTranslate2Scorer(folder, *vocabularies))
-        write_settings(model, folder)
+        write_settings(model, vocabularies[1], folder)
         carry_tokenizers(src, folder)
     print(f"wrote {out}")
 

@@ -44,9 +44,13 @@ _ACTIVATIONS = {
 }
 
 
-# Of a generation config.
-_NO_COUNTERPART = ("do_sample", "min_length", "min_new_tokens", "suppress_tokens", "begin_suppress_tokens")
-_NO_COUNTERPART += ("bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "early_stopping")
+# Of a generation config, what settings for translate_batch are not made of.
+_LEFT_OUT = ("do_sample", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "early_stopping")
+
+
+def as_list(ids: int | list[int] | None) -> list[int]:
+    """Of a field that may hold one token id, several or none."""
+    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
 
 
 def find_obstacles(config: ScratchConfig) -> list[str]:
@@ -60,8 +64,8 @@ def find_obstacles(config: ScratchConfig) -> list[str]:
             obstacles.append(f"rope_parameters: rope_type is {rope_type!r} and must be 'default' or 'linear'")
     elif config.d_model % 2:
         obstacles.append(f"d_model is {config.d_model} and must be even")
-    if not isinstance(config.eos_token_id, int):
-        obstacles.append(f"eos_token_id is {config.eos_token_id!r} and must be one token id")
+    if not as_list(config.eos_token_id):
+        obstacles.append(f"eos_token_id is {config.eos_token_id!r} and must be a token id or several")
     if config.decoder_start_token_id is None:
         obstacles.append("decoder_start_token_id is None and must be a token id")
     return obstacles
@@ -183,7 +187,7 @@ def to_ctranslate2(
     spec.register_target_vocabulary(target_vocabulary)
     if config.unk_token_id is not None and config.unk_token_id < len(source_vocabulary):
         spec.config.unk_token = source_vocabulary[config.unk_token_id]
-    spec.config.eos_token = target_vocabulary[config.eos_token_id]
+    spec.config.eos_token = target_vocabulary[as_list(config.eos_token_id)[0]]
     spec.config.decoder_start_token = target_vocabulary[config.decoder_start_token_id]
     if config.bos_token_id is not None:
         spec.config.bos_token = target_vocabulary[config.bos_token_id]
@@ -192,26 +196,34 @@ def to_ctranslate2(
     return spec
 
 
-def write_settings(model: ScratchForConditionalGeneration, folder: Path) -> None:
+def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: list[str], folder: Path) -> None:
     """
-    The model's own way to translate, as the arguments of CTranslate2's translate_batch. What has no counterpart there
-    (constraints on tokens, sampling) is named in a warning.
+    The model's own way to translate, as the arguments of CTranslate2's translate_batch. What they do not hold is named
+    in a warning.
     """
     generation, config = model.generation_config, model.config
-    # max_length counts the decoder's start, max_decoding_length does not.
-    longest = generation.max_new_tokens or (generation.max_length or 257) - 1
+    # The lengths of generate count the decoder's start, those of CTranslate2 do not. Where none is set, 20 are added.
+    longest = generation.max_new_tokens or (generation.max_length or 21) - 1
+    shortest = generation.min_new_tokens or max(0, (generation.min_length or 0) - 1)
     if config.position_embedding_type == "learned":
         longest = min(longest, config.max_position_embeddings)
-    if left_out := [name for name in _NO_COUNTERPART if getattr(generation, name, None)]:
+    ends = as_list(generation.eos_token_id) or as_list(config.eos_token_id)
+    banned = [*(generation.bad_words_ids or []), *([token] for token in generation.suppress_tokens or [])]
+    if left_out := [name for name in _LEFT_OUT if getattr(generation, name, None)]:
         logger.warning(f"{SETTINGS} does not hold the generation settings {', '.join(left_out)}")
     settings = {
         "beam_size": generation.num_beams or 1,
+        "num_hypotheses": generation.num_return_sequences or 1,
         "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
+        "min_decoding_length": shortest,
         "max_decoding_length": longest,
         "max_input_length": 0,  # no bound: by default what is beyond 1,024 tokens is left out without a word
         "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
         "repetition_penalty": generation.repetition_penalty or 1.0,
+        "end_token": [target_vocabulary[token] for token in ends],
     }
+    if banned:
+        settings["suppress_sequences"] = [[target_vocabulary[token] for token in sequence] for sequence in banned]
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 

@@ -16,6 +16,7 @@ from .dropout import ScratchDropout
 from .feed_forward import ScratchFeedForward
 from .layers import ScratchDecoderLayer
 from .position_embeddings import apply_rotary
+from .stacks import ScratchDecoder
 
 _ROOM = 16  # places by which the caches grow
 _LARGE = 2**18  # elements of a weight from which on oneDNN's product is worth its start
@@ -32,22 +33,30 @@ _KNOWN = {
 }
 
 
+def is_hooked(module: nn.Module) -> bool:
+    """Whether a call of it does more than its class's forward: hooks, or a forward of its own."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+
+
 def _is_untouched(module: nn.Module) -> bool:
-    hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
     plain = all(type(parameter.data) is torch.Tensor for parameter in module.parameters(recurse=False))
-    return plain and not hooked and module._compiled_call_impl is None
+    return plain and not is_hooked(module) and not module.training and module._compiled_call_impl is None
 
 
 def can_step(model: nn.Module) -> bool:
     """Whether `DecoderSteps` computes what a ScratchForConditionalGeneration's own forward pass does."""
-    if model.training or model.config._attn_implementation != "sdpa" or torch.compiler.is_compiling():
+    from .modeling_scratch import ScratchForConditionalGeneration, ScratchModel  # which import this file
+
+    if model.config._attn_implementation != "sdpa" or torch.compiler.is_compiling():
         return False
     decoder = model.model.decoder
+    around = {model: ScratchForConditionalGeneration, model.model: ScratchModel, decoder: ScratchDecoder}
+    if any(type(module).forward is not known.forward for module, known in around.items()):
+        return False
     activations = {module for layer in decoder.layers for module in layer.feed_forward.activation.modules()}
     inner = [module for layer in decoder.layers for module in layer.modules()]
     known = all(type(module) in _KNOWN for module in inner if module not in activations)
-    around = [model, model.model, decoder, decoder.layers]
-    return known and all(map(_is_untouched, [*inner, *around]))
+    return known and all(map(_is_untouched, [*inner, *around, decoder.layers]))
 
 
 @cache
@@ -178,28 +187,32 @@ class DecoderSteps:
     def __init__(self, model: nn.Module, states: torch.Tensor, attention_mask: torch.Tensor | None, beams: int):
         self.model, self.decoder, self.length = model, model.model.decoder, 0
         self.layers = [_Layer(layer, states, len(states) * beams) for layer in self.decoder.layers]
+        self.has_plain_head = type(model.lm_head) is nn.Linear and _is_untouched(model.lm_head)
         self.attends = None
         if attention_mask is not None and not bool((attention_mask != 0).all()):
             self.attends = (attention_mask != 0)[:, None, None, :]
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(rows, 1) to the logits of what comes next, (rows, vocabulary)."""
-        decoder, position = self.decoder, torch.tensor([[self.length]], device=tokens.device)
+        """(rows, new_tokens) to the logits of what comes next, (rows, vocabulary)."""
         # What `generate` was given to begin with is checked; what the model says has no need of it.
-        hidden_states = (
-            decoder.embed_tokens(tokens) * decoder.embed_scale if self.length else decoder.embed(tokens, None)
-        )
-        hidden_states, position_embeddings = decoder.locate(hidden_states, position, self.length)
+        embedded = self.decoder.embed(tokens, None, check=not self.length)
+        for place in range(tokens.shape[1]):
+            hidden_states = self._step(embedded[:, place : place + 1])
+        return self._logits(self.decoder.layer_norm(hidden_states)[:, -1])
+
+    def _step(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """The embedding of one more token, (rows, 1, d_model), to what the last layer makes of it."""
+        position = torch.tensor([[self.length]], device=hidden_states.device)
+        hidden_states, position_embeddings = self.decoder.locate(hidden_states, position, self.length)
         for layer in self.layers:
             hidden_states = layer(hidden_states, position_embeddings, self.attends, self.length)
         self.length += 1
-        return self._logits(decoder.layer_norm(hidden_states)[:, -1])
+        return hidden_states
 
     def _logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(rows, d_model) to (rows, vocabulary)."""
         head = self.model.lm_head
-        plain = type(head) is nn.Linear and _is_untouched(head)
-        return _product(hidden_states, head.weight, head.bias) if plain else head(hidden_states)
+        return _product(hidden_states, head.weight, head.bias) if self.has_plain_head else head(hidden_states)
 
     def move(self, rows: torch.Tensor) -> None:
         """Row i takes over what row `rows[i]` has seen; both are of one sentence, unless `keep` follows."""

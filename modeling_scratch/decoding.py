@@ -7,7 +7,6 @@ batch.
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import (
@@ -20,9 +19,10 @@ from transformers.generation import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from .decoder_steps import DecoderSteps, can_step
+from .masking import count_positions
 
-# What the loops below hand to the model; where `generate` was given anything else, the inherited loops run.
-_KNOWN = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache"}
+# What `generate` hands to the model in plain search; where it was given anything else, the inherited loops run.
+_PLAIN_INPUTS = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache"}
 # So many of the batch must be done before the others are moved together: to move them costs a copy of the caches.
 _SHARE_THAT_LEAVES = 0.25
 # Criteria that judge each row by itself: others may remember which row is which, so that none leaves.
@@ -48,32 +48,11 @@ def best_tokens(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.T
     blocked = scores[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK))
     chosen = blocked.amax(dim=2).topk(count).indices  # (rows, count)
     candidates = blocked.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)  # (rows, count * _BLOCK)
-    tokens = (chosen[..., None] * _BLOCK + torch.arange(_BLOCK)).flatten(1)
-    rest = torch.arange(blocks * _BLOCK, vocabulary).expand(rows, -1)
+    tokens = (chosen[..., None] * _BLOCK + torch.arange(_BLOCK, device="cpu")).flatten(1)
+    rest = torch.arange(blocks * _BLOCK, vocabulary, device="cpu").expand(rows, -1)
     candidates, tokens = torch.cat([candidates, scores[:, blocks * _BLOCK :]], dim=1), torch.cat([tokens, rest], dim=1)
     values, places = candidates.topk(count)
     return values, tokens.gather(1, places)
-
-
-class _ModelSteps:
-    """As DecoderSteps, by the model's own forward pass and caches, whatever it is made of."""
-
-    def __init__(self, model: nn.Module, kwargs: dict[str, Any], beams: int):
-        self.model, self.kwargs, self.beams = model, dict(kwargs), beams
-
-    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.model(decoder_input_ids=tokens, **self.kwargs, return_dict=True).logits[:, -1]
-
-    def move(self, rows: torch.Tensor) -> None:
-        self.model._reorder_cache(self.kwargs["past_key_values"], rows)
-
-    def keep(self, sentences: torch.Tensor) -> None:
-        rows = _rows_of(sentences, self.beams)
-        self.kwargs["past_key_values"].cross_attention_cache.reorder_cache(rows)
-        states = self.kwargs["encoder_outputs"].last_hidden_state.index_select(0, rows)
-        self.kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
-        if self.kwargs.get("attention_mask") is not None:
-            self.kwargs["attention_mask"] = self.kwargs["attention_mask"].index_select(0, rows)
 
 
 def _rows_of(sentences: torch.Tensor, beams: int) -> torch.Tensor:
@@ -81,7 +60,17 @@ def _rows_of(sentences: torch.Tensor, beams: int) -> torch.Tensor:
 
 
 class ScratchDecoding(GenerationMixin):
-    """The two loops. What they do not know (sampling, processors, scores, other caches) the inherited ones do."""
+    """
+    The two loops. What they do not know (sampling, processors, scores, other caches, a model that something has
+    changed) the inherited ones do.
+    """
+
+    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs) -> dict[str, Any]:
+        # A static cache turns the decoder's mask into a 4-D one, from which positions can no longer be counted.
+        mask = kwargs.get("decoder_attention_mask")
+        if mask is not None and mask.ndim == 2 and kwargs.get("decoder_position_ids") is None:
+            kwargs["decoder_position_ids"] = count_positions(mask, mask.shape[1], 0, mask.device)
+        return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
     def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.Tensor) -> EncoderDecoderCache:
         """Beams change places within a sentence, and those of one sentence have one source."""
@@ -89,19 +78,32 @@ class ScratchDecoding(GenerationMixin):
         return past_key_values
 
     def _is_plain(
-        self, generation_config: GenerationConfig, processors: LogitsProcessorList, synced_gpus: bool, kwargs: dict
+        self,
+        input_ids: torch.Tensor,
+        config: GenerationConfig,
+        processors: LogitsProcessorList,
+        synced_gpus: bool,
+        kwargs: dict[str, Any],
     ) -> bool:
-        cache = kwargs.get("past_key_values")
+        """Whether the loops below do what the inherited ones would, with arguments as those have them."""
+        cache, states, mask = (kwargs.get(name) for name in ("past_key_values", "encoder_outputs", "attention_mask"))
+        # An adapter that prepends to what the model reads changes this method of the instance.
+        prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
         return (
-            not (generation_config.do_sample or generation_config.return_dict_in_generate or processors or synced_gpus)
-            and generation_config.prefill_chunk_size is None
+            not (config.do_sample or config.return_dict_in_generate or processors or synced_gpus)
+            and config.prefill_chunk_size is None
+            and config.cache_implementation in (None, "dynamic")
+            and not config.low_memory
             and bool(kwargs.get("use_cache"))
-            and {name for name, value in kwargs.items() if value is not None and value is not False} <= _KNOWN
+            and {name for name, value in kwargs.items() if value is not None and value is not False} <= _PLAIN_INPUTS
             and type(cache) is EncoderDecoderCache
             and type(cache.self_attention_cache) is type(cache.cross_attention_cache) is DynamicCache
             and not (cache.get_seq_length() or getattr(cache, "_is_user_defined", False))
-            and isinstance(kwargs.get("encoder_outputs"), BaseModelOutput)
-            and (kwargs.get("attention_mask") is None or kwargs["attention_mask"].ndim == 2)
+            and isinstance(states, BaseModelOutput)
+            and len(states.last_hidden_state) == len(input_ids)
+            and (mask is None or (mask.ndim == 2 and not mask.is_floating_point()))
+            and prepare is ScratchDecoding.prepare_inputs_for_generation
+            and can_step(self)
         )
 
     def _leave_at(self, criteria: StoppingCriteriaList, rows: int) -> float:
@@ -109,11 +111,8 @@ class ScratchDecoding(GenerationMixin):
         rowwise = all(isinstance(each, _ROWWISE) or getattr(each, "is_rowwise", False) for each in criteria)
         return max(1.0, _SHARE_THAT_LEAVES * rows) if rowwise else float("inf")
 
-    def _steps(self, input_ids: torch.Tensor, kwargs: dict[str, Any], beams: int) -> "DecoderSteps | _ModelSteps":
-        mask = kwargs.get("attention_mask")
-        if input_ids.shape[1] > 1 or (mask is not None and mask.is_floating_point()) or not can_step(self):
-            return _ModelSteps(self, kwargs, beams)
-        states = kwargs["encoder_outputs"].last_hidden_state
+    def _steps(self, kwargs: dict[str, Any], beams: int) -> DecoderSteps:
+        states, mask = kwargs["encoder_outputs"].last_hidden_state, kwargs.get("attention_mask")
         return DecoderSteps(self, states[::beams], None if mask is None else mask[::beams], beams)
 
     def _sample(
@@ -127,8 +126,8 @@ class ScratchDecoding(GenerationMixin):
         **model_kwargs,
     ):
         """Greedy search; sampling is inherited. Arguments and result as GenerationMixin has them."""
-        plain = streamer is None and self._is_plain(generation_config, logits_processor, synced_gpus, model_kwargs)
-        if not plain or generation_config.is_assistant:
+        inputs = input_ids, generation_config, logits_processor, synced_gpus, model_kwargs
+        if streamer is not None or generation_config.is_assistant or not self._is_plain(*inputs):
             return super()._sample(
                 input_ids,
                 logits_processor,
@@ -138,7 +137,7 @@ class ScratchDecoding(GenerationMixin):
                 streamer=streamer,
                 **model_kwargs,
             )
-        steps, pad, sequences = self._steps(input_ids, model_kwargs, 1), generation_config._pad_token_tensor, input_ids
+        steps, pad, sequences = self._steps(model_kwargs, 1), generation_config._pad_token_tensor, input_ids
         ends = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
         finished: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows of the batch, and their tokens
         rows = torch.arange(len(input_ids), device=input_ids.device)
@@ -153,7 +152,8 @@ class ScratchDecoding(GenerationMixin):
             number = int(done.sum())
             if number == len(done):
                 break
-            if number >= self._leave_at(stopping_criteria, len(done)) and pad is not None:
+            # Without an end token, what a stop string has ended goes on until all are done.
+            if ends and pad is not None and number >= self._leave_at(stopping_criteria, len(done)):
                 finished.append((rows[done], sequences[done]))
                 stay = (~done).nonzero().squeeze(1)
                 steps.move(stay)
@@ -177,7 +177,7 @@ class ScratchDecoding(GenerationMixin):
         **model_kwargs,
     ):
         """Beam search. Arguments and result as GenerationMixin has them, whose steps these are."""
-        if not self._is_plain(generation_config, logits_processor, synced_gpus, model_kwargs):
+        if not self._is_plain(input_ids, generation_config, logits_processor, synced_gpus, model_kwargs):
             return super()._beam_search(
                 input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, **model_kwargs
             )
@@ -203,7 +203,7 @@ class ScratchDecoding(GenerationMixin):
 
         rows = torch.arange(size, device=device)  # sentences that are still in the batch
         found_sequences, found_indices = sequences.clone(), indices.clone()
-        steps, tokens, room = self._steps(input_ids, model_kwargs, beams), input_ids, None
+        steps, tokens, room = self._steps(model_kwargs, beams), input_ids, None
         while True:
             logits = steps(tokens).float()
             room = torch.empty_like(logits) if room is None else room  # of all steps: fresh memory is slow to touch

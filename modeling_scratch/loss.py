@@ -119,6 +119,8 @@ def linear_cross_entropy_sum(
         kept = (labels != IGNORE_INDEX).nonzero().squeeze(1)
         labels, hidden_states = labels.index_select(0, kept), hidden_states.index_select(0, kept)
     weight, bias = head.weight, head.bias
+    if not torch.is_grad_enabled():  # which a Function cannot see
+        weight, bias = weight.detach(), None if bias is None else bias.detach()
     device_type = hidden_states.device.type
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)

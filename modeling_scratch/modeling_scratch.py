@@ -14,9 +14,9 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_scratch import ScratchConfig
+from .decoder_steps import is_hooked
 from .decoding import ScratchDecoding
 from .loss import IGNORE_INDEX, cross_entropy_sum, linear_cross_entropy_sum, target_token_count
-from .masking import count_positions
 from .stacks import ScratchDecoder, ScratchEncoder, ScratchPreTrainedModel
 from .vocabulary import ResizableVocabularies, check_ids
 
@@ -251,13 +251,6 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
         """See `shift_tokens_right`; DataCollatorForSeq2Seq calls this."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
-    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs) -> dict:
-        # A static cache turns the decoder's mask into a 4-D one, from which positions can no longer be counted.
-        mask = kwargs.get("decoder_attention_mask")
-        if mask is not None and mask.ndim == 2 and kwargs.get("decoder_position_ids") is None:
-            kwargs["decoder_position_ids"] = count_positions(mask, mask.shape[1], 0, mask.device)
-        return super().prepare_inputs_for_generation(input_ids, **kwargs)
-
     @can_return_tuple
     def forward(
         self,
@@ -319,9 +312,9 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
             use_cache,
             **kwargs,
         )
-        # A head that something has wrapped or hooked must be called.
-        plain = type(self.lm_head) is nn.Linear and not self.lm_head._forward_hooks
-        if skip_logits and labels is not None and plain and not self.lm_head._forward_pre_hooks:
+        # A head that something has wrapped, hooked or patched must be called.
+        plain = type(self.lm_head) is nn.Linear and not is_hooked(self.lm_head)
+        if skip_logits and labels is not None and plain:
             logits = None
             loss = linear_cross_entropy_sum(outputs.last_hidden_state, self.lm_head, labels, label_smoothing)
         else:

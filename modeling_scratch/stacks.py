@@ -83,10 +83,12 @@ class ScratchStack(ScratchPreTrainedModel):
         self.layer_norm = build_norm(config) if config.final_norm else nn.Identity()
         self.gradient_checkpointing = False
 
-    def embed(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+    def embed(
+        self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, check: bool = True
+    ) -> torch.Tensor:
         """
         Scaled token embeddings, (batch_size, sequence_length, d_model) (section 3.4). `inputs_embeds` are taken
-        unscaled, as `embed_tokens` gives them.
+        unscaled, as `embed_tokens` gives them. check: raise ValueError for ids that the vocabulary has not.
         """
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
@@ -94,7 +96,8 @@ class ScratchStack(ScratchPreTrainedModel):
                 f"give exactly one of input_ids and inputs_embeds to the {type(self).__name__}: got {given}"
             )
         if inputs_embeds is None:
-            check_ids(self.ids_name, input_ids, self.rows(self.config))
+            if check:
+                check_ids(self.ids_name, input_ids, self.rows(self.config))
             inputs_embeds = self.embed_tokens(input_ids)
         elif inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != self.config.d_model:
             raise ValueError(

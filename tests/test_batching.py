@@ -25,20 +25,6 @@ def test_little_padding():
     assert longest.sum() / padded > 0.95
 
 
-def test_little_padding_on_both_sides():
-    """Where the sides are about as long, as in translation: less than sorting by the sum of both leaves."""
-    source = np.clip(np.exp(RANDOM.normal(2.7, 0.3, 20_000)), 3, 60)
-    target = np.clip(source * np.exp(RANDOM.normal(0, 0.15, 20_000)), 3, 60).round().astype(int)
-    source = source.round().astype(int)
-
-    def padding(batches):
-        return 1 - (source + target).sum() / sum(len(b) * (source[b].max() + target[b].max()) for b in batches)
-
-    batches = plan_batches(source, target, 2048, np.random.default_rng(1))
-    by_the_sum = np.array_split(np.argsort(source + target, kind="stable"), len(batches))
-    assert padding(batches) < 0.04 < padding(by_the_sum)
-
-
 def test_epochs_differ_seeds_differ_and_both_repeat():
     def batches(seed, epoch):
         return [batch.tolist() for batch in plan_epoch(SOURCE, TARGET, 200, seed, epoch).batches]

@@ -53,7 +53,7 @@ def check_probabilities(model, folder):
     ):
         before = torch.tensor([[config.decoder_start_token_id, *target]])
         logits = model(input_ids=torch.tensor([source]), decoder_input_ids=before).logits[0]
-        expected = logits.log_softmax(dim=-1)[torch.arange(len(found)), [*target, config.eos_token_id]]
+        expected = logits.log_softmax(dim=-1)[torch.arange(len(found)), [*target, 2]]
         torch.testing.assert_close(torch.tensor(found), expected.detach(), rtol=0, atol=1e-5)
 
 
@@ -73,6 +73,7 @@ def test_probabilities(fields, make_model, tmp_path):
             "position_embedding_type": "rotary",
             "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
         },
+        {"eos_token_id": [2, 5]},
         {"unk_token_id": None, "bos_token_id": None, "decoder_start_token_id": 5},
     ],
     ids=str,
@@ -90,7 +91,7 @@ def test_every_activation(name, make_model, tmp_path):
     ("fields", "field"),
     [
         ({"activation_function": "mish"}, "activation_function is 'mish' and must be relu or gelu"),
-        ({"eos_token_id": [2, 5]}, "eos_token_id is [2, 5] and must be one token id"),
+        ({"eos_token_id": None}, "eos_token_id is None and must be a token id"),
         ({"decoder_start_token_id": None}, "decoder_start_token_id is None"),
         (
             {"position_embedding_type": "rotary", "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
@@ -141,15 +142,63 @@ def test_command(trained, tmp_path):
 
 def test_settings(make_model, tmp_path, caplog):
     model = make_model(position_embedding_type="learned", max_position_embeddings=16)
+    names = vocabularies(model.config)[1]
     for changes, longest in (({"max_length": 10}, 9), ({"max_new_tokens": 12}, 12), ({"max_length": 99}, 16)):
         model.generation_config = GenerationConfig(**changes, num_beams=4, length_penalty=0.6)
-        write_settings(model, tmp_path)
+        write_settings(model, names, tmp_path)
         settings = json.loads((tmp_path / "generation.json").read_text())
         assert (settings["max_decoding_length"], settings["beam_size"], settings["length_penalty"]) == (longest, 4, 0.6)
     assert not caplog.text
-    model.generation_config.update(suppress_tokens=[5])
-    write_settings(model, tmp_path)
-    assert "suppress_tokens" in caplog.text
+    model.generation_config.update(forced_bos_token_id=5)
+    write_settings(model, names, tmp_path)
+    assert "forced_bos_token_id" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},  # ends at once, or after twenty tokens
+        {"max_new_tokens": 12},
+        {"max_length": 7},
+        {"min_new_tokens": 4},
+        {"min_length": 4},
+        {"eos_token_id": [2, 40, 41, 42]},
+        {"bad_words_ids": [[18], [30, 30]], "suppress_tokens": [28, 11]},
+        {"no_repeat_ngram_size": 2},
+        {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 1},
+    ],
+    ids=str,
+)
+def test_settings_translate_as_generate_does(settings, make_model, tmp_path):
+    """Models whose sentences end at different places."""
+    said = set()
+    for seed in range(3):
+        model, folder = make_model(lm_head_bias=True), tmp_path / str(seed)
+        torch.manual_seed(seed)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.35)
+        model.lm_head.weight.data[2] *= 3.0
+        names = vocabularies(model.config)
+        model.generation_config = GenerationConfig(
+            **{"eos_token_id": 2, "pad_token_id": 0, "decoder_start_token_id": 1, "do_sample": False} | settings
+        )
+        spec = to_ctranslate2(model, *names)
+        folder.mkdir()
+        spec.save(str(folder))
+        write_settings(model, names[1], folder)
+        arguments = json.loads((folder / "generation.json").read_text())
+        translator = ctranslate2.Translator(str(folder), compute_type="float32")
+        for source in ([7, 8, 9], [30] * 9, [50, 4], [12]):
+            (result,) = translator.translate_batch([[names[0][token] for token in source]], **arguments)
+            expected = []
+            for row in model.generate(torch.tensor([source])).tolist():
+                ends = arguments["end_token"]
+                tokens = [names[1][token] for token in row[1:]]
+                end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
+                expected.append(tokens[:end])
+            assert result.hypotheses == expected
+            said |= {len(tokens) for tokens in expected}
+    assert len(said) > 1 or settings.get("num_beams")
 
 
 def test_vocabulary(trained):

@@ -8,9 +8,10 @@ import torch
 from conftest import SMALL_MODEL, every_choice_and_variant, padded
 from transformers import GenerationMixin, StoppingCriteria, StoppingCriteriaList
 
-from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, decoder_steps, decoding
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, decoder_steps
 from modeling_scratch.decoder_steps import DecoderSteps, can_step
 from modeling_scratch.decoding import ScratchDecoding, best_tokens
+from modeling_scratch.dropout import ScratchDropout
 
 SETTINGS = {
     "greedy": {},
@@ -23,9 +24,19 @@ SETTINGS = {
     "two ends, greedy": {"eos_token_id": [2, 5]},
     "pad": {"num_beams": 2, "pad_token_id": 7},
     "a beginning": {"num_beams": 3, "decoder_input_ids": torch.tensor([[1, 9, 8]] * 6)},
+    "a beginning, greedy": {"decoder_input_ids": torch.tensor([[1, 9, 8]] * 6)},
     "as long as it takes": {"num_beams": 2, "max_new_tokens": 40},
 }
 VOCABULARIES = [61, 3001]
+
+
+def enliven(model, seed):
+    """Larger weights, by which every change of the model changes what it says."""
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.35)
+    return model
 
 
 @pytest.fixture(params=VOCABULARIES)
@@ -37,16 +48,30 @@ def models(request):
         fields = SMALL_MODEL | {"vocab_size": request.param, "lm_head_bias": True}
         model = ScratchForConditionalGeneration(ScratchConfig(**fields)).eval()
         for seed in range(8):
-            torch.manual_seed(seed)
-            for parameter in model.parameters():
-                if parameter.ndim > 1:
-                    torch.nn.init.normal_(parameter, std=0.35)
+            enliven(model, seed)
             torch.nn.init.normal_(model.lm_head.bias, std=0.5)
             model.lm_head.weight.data[2] *= 3.0  # the end is now likely, now not
             sentences = [torch.randint(4, request.param, (length,)) for length in (7, 4, 5, 9, 3, 6)]
             yield model, dict(zip(("input_ids", "attention_mask"), padded(sentences, 9), strict=True))
 
     return make
+
+
+def spied(loop, ran):
+    def spy(*args, **kwargs):
+        ran.append(loop.__name__)
+        return loop(*args, **kwargs)
+
+    return spy
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """Names of GenerationMixin's own loops, each time that one runs."""
+    ran = []
+    for name in ("_sample", "_beam_search"):
+        monkeypatch.setattr(GenerationMixin, name, spied(getattr(GenerationMixin, name), ran))
+    return ran
 
 
 def inherited(model, **settings) -> torch.Tensor:
@@ -59,11 +84,13 @@ def inherited(model, **settings) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_the_tokens_are_those_of_the_inherited_loops(settings, models):
+def test_the_tokens_are_those_of_the_inherited_loops(settings, models, loops):
     lengths = set()
     for model, source in models():
         options = {"max_new_tokens": 12, "do_sample": False} | settings
+        loops.clear()
         found = model.generate(**source, **options)
+        assert not loops
         assert torch.equal(found, inherited(model, **source, **options))
         lengths |= set((found == 2).int().argmax(dim=1).tolist())
     assert len(lengths) > 1  # they end at different places
@@ -82,12 +109,10 @@ def test_every_model_steps_as_its_forward_pass(fields, beams, make_model, senten
         assert torch.equal(model.generate(**source, **options), inherited(model, **source, **options))
 
 
-@pytest.mark.parametrize("steps", [DecoderSteps, decoding._ModelSteps])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_what_is_done_leaves_the_batch(beams, steps, models, monkeypatch):
-    monkeypatch.setattr(decoding, "can_step", lambda model: steps is DecoderSteps)
-    call, rows, left = steps.__call__, [], 0
-    monkeypatch.setattr(steps, "__call__", lambda self, tokens: rows.append(len(tokens)) or call(self, tokens))
+def test_what_is_done_leaves_the_batch(beams, models, monkeypatch):
+    call, rows, left = DecoderSteps.__call__, [], 0
+    monkeypatch.setattr(DecoderSteps, "__call__", lambda self, tokens: rows.append(len(tokens)) or call(self, tokens))
     for model, source in models():
         rows.clear()
         options = {"num_beams": beams, "max_new_tokens": 30, "do_sample": False}
@@ -108,23 +133,110 @@ def test_generation_under_autocast(make_model, sentences, monkeypatch):
         assert torch.equal(model.generate(**options), inherited(model, **options))
 
 
-def test_what_is_changed_is_called(make_model, sentences):
-    """A hook, an adapter, another linear layer, another attention: by the model's own forward pass."""
+def hooked(model):
+    model.model.decoder.layers[0].self_attn.q_proj.register_forward_hook(lambda module, inputs, output: -9 * output)
+    return model
+
+
+def patched(model):
+    feed_forward = model.model.decoder.layers[1].feed_forward
+    forward = feed_forward.forward
+    feed_forward.forward = lambda states: forward(states) * 3
+    return model
+
+
+def with_dropout(model):
+    """As Monte Carlo dropout switches it on."""
+    for module in model.model.decoder.layers.modules():
+        if isinstance(module, ScratchDropout):
+            module.p = 0.5
+            module.train()
+    return model
+
+
+def with_a_prefix(model):
+    config = peft.PrefixTuningConfig(
+        task_type="SEQ_2_SEQ_LM",
+        num_virtual_tokens=4,
+        num_layers=3,
+        token_dim=32,
+        num_attention_heads=2,
+        num_transformer_submodules=2,
+    )
+    adapted = peft.get_peft_model(model, config).eval()
+    torch.nn.init.normal_(adapted.prompt_encoder.default.embedding.weight, std=5.0)
+    return adapted
+
+
+class Masking(ScratchForConditionalGeneration):
+    def forward(self, *args, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        outputs.logits[..., 30:] = -100.0
+        return outputs
+
+
+class Preparing(ScratchForConditionalGeneration):
+    def prepare_inputs_for_generation(self, input_ids, **kwargs):
+        inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
+        return inputs | {"decoder_input_ids": (inputs["decoder_input_ids"] + 1) % 50}
+
+
+def as_a(subclass):
+    def change(model):
+        model.__class__ = subclass
+        return model
+
+    return change
+
+
+CHANGES = {
+    "a hook": hooked,
+    "a forward of its own": patched,
+    "dropout": with_dropout,
+    "a prefix": with_a_prefix,
+    "another forward": as_a(Masking),
+    "other inputs": as_a(Preparing),
+}
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_is_changed_is_called(change, beams, make_model, sentences, loops):
+    """By the inherited loops, with the model's own forward pass."""
     ids, mask = padded(sentences, 9)
-    options = {"attention_mask": mask, "num_beams": 2, "max_new_tokens": 4, "do_sample": False}
-    model, seen = make_model(), []
-    handle = model.model.decoder.layers[0].self_attn.q_proj.register_forward_hook(lambda *args: seen.append(1))
-    assert not can_step(model)
-    model.generate(ids, **options)
-    assert seen
-    handle.remove()
-    assert can_step(model)
+    options = {"num_beams": beams, "max_new_tokens": 8, "do_sample": False, "attention_mask": mask}
+    before = enliven(make_model(), 1).generate(ids, **options)
+    assert not loops
+    changed = change(enliven(make_model(), 1))
+    torch.manual_seed(0)
+    found = changed.generate(input_ids=ids, **options)
+    assert loops == ["_sample" if beams == 1 else "_beam_search"]
+    torch.manual_seed(0)
+    assert torch.equal(found, inherited(changed, input_ids=ids, **options))
+    assert not torch.equal(found, before)
+
+
+def test_what_cannot_be_stepped_through(make_model):
+    assert can_step(make_model())
     assert not can_step(make_model().train())
     eager = make_model()
     eager.set_attn_implementation("eager")
     assert not can_step(eager)
-    quantised = torch.ao.quantization.quantize_dynamic(make_model(), {torch.nn.Linear})
-    assert not can_step(quantised)
+    assert not can_step(torch.ao.quantization.quantize_dynamic(make_model(), {torch.nn.Linear}))
+
+
+def test_each_sentence_may_have_its_adapter(models):
+    """Which are as many as the sentences, so that none of those may leave the batch."""
+    model, source = next(iter(models()))
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    adapted.add_adapter("other", peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    adapted.eval()
+    options = source | {"max_new_tokens": 12, "do_sample": False}
+    mixed = adapted.generate(**options, adapter_names=["default", "other", "__base__"] * 2)
+    adapted.set_adapter("other")
+    alone = adapted.generate(**options)
+    width = min(mixed.shape[1], alone.shape[1])
+    assert torch.equal(mixed[1::3, :width], alone[1::3, :width])
 
 
 @pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj", "lm_head"])
@@ -191,6 +303,26 @@ def test_no_row_leaves_where_a_criterion_may_know_it(settings, models):
     assert len(set(criterion.seen)) == 1
 
 
+class Large(StoppingCriteria):
+    """Ends a row at a token of the upper half."""
+
+    is_rowwise = True
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -1] > 30
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
+def test_other_ends_than_a_token(settings, models, loops):
+    for model, source in models():
+        model.generation_config.eos_token_id = None
+        options = {"max_new_tokens": 12, "do_sample": False, "stopping_criteria": StoppingCriteriaList([Large()])}
+        found = model.generate(**source, **options | settings)
+        assert not loops
+        assert torch.equal(found, inherited(model, **source, **options | settings))
+        loops.clear()
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -204,11 +336,12 @@ def test_no_row_leaves_where_a_criterion_may_know_it(settings, models):
         {"num_beams": 3, "decoder_attention_mask": torch.ones(6, 1, dtype=torch.long)},
     ],
 )
-def test_everything_else_is_inherited(settings, models):
+def test_everything_else_is_inherited(settings, models, loops):
     model, source = next(iter(models()))
     options = {"max_new_tokens": 6, "do_sample": False} | settings
     torch.manual_seed(3)
     found = model.generate(**source, **options)
+    assert len(loops) == 1
     torch.manual_seed(3)
     expected = inherited(model, **source, **options)
     assert torch.equal(getattr(found, "sequences", found), getattr(expected, "sequences", expected))
@@ -225,3 +358,13 @@ def test_best_tokens(vocabulary, count):
     assert torch.equal(values, scores.topk(count).values)
     assert torch.equal(scores.gather(1, tokens), values)
     assert all(len(set(row)) == count for row in tokens.tolist())
+
+
+def test_errors_are_those_of_the_inherited_loops(models):
+    model, source = next(iter(models()))
+    with pytest.raises(ValueError, match="low_memory"):
+        model.generate(**source, num_beams=2, low_memory=True)
+    encoded = model.get_encoder()(source["input_ids"][:1])
+    for beams in (1, 2):
+        with pytest.raises(ValueError, match="this target needs"):
+            model.generate(encoder_outputs=encoded, decoder_input_ids=torch.ones(4, 1).long(), num_beams=beams)

@@ -1,14 +1,18 @@
 """Translations in order, each sentence once; scores as sacreBLEU gives them."""
 
+import copy
 import subprocess
 import sys
 
 import pytest
 import sacrebleu
+import torch
+from accelerate import Accelerator
 from conftest import run_command
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch.corpus import make_corpus
+from modeling_scratch.decoder_steps import DecoderSteps
 from modeling_scratch.evaluation import score, translate
 from modeling_scratch.preparation import generation_settings
 from modeling_scratch.tokenizer import load_tokenizers
@@ -64,6 +68,27 @@ def test_training_mode_is_restored(translator):
     translate(*translator, SENTENCES[:1])
     assert model.training
     model.eval()
+
+
+def test_mixed_precision(translator, monkeypatch):
+    """With a model as Accelerate prepares it: under autocast, by the fast loops, and as it was afterwards."""
+    model, accelerator = copy.deepcopy(translator[0]), Accelerator(cpu=True)
+    autocast = torch.autocast("cpu", torch.bfloat16)
+    monkeypatch.setattr(accelerator, "autocast", lambda: autocast)
+    model._original_forward, model.forward = model.forward, autocast(model.forward)
+    prepared, steps, seen = model.forward, DecoderSteps.__call__, []
+    monkeypatch.setattr(
+        DecoderSteps,
+        "__call__",
+        lambda self, tokens: seen.append(torch.is_autocast_enabled("cpu")) or steps(self, tokens),
+    )
+    with autocast:
+        expected = translate(model, *translator[1:], SENTENCES)
+    assert not seen
+    assert translate(model, *translator[1:], SENTENCES, accelerator=accelerator) == expected
+    assert seen
+    assert all(seen)
+    assert model.forward is prepared
 
 
 def test_settings_are_valid_for_one_beam_and_many(translator, tmp_path):

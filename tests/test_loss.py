@@ -50,6 +50,18 @@ def test_fused_equals_plain(inputs, smoothing, bias, rows, monkeypatch):
         torch.testing.assert_close(fused, plain, rtol=0, atol=1e-10)
 
 
+def test_without_gradients_none_are_made(inputs, monkeypatch):
+    """Evaluation has no use for them, and they are two thirds of the work."""
+    states, labels = inputs
+    head = nn.Linear(8, 23).double()
+    made = []
+    monkeypatch.setattr(torch, "zeros_like", lambda *args, **kwargs: made.append(args))
+    with torch.no_grad():
+        total = linear_cross_entropy_sum(states, head, labels)
+        torch.testing.assert_close(total, cross_entropy_sum(head(states), labels))
+    assert not made
+
+
 def test_extreme_logits_stay_finite():
     head = nn.Linear(2, 3, bias=False)
     nn.init.constant_(head.weight, 0)

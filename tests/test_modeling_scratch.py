@@ -235,12 +235,22 @@ def test_learned_positions_count_tokens_not_columns(make_model):
     torch.testing.assert_close(model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits, alone)
 
 
-def test_a_wrapped_head_is_called(make_model, sentences):
-    """The fused loss reads the head's weight; what wraps or hooks the head must be heeded."""
+def hook(head):
+    head.register_forward_hook(lambda module, given, logits: 2 * logits)
+
+
+def patch(head):
+    forward = head.forward
+    head.forward = lambda states: 2 * forward(states)  # as offloading to another device does
+
+
+@pytest.mark.parametrize("change", [hook, patch])
+def test_a_wrapped_head_is_called(change, make_model, sentences):
+    """The fused loss reads the head's weight; what wraps, hooks or patches the head must be heeded."""
     model = make_model()
     labels = torch.tensor([[5, 6, 2]])
     inputs = {"input_ids": sentences[0][None], "labels": labels}
-    model.lm_head.register_forward_hook(lambda module, given, logits: 2 * logits)
+    change(model.lm_head)
     expected = model(**inputs).loss
     output = model(**inputs, skip_logits=True)
     assert output.logits is None
