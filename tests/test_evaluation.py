@@ -73,16 +73,15 @@ def test_training_mode_is_restored(translator):
 def test_mixed_precision(translator, monkeypatch):
     """With a model as Accelerate prepares it: under autocast, by the fast loops, and as it was afterwards."""
     model, accelerator = copy.deepcopy(translator[0]), Accelerator(cpu=True)
-    autocast = torch.autocast("cpu", torch.bfloat16)
-    monkeypatch.setattr(accelerator, "autocast", lambda: autocast)
-    model._original_forward, model.forward = model.forward, autocast(model.forward)
+    monkeypatch.setattr(accelerator, "autocast", lambda: torch.autocast("cpu", torch.bfloat16))
+    model._original_forward, model.forward = model.forward, accelerator.autocast()(model.forward)
     prepared, steps, seen = model.forward, DecoderSteps.__call__, []
     monkeypatch.setattr(
         DecoderSteps,
         "__call__",
         lambda self, tokens: seen.append(torch.is_autocast_enabled("cpu")) or steps(self, tokens),
     )
-    with autocast:
+    with accelerator.autocast():
         expected = translate(model, *translator[1:], SENTENCES)
     assert not seen
     assert translate(model, *translator[1:], SENTENCES, accelerator=accelerator) == expected
