@@ -164,6 +164,7 @@ def main() -> None:
             "model.overrides.norm_position=post",
             "model.overrides.final_norm=false",
             "model.overrides.dropout=0.2",
+            "model.overrides.init_std=0.02",  # MarianConfig's own
             # As section 5.3 has it for this width: the recipe's own rate is for norms before the sub-layers.
             "optimization.learning_rate=2.0e-3",
             "optimization.warmup_steps=1000",
