@@ -138,6 +138,16 @@ def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, 
     return {"curve": curve, "updates": trainer.state.global_step}
 
 
+def plot(found: dict[str, dict], bleu: float, path: Path) -> None:
+    """BLEU over minutes of training, and a line where it is reached."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axis = figure.subplots()
+    figures.curves(axis, {name: tuple(zip(*each["curve"], strict=True)) for name, each in found.items()})
+    axis.axhline(bleu, color="black", linewidth=0.8)
+    axis.set(xlabel="minutes of training", ylabel="BLEU on the validation split, greedy")
+    figures.save(figure, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("train", help="prefix of the training files")
@@ -192,12 +202,7 @@ def main() -> None:
         print(f"| {name} | {minutes:.1f}{reached} | {each['updates']} | {bleu:.2f} |")
     peers.write_json(found, options.json)
     if options.plot:
-        figure = Figure(figsize=(7, 4), layout="constrained")
-        axis = figure.subplots()
-        figures.curves(axis, {name: tuple(zip(*each["curve"], strict=True)) for name, each in found.items()})
-        axis.axhline(options.bleu, color="black", linewidth=0.8)
-        axis.set(xlabel="minutes of training", ylabel="BLEU on the validation split, greedy")
-        figures.save(figure, Path(options.plot))
+        plot(found, options.bleu, Path(options.plot))
 
 
 if __name__ == "__main__":
