@@ -15,9 +15,10 @@ import typer
 from tqdm.auto import tqdm
 from transformers.utils.hub import resolve_revision
 
+from .batched_generation import DEFAULT_BATCH_TOKENS, SourceTooLong
 from .cli import log_to_terminal, one_line_errors
 from .configuration_scratch import ScratchConfig
-from .translation_pipeline import DEFAULT_BATCH_TOKENS, SENTENCES_AHEAD, ScratchTranslationPipeline, SourceTooLong
+from .translation_pipeline import SENTENCES_AHEAD, ScratchTranslationPipeline
 
 BROKEN_PIPE = 141  # as shells say of SIGPIPE
 

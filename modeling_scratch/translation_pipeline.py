@@ -13,173 +13,22 @@ from typing import Any
 import torch
 from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
+
+from .batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, setting_of, tokenize
 
 logger = logging.get_logger(__name__)
 
 TARGET_FOLDER = "target_tokenizer"
-DEFAULT_BATCH_TOKENS = 4096
 
 # A stream is read ahead by so much, to make batches of like length.
 SENTENCES_AHEAD = 1024
 _BATCHES_AHEAD = 16
 
-_LOGITS_AT_ONCE = 2**24  # when scoring: 64 MiB
-
 # What `generate` takes a row of for each sentence: batches of like length would hand it to other sentences.
 _PER_SENTENCE = {"input_ids", "attention_mask", "position_ids", "inputs_embeds", "encoder_outputs", "past_key_values"}
 _PER_SENTENCE |= {"decoder_input_ids", "decoder_attention_mask", "decoder_position_ids", "decoder_inputs_embeds"}
-
-
-def tokenize(
-    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit: int | None, first: int = 0
-) -> list[list[int]]:
-    """
-    The tokens of each sentence, without the white space around it; none of one that is blank.
-
-    Args:
-        limit: the most tokens that the model takes; None: no bound.
-        first: the number of the first sentence, for what errors say.
-
-    Raises:
-        ValueError: a sentence is not a string, or not Unicode text.
-        SourceTooLong: a sentence has more tokens than `limit`.
-    """
-    for index, sentence in enumerate(sentences, start=first):
-        if not isinstance(sentence, str):
-            raise ValueError(f"input {index} is of type {type(sentence).__name__}; it must be a string")
-        try:
-            sentence.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"input {index} is not Unicode text: {error.reason} at {error.start}") from None
-    filled = [index for index, sentence in enumerate(sentences) if sentence.strip()]
-    ids: list[list[int]] = [[] for _ in sentences]
-    if filled:
-        texts = [sentences[index].strip() for index in filled]
-        for index, row in zip(filled, tokenizer(texts, truncation=False, verbose=False).input_ids, strict=True):
-            if limit is not None and len(row) > limit:
-                raise SourceTooLong(first + index, len(row), limit)
-            ids[index] = row
-    return ids
-
-
-def batches_by_length(
-    lengths: Sequence[int], batch_size: int | None = None, batch_tokens: int | None = None
-) -> list[list[int]]:
-    """
-    Indices in batches of like length, the longest first, so that what does not fit into memory fails at once. What has
-    no tokens is in none.
-
-    Args:
-        lengths: in tokens.
-        batch_size: the most sentences a batch; None: no bound.
-        batch_tokens: the most tokens a batch, padding included, unless one sentence is longer; None: no bound.
-    """
-    batches: list[list[int]] = []
-    filled = [index for index, length in enumerate(lengths) if length]
-    for index in sorted(filled, key=lambda index: (-lengths[index], index)):
-        batch = batches[-1] if batches else []
-        longest = lengths[batch[0]] if batch else 0
-        many = batch_size is not None and len(batch) == batch_size
-        wide = batch_tokens is not None and (len(batch) + 1) * longest > batch_tokens
-        if not batch or many or wide:
-            batches.append([index])
-        else:
-            batch.append(index)
-    return batches
-
-
-def _setting(model: PreTrainedModel, generation: dict[str, Any], name: str) -> Any:
-    """What `generate` takes for a setting: the argument, or as the given or the model's generation config has it."""
-    given = [generation.get(name)]
-    given += [getattr(config, name, None) for config in (generation.get("generation_config"), model.generation_config)]
-    return next((value for value in given if value is not None), None)
-
-
-@torch.no_grad()
-def generate_batch(
-    model: PreTrainedModel, ids: list[list[int]], return_scores: bool | None = False, **generation
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """
-    Translate one batch of tokenized sentences, without dropout.
-
-    Args:
-        ids: the source's tokens, a list for each sentence.
-        return_scores: None: if there are several translations a sentence.
-        generation: for `model.generate`.
-
-    Returns:
-        The target's tokens, (batch_size, num_return_sequences, target_length), the decoder's start included; and their
-        scores, (batch_size, num_return_sequences), or None. A score is the natural logarithm of the probability that
-        the model gives to the translation, its end included, however it was searched for or sampled. Beam search has
-        put the best first; what was sampled is put in order here, if there are scores.
-    """
-    rows = [torch.tensor(row) for row in ids]
-    source = {
-        # What stands in padding has no effect.
-        "input_ids": pad_sequence(rows, batch_first=True, padding_value=model.config.pad_token_id or 0),
-        "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),  # 1: attend
-    }
-    source = {name: tensor.to(model.device) for name, tensor in source.items()}
-    training = model.training
-    if training:
-        model.eval()
-    try:
-        output = model.generate(**source, **generation)
-        sequences = getattr(output, "sequences", output)  # (batch_size * num_return_sequences, target_length)
-        scores = None
-        if return_scores or (return_scores is None and len(sequences) > len(ids)):
-            ending = (_setting(model, generation, name) for name in ("eos_token_id", "pad_token_id"))
-            scores = _log_probabilities(model, source, sequences, *ending).view(len(ids), -1)
-    finally:
-        if training:
-            model.train()
-    sequences = sequences.reshape(len(ids), -1, sequences.shape[-1])
-    if scores is not None and (_setting(model, generation, "num_beams") or 1) == 1:
-        scores, order = scores.sort(dim=1, descending=True, stable=True)
-        sequences = sequences.take_along_dim(order[..., None], dim=1)
-    return sequences, scores
-
-
-def _log_probabilities(
-    model: PreTrainedModel,
-    source: dict[str, torch.Tensor],
-    sequences: torch.Tensor,
-    eos: int | list[int] | None,
-    pad: int | None,
-) -> torch.Tensor:
-    """
-    Natural logarithms of the probabilities of whole translations, (translations,). Read off a second pass: what
-    `generate` can report of its own are processed logits, and the whole vocabulary's for every step at once.
-
-    Args:
-        source: input_ids and attention_mask, (batch_size, source_length).
-        sequences: (translations, target_length), the same number for each source.
-        eos: what ends a translation; what stands after it is not counted.
-        pad: what fills up a translation that something else has ended, such as `stop_strings`; not counted at the end.
-    """
-    targets = sequences[:, 1:]
-    ends = torch.isin(targets, torch.tensor([] if eos is None else eos, dtype=targets.dtype, device=targets.device))
-    counted = ends.cumsum(dim=1) - ends.long() == 0  # up to the first end
-    if pad is not None:
-        counted &= ((targets != pad) | ends).flip(1).cumsum(dim=1).flip(1) > 0  # up to the last that is no padding
-    encoded = model.get_encoder()(**source).last_hidden_state
-    row_of = torch.arange(len(sequences), device=sequences.device) // (len(sequences) // len(encoded))
-    at_once = max(1, _LOGITS_AT_ONCE // (max(1, targets.shape[1]) * model.config.target_vocab_size))
-    found = []
-    for rows in torch.arange(len(sequences), device=sequences.device).split(at_once):
-        logits = model(
-            attention_mask=source["attention_mask"][row_of[rows]],
-            encoder_outputs=BaseModelOutput(last_hidden_state=encoded[row_of[rows]]),
-            decoder_input_ids=sequences[rows, :-1],
-            use_cache=False,
-        ).logits.float()  # (rows, target_length - 1, target vocabulary)
-        tokens = -torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets[rows], reduction="none")
-        found.append((tokens * counted[rows]).sum(dim=1))
-    return torch.cat(found)
 
 
 def load_target_tokenizer(
@@ -235,17 +84,6 @@ def _is_there(name: str, file: str, trust_remote_code: bool | None = None, **opt
         return True
     reason = " ".join(str(reason).split())
     raise OSError(f"{name}: whether it has {file}, which its second vocabulary needs, is unknown: {reason}")
-
-
-class SourceTooLong(ValueError):
-    """A sentence has more tokens than the model takes: `index` among the inputs, `length` and `limit` in tokens."""
-
-    def __init__(self, index: int, length: int, limit: int):
-        super().__init__(
-            f"input {index} has {length} tokens, but the model takes {limit} (max_position_embeddings): nothing is "
-            "cut; give it in parts"
-        )
-        self.index, self.length, self.limit = index, length, limit
 
 
 class ScratchTranslationPipeline(Pipeline):
@@ -362,7 +200,7 @@ class ScratchTranslationPipeline(Pipeline):
         batching, forward = self._preprocess_params | batching, self._forward_params | forward
         batch_size = self._batch_size if batch_size is None else batch_size
         limits = {"batch_size": batch_size, "batch_tokens": batching.get("batch_tokens", DEFAULT_BATCH_TOKENS)}
-        several = _setting(self.model, forward, "num_return_sequences")
+        several = setting_of(self.model, forward, "num_return_sequences")
         for name, number in (limits | {"num_return_sequences": several}).items():
             if number is not None and (not isinstance(number, Integral) or number < 1):
                 raise ValueError(f"{name} is {number!r}; it must be a whole number, at least 1")
@@ -394,9 +232,9 @@ class ScratchTranslationPipeline(Pipeline):
                 f"max_new_tokens is {forward['max_new_tokens']}, but learned positions end at max_position_embeddings "
                 f"({limit})"
             )
-        longest = _setting(self.model, forward, "max_new_tokens")
+        longest = setting_of(self.model, forward, "max_new_tokens")
         if longest is None:
-            longest = (_setting(self.model, forward, "max_length") or 0) - 1  # the start is counted there
+            longest = (setting_of(self.model, forward, "max_length") or 0) - 1  # the start is counted there
         return {"max_new_tokens": limit} if longest > limit else {}
 
     @staticmethod

@@ -17,10 +17,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig,
 from transformers.pipelines.pt_utils import KeyDataset
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchTranslationPipeline
+from modeling_scratch.batched_generation import generate_batch
 from modeling_scratch.corpus import make_corpus
 from modeling_scratch.tokenizer import load_tokenizers, save_tokenizers, train_tokenizer
 from modeling_scratch.translate import load_pipeline
-from modeling_scratch.translation_pipeline import generate_batch
 
 CORPUS = make_corpus(300, 1, 1, seed=3)["train"]
 SENTENCES = [pair["en"] for pair in CORPUS][:12]
@@ -179,7 +179,7 @@ def reported(model, source, **generation) -> list[float]:
 )
 @pytest.mark.parametrize("name", FOLDERS)
 def test_scores_are_the_log_probabilities_that_generate_reports(name, settings, folders, monkeypatch):
-    monkeypatch.setattr("modeling_scratch.translation_pipeline._LOGITS_AT_ONCE", 20_000)  # in several pieces
+    monkeypatch.setattr("modeling_scratch.batched_generation._LOGITS_AT_ONCE", 20_000)  # in several pieces
     translator = load(folders[name])
     sample = settings.get("do_sample", False)
     batch = SENTENCES[:1] if sample else SENTENCES  # what is sampled depends on the batch
