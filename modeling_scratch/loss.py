@@ -6,6 +6,8 @@ from torch import nn
 IGNORE_INDEX = -100
 # Rows of logits that exist at once: 512 rows of 32,000 tokens are 62 MiB in float32, and more are not faster.
 CHUNK_ROWS = 512
+# In float16 the gradients of logits are made larger by it, or the probabilities of rare tokens would lose digits.
+_FLOAT16_SCALE = 16.0
 
 
 def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
@@ -35,16 +37,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden_states, weight, bias, labels, label_smoothing, ignored_left_out):
-        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,), of
-        # which none is ignored if `ignored_left_out`.
-        wants_gradient = any(ctx.needs_input_grad[:3])
+    def forward(ctx, hidden_states, weight, bias, labels, label_smoothing, ignored_left_out, dtype):
+        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,), of which none is
+        # ignored if `ignored_left_out`; dtype: of the products. Softmax, sums and scaling are in float32 at least.
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        ctx.dtypes = [None if each is None else each.dtype for each in (hidden_states, weight, bias)]
+        hidden_states, weight = hidden_states.to(dtype), weight.to(dtype)
         vocab_size = weight.shape[0]
-        wide = torch.promote_types(hidden_states.dtype, torch.float32)
+        wide = torch.promote_types(dtype, torch.float32)
         total = torch.zeros((), dtype=wide, device=hidden_states.device)
-        grad_hidden = torch.empty_like(hidden_states) if wants_gradient else None
-        grad_weight = torch.zeros_like(weight, dtype=wide) if wants_gradient else None
-        grad_bias = torch.zeros(vocab_size, dtype=wide, device=weight.device) if wants_gradient else None
+        grad_hidden = torch.empty_like(hidden_states) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=wide) if wants_weight else None
+        grad_bias = torch.zeros(vocab_size, dtype=wide, device=weight.device) if wants_bias else None
+        ctx.scale = _FLOAT16_SCALE if dtype == torch.float16 else 1.0
         # One for all chunks: to touch fresh memory takes longer than to multiply into it.
         room = hidden_states.new_empty(min(CHUNK_ROWS, hidden_states.shape[0]), vocab_size)
         for start in range(0, hidden_states.shape[0], CHUNK_ROWS):
@@ -64,7 +69,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # -(1-e) log p(target) - e/V sum_v log p(v), with log p(v) = logit(v) - log_normaliser
             losses = log_normaliser - (1 - label_smoothing) * target_logits - label_smoothing * mean_logits
             total += (losses if ignored_left_out else losses.masked_fill(~kept, 0.0)).sum()
-            if not wants_gradient:
+            if not (wants_hidden or wants_weight or wants_bias):
                 continue
             # d loss / d logit(v) = p(v) - e/V - (1-e) [v = target]
             gradient = probabilities.div_(normaliser)
@@ -73,32 +78,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
             gradient.scatter_add_(1, target, torch.full_like(target, label_smoothing - 1, dtype=wide))
             if not ignored_left_out:
                 gradient.masked_fill_(~kept.unsqueeze(1), 0.0)
-            if bias is not None:
+            if wants_bias:
                 grad_bias += gradient.sum(dim=0)
-            gradient = gradient.to(weight.dtype)
-            torch.mm(gradient, weight, out=grad_hidden[rows])
-            if weight.dtype == wide:
+            if ctx.scale != 1.0:  # a sum over rows might leave float16's range by it
+                gradient, chunk = gradient.mul_(ctx.scale), chunk / ctx.scale
+            gradient = gradient.to(dtype)
+            if wants_hidden:
+                torch.mm(gradient, weight, out=grad_hidden[rows])
+            if wants_weight and dtype == wide:
                 grad_weight.addmm_(gradient.t(), chunk)
-            else:
-                grad_weight += torch.mm(gradient.t(), chunk)  # in float32: many chunks add up
-        if wants_gradient:
-            grad_bias = grad_bias.to(bias.dtype) if bias is not None else None
-            ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype), grad_bias)
+            elif wants_weight:
+                grad_weight += torch.mm(gradient.t(), chunk)
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         return total
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_output):
-        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
-        factor = grad_output
-        return (
-            grad_hidden * factor.to(grad_hidden.dtype),
-            grad_weight * factor.to(grad_weight.dtype),
-            None if grad_bias is None else grad_bias * factor.to(grad_bias.dtype),
-            None,
-            None,
-            None,
+        # In float32: rounded to bfloat16 these factors would be off by up to 0.2 %.
+        factors = (grad_output / ctx.scale, grad_output, grad_output)
+        gradients = (
+            None if gradient is None else (gradient.to(factor.dtype) * factor).to(dtype)
+            for gradient, factor, dtype in zip(ctx.saved_tensors, factors, ctx.dtypes, strict=True)
         )
+        return *gradients, None, None, None, None
 
 
 def linear_cross_entropy_sum(
@@ -122,8 +125,6 @@ def linear_cross_entropy_sum(
     if not torch.is_grad_enabled():  # which a Function cannot see
         weight, bias = weight.detach(), None if bias is None else bias.detach()
     device_type = hidden_states.device.type
-    if torch.is_autocast_enabled(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
-        hidden_states, weight = hidden_states.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
-    return _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, label_smoothing, leave_out)
+    autocast = torch.is_autocast_enabled(device_type)
+    dtype = torch.get_autocast_dtype(device_type) if autocast else hidden_states.dtype
+    return _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, label_smoothing, leave_out, dtype)

@@ -1,5 +1,7 @@
 """The loss against torch's, and the fused one against the plain one, gradients included."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -48,6 +50,60 @@ def test_fused_equals_plain(inputs, smoothing, bias, rows, monkeypatch):
         results.append([total.detach(), leaf.grad, *(parameter.grad.clone() for parameter in head.parameters())])
     for plain, fused in zip(*results, strict=True):
         torch.testing.assert_close(fused, plain, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_fused_in_mixed_precision(dtype, smoothing):
+    """Against the plain one in float64: as near as the narrow products of the plain one are, or nearer."""
+    torch.manual_seed(0)
+    head, states, labels = nn.Linear(16, 3000), torch.randn(4, 40, 16), torch.randint(0, 3000, (4, 40))
+    labels[0, 30:] = -100
+
+    def run(loss_sum, wide=False):
+        leaf = (states.double() if wide else states.clone()).requires_grad_()
+        projection = copy.deepcopy(head).to(leaf.dtype)
+        with torch.autocast("cpu", dtype, enabled=not wide):
+            total = loss_sum(leaf, projection)
+        (1024 * total / 149).backward()  # as a gradient scaler does
+        gradients = [leaf.grad, *(parameter.grad for parameter in projection.parameters())]
+        assert wide or all(gradient.dtype == torch.float32 for gradient in gradients)
+        return [total.detach(), *gradients]
+
+    def plain(leaf, projection):
+        return cross_entropy_sum(projection(leaf), labels, smoothing)
+
+    expected = run(plain, wide=True)
+    found = run(lambda leaf, projection: linear_cross_entropy_sum(leaf, projection, labels, smoothing))
+    assert found[0].item() == pytest.approx(expected[0].item(), rel=1e-3)
+    for fused, narrow, exact in zip(found[1:], run(plain)[1:], expected[1:], strict=True):
+        assert (fused - exact).norm() <= 1.5 * (narrow - exact).norm()
+
+
+@pytest.mark.parametrize("wanted", [("states",), ("weight",), ("bias",), ("states", "bias")])
+def test_only_the_gradients_that_are_wanted(wanted, inputs, monkeypatch):
+    """As a LoRA leaves the head frozen: what is not wanted is not made."""
+    states, labels = inputs
+    head = nn.Linear(8, 23).double()
+    leaves = {"states": states.clone(), "weight": head.weight, "bias": head.bias}
+    products = []
+    for name, leaf in leaves.items():
+        leaf.requires_grad_(name in wanted)
+    cross_entropy_sum(head(leaves["states"]), labels).backward()
+    expected = {name: leaf.grad.clone() for name, leaf in leaves.items() if name in wanted}
+    for leaf in leaves.values():
+        leaf.grad = None
+    multiply, accumulate = torch.mm, torch.Tensor.addmm_
+    monkeypatch.setattr(torch, "mm", lambda *args, **kw: products.append("mm") or multiply(*args, **kw))
+    monkeypatch.setattr(
+        torch.Tensor, "addmm_", lambda *args, **kw: products.append("addmm_") or accumulate(*args, **kw)
+    )
+    linear_cross_entropy_sum(leaves["states"], head, labels).backward()
+    assert len(products) == 1 + ("states" in wanted) + ("weight" in wanted)
+    for name, leaf in leaves.items():
+        assert (leaf.grad is None) == (name not in wanted)
+        if name in wanted:
+            torch.testing.assert_close(leaf.grad, expected[name], rtol=0, atol=1e-10)
 
 
 def test_without_gradients_none_are_made(inputs, monkeypatch):
