@@ -10,32 +10,45 @@ from functools import cache
 import torch
 from torch import nn
 from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.modules.module import _has_any_global_hook
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention import ScratchCrossAttention, ScratchSelfAttention
 from .dropout import ScratchDropout
 from .feed_forward import ScratchFeedForward
 from .layers import ScratchDecoderLayer
-from .position_embeddings import apply_rotary
+from .position_embeddings import (
+    LearnedPositionEmbedding,
+    ScratchRotaryEmbedding,
+    SinusoidalPositionEmbedding,
+    apply_rotary,
+)
 from .stacks import ScratchDecoder
 
 _ROOM = 16  # places by which the caches grow
 _LARGE = 2**18  # elements of a weight from which on oneDNN's product is worth its start
-# Modules whose computation is known here. Whatever is wrapped, adapted, quantised or hooked is called as it is instead.
-_KNOWN = {
-    ScratchDecoderLayer,
-    ScratchSelfAttention,
-    ScratchCrossAttention,
-    ScratchFeedForward,
-    ScratchDropout,
-    nn.Linear,
-    nn.LayerNorm,
-    nn.RMSNorm,
+# Classes whose computation is known here, and their forward passes before anyone could change them.
+_KNOWN: dict[type[nn.Module], Callable] = {
+    module_class: module_class.forward
+    for module_class in (
+        *(ScratchDecoder, ScratchDecoderLayer, ScratchSelfAttention, ScratchCrossAttention, ScratchFeedForward),
+        *(LearnedPositionEmbedding, ScratchRotaryEmbedding, SinusoidalPositionEmbedding, ScratchDropout),
+        *(nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Identity),
+    )
 }
 
 
+def known(module_class: type[nn.Module]) -> type[nn.Module]:
+    """A decorator: `DecoderSteps` does what this class's forward pass does to the decoder."""
+    _KNOWN[module_class] = module_class.forward
+    return module_class
+
+
 def is_hooked(module: nn.Module) -> bool:
-    """Whether a call of it does more than its class's forward: hooks, or a forward of its own."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+    """Whether a call of it, or a backward pass, does more than its class's forward: hooks, or a forward of its own."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks or "forward" in module.__dict__ or _has_any_global_hook())
 
 
 def _is_untouched(module: nn.Module) -> bool:
@@ -45,18 +58,15 @@ def _is_untouched(module: nn.Module) -> bool:
 
 def can_step(model: nn.Module) -> bool:
     """Whether `DecoderSteps` computes what a ScratchForConditionalGeneration's own forward pass does."""
-    from .modeling_scratch import ScratchForConditionalGeneration, ScratchModel  # which import this file
-
-    if model.config._attn_implementation != "sdpa" or torch.compiler.is_compiling():
+    if model.config._attn_implementation != "sdpa" or ALL_ATTENTION_FUNCTIONS["sdpa"] is not sdpa_attention_forward:
+        return False
+    if torch.compiler.is_compiling():
         return False
     decoder = model.model.decoder
-    around = {model: ScratchForConditionalGeneration, model.model: ScratchModel, decoder: ScratchDecoder}
-    if any(type(module).forward is not known.forward for module, known in around.items()):
-        return False
+    modules = [model, model.model, *decoder.modules(), model.lm_head]
     activations = {module for layer in decoder.layers for module in layer.feed_forward.activation.modules()}
-    inner = [module for layer in decoder.layers for module in layer.modules()]
-    known = all(type(module) in _KNOWN for module in inner if module not in activations)
-    return known and all(map(_is_untouched, [*inner, *around, decoder.layers]))
+    kinds = {type(module) for module in modules if module not in activations}
+    return all(kind.forward is _KNOWN.get(kind) for kind in kinds) and all(map(_is_untouched, modules))
 
 
 @cache
@@ -103,8 +113,10 @@ class _Layer:
         self.spare = [torch.empty_like(past) for past in self.past]
 
     def make_room(self, length: int) -> None:
-        if length > self.past[0].shape[2]:
-            self.past = [torch.cat([past, torch.empty_like(past[:, :, :_ROOM])], dim=2) for past in self.past]
+        rows, heads, room, head_dim = self.past[0].shape
+        if length > room:
+            more = self.past[0].new_empty(rows, heads, length - room + _ROOM, head_dim)
+            self.past = [torch.cat([past, more], dim=2) for past in self.past]
             self.spare = [torch.empty_like(past) for past in self.past]
 
     def move(self, rows: torch.Tensor) -> None:
@@ -124,32 +136,36 @@ class _Layer:
         attends: torch.Tensor | None,
         length: int,
     ) -> torch.Tensor:
-        """(rows, 1, d_model) to the same shape, as ScratchDecoderLayer's forward, of the token at place `length`."""
-        layer, rows = self.layer, len(hidden_states)
+        """
+        (rows, new, d_model) to the same shape, as ScratchDecoderLayer's forward, of the tokens at place `length` and
+        after it. There are several at the beginning alone.
+        """
+        layer, (rows, new, _) = self.layer, hidden_states.shape
         residual = hidden_states
         inputs = layer.enter(hidden_states, layer.self_attn_layer_norm)
-        packed = _product(inputs, self.weight, self.bias).view(rows, 3, self.heads, 1, self.head_dim)
-        query, key, value = packed.unbind(1)  # (rows, heads, 1, head_dim) each
+        packed = _product(inputs, self.weight, self.bias).view(rows, new, 3, self.heads, self.head_dim)
+        query, key, value = packed.permute(2, 0, 3, 1, 4)  # (rows, heads, new, head_dim) each
         if position_embeddings is not None:
             query, key = apply_rotary(query, position_embeddings), apply_rotary(key, position_embeddings)
-        self.make_room(length + 1)
-        for past, new in zip(self.past, (key, value), strict=True):
-            past[:, :, length : length + 1] = new
-        keys, values = (past[:, :, : length + 1] for past in self.past)
-        output = scaled_dot_product_attention(query, keys, values, scale=layer.self_attn.scaling)
+        self.make_room(length + new)
+        for past, states in zip(self.past, (key, value), strict=True):
+            past[:, :, length : length + new] = states
+        keys, values = (past[:, :, : length + new] for past in self.past)
+        output = scaled_dot_product_attention(query, keys, values, is_causal=new > 1, scale=layer.self_attn.scaling)
+        output = output.transpose(1, 2)  # (rows, new, heads, head_dim)
         hidden_states = self._leave(residual, output, layer.self_attn.o_proj, layer.self_attn_layer_norm)
 
         residual, cross = hidden_states, layer.cross_attn
         inputs = layer.enter(hidden_states, layer.cross_attn_layer_norm)
-        # The beams of a sentence are queries to one source: (sentences, heads, beams, head_dim).
+        # The beams of a sentence are queries to one source: (sentences, heads, beams * new, head_dim).
         sentences = len(self.source[0])
         query = (
             _product(inputs, cross.q_proj.weight, cross.q_proj.bias)
-            .view(sentences, rows // sentences, self.heads, self.head_dim)
+            .view(sentences, rows // sentences * new, self.heads, self.head_dim)
             .transpose(1, 2)
         )
         output = scaled_dot_product_attention(query, *self.source, attn_mask=attends, scale=cross.scaling)
-        output = output.transpose(1, 2)  # (sentences, beams, heads, head_dim)
+        output = output.transpose(1, 2)  # (sentences, beams * new, heads, head_dim)
         hidden_states = self._leave(residual, output, cross.o_proj, layer.cross_attn_layer_norm)
 
         residual, norm = hidden_states, layer.feed_forward_layer_norm
@@ -187,32 +203,21 @@ class DecoderSteps:
     def __init__(self, model: nn.Module, states: torch.Tensor, attention_mask: torch.Tensor | None, beams: int):
         self.model, self.decoder, self.length = model, model.model.decoder, 0
         self.layers = [_Layer(layer, states, len(states) * beams) for layer in self.decoder.layers]
-        self.has_plain_head = type(model.lm_head) is nn.Linear and _is_untouched(model.lm_head)
         self.attends = None
         if attention_mask is not None and not bool((attention_mask != 0).all()):
             self.attends = (attention_mask != 0)[:, None, None, :]
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(rows, new_tokens) to the logits of what comes next, (rows, vocabulary)."""
+        """(rows, new) to the logits of what comes next, (rows, vocabulary). `new` is 1 but for what begins."""
         # What `generate` was given to begin with is checked; what the model says has no need of it.
-        embedded = self.decoder.embed(tokens, None, check=not self.length)
-        for place in range(tokens.shape[1]):
-            hidden_states = self._step(embedded[:, place : place + 1])
-        return self._logits(self.decoder.layer_norm(hidden_states)[:, -1])
-
-    def _step(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The embedding of one more token, (rows, 1, d_model), to what the last layer makes of it."""
-        position = torch.tensor([[self.length]], device=hidden_states.device)
-        hidden_states, position_embeddings = self.decoder.locate(hidden_states, position, self.length)
+        hidden_states = self.decoder.embed(tokens, None, check=not self.length)
+        positions = torch.arange(self.length, self.length + tokens.shape[1], device=tokens.device)[None]
+        hidden_states, position_embeddings = self.decoder.locate(hidden_states, positions, self.length)
         for layer in self.layers:
             hidden_states = layer(hidden_states, position_embeddings, self.attends, self.length)
-        self.length += 1
-        return hidden_states
-
-    def _logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """(rows, d_model) to (rows, vocabulary)."""
+        self.length += tokens.shape[1]
         head = self.model.lm_head
-        return _product(hidden_states, head.weight, head.bias) if self.has_plain_head else head(hidden_states)
+        return _product(self.decoder.layer_norm(hidden_states[:, -1]), head.weight, head.bias)
 
     def move(self, rows: torch.Tensor) -> None:
         """Row i takes over what row `rows[i]` has seen; both are of one sentence, unless `keep` follows."""

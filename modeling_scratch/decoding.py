@@ -101,14 +101,14 @@ class ScratchDecoding(GenerationMixin):
             and not (cache.get_seq_length() or getattr(cache, "_is_user_defined", False))
             and isinstance(states, BaseModelOutput)
             and len(states.last_hidden_state) == len(input_ids)
-            and (mask is None or (mask.ndim == 2 and not mask.is_floating_point()))
+            and (mask is None or (mask.shape == states.last_hidden_state.shape[:2] and not mask.is_floating_point()))
             and prepare is ScratchDecoding.prepare_inputs_for_generation
             and can_step(self)
         )
 
     def _leave_at(self, criteria: StoppingCriteriaList, rows: int) -> float:
         """So many of the rows must be done before they leave."""
-        rowwise = all(isinstance(each, _ROWWISE) or getattr(each, "is_rowwise", False) for each in criteria)
+        rowwise = all(type(each) in _ROWWISE or getattr(each, "is_rowwise", False) for each in criteria)
         return max(1.0, _SHARE_THAT_LEAVES * rows) if rowwise else float("inf")
 
     def _steps(self, kwargs: dict[str, Any], beams: int) -> DecoderSteps:
@@ -265,10 +265,12 @@ class ScratchDecoding(GenerationMixin):
             )
             # Nothing can change any more in what is done: a worse hypothesis does not replace a better one.
             done = ~can_improve.squeeze(1) | (is_finished.all(dim=1) if early is True else False)
-            found_sequences[rows], found_indices[rows] = sequences, indices
-            if done.all() or hits.all():
+            is_last, leave = bool(done.all() or hits.all()), done.sum() >= self._leave_at(stopping_criteria, size)
+            if is_last or leave:
+                found_sequences[rows], found_indices[rows] = sequences, indices
+            if is_last:
                 break
-            if done.sum() >= self._leave_at(stopping_criteria, size):
+            if leave:
                 stay = (~done).nonzero().squeeze(1)
                 steps.move(beam_idx.index_select(0, _rows_of(stay, beams)))
                 steps.keep(stay)

@@ -14,7 +14,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_scratch import ScratchConfig
-from .decoder_steps import is_hooked
+from .decoder_steps import is_hooked, known
 from .decoding import ScratchDecoding
 from .loss import IGNORE_INDEX, cross_entropy_sum, linear_cross_entropy_sum, target_token_count
 from .stacks import ScratchDecoder, ScratchEncoder, ScratchPreTrainedModel
@@ -87,6 +87,7 @@ class ScratchEncoderModel(ScratchPreTrainedModel):
         return self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds, position_ids=position_ids, **kwargs)
 
 
+@known
 class ScratchModel(ResizableVocabularies, ScratchPreTrainedModel):
     """Encoder and decoder without the output projection."""
 
@@ -178,6 +179,7 @@ class ScratchModel(ResizableVocabularies, ScratchPreTrainedModel):
         )
 
 
+@known
 class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedModel, ScratchDecoding, GenerationMixin):
     """The translator: encoder, decoder, output projection (section 3.4), loss, and `generate()`."""
 

@@ -6,9 +6,11 @@ import peft
 import pytest
 import torch
 from conftest import SMALL_MODEL, every_choice_and_variant, padded
-from transformers import GenerationMixin, StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationMixin, MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, decoder_steps
+from modeling_scratch.attention import ScratchSelfAttention
 from modeling_scratch.decoder_steps import DecoderSteps, can_step
 from modeling_scratch.decoding import ScratchDecoding, best_tokens
 from modeling_scratch.dropout import ScratchDropout
@@ -124,13 +126,41 @@ def test_what_is_done_leaves_the_batch(beams, models, monkeypatch):
     assert left
 
 
-def test_generation_under_autocast(make_model, sentences, monkeypatch):
+def test_generation_under_autocast(make_model, sentences, monkeypatch, loops):
     monkeypatch.setattr(decoder_steps, "_LARGE", 0)
     decoder_steps._onednn.cache_clear()
-    model, (ids, mask) = make_model(), padded(sentences, 9)
+    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
     options = {"input_ids": ids, "attention_mask": mask, "num_beams": 2, "max_new_tokens": 8, "do_sample": False}
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(model.generate(**options), inherited(model, **options))
+        found = model.generate(**options)
+        assert not loops
+        assert torch.equal(found, inherited(model, **options))
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
+def test_a_long_beginning_is_read_at_once(settings, make_model, sentences, monkeypatch, loops):
+    """Whatever the positions; `dynamic` ones depend on how much is read together."""
+    call, widths = DecoderSteps.__call__, []
+    monkeypatch.setattr(
+        DecoderSteps, "__call__", lambda self, tokens: widths.append(tokens.shape[1]) or call(self, tokens)
+    )
+    ids, mask = padded(sentences, 9)
+    beginning = torch.randint(4, 61, (3, 40), generator=torch.Generator().manual_seed(3))
+    beginning[:, 0] = 1
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}
+    for fields in (
+        {},
+        {"position_embedding_type": "learned"},
+        {"position_embedding_type": "rotary", "rope_parameters": dynamic, "max_position_embeddings": 16},
+    ):
+        model, again = (enliven(make_model(**fields), 1) for _ in range(2))  # a model remembers how far it has read
+        widths.clear()
+        options = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": beginning, "max_new_tokens": 6}
+        found = model.generate(**options, **settings, do_sample=False, eos_token_id=None)
+        assert widths == [40, 1, 1, 1, 1, 1]
+        assert not loops
+        assert torch.equal(found, inherited(again, **options, **settings, do_sample=False, eos_token_id=None))
+        loops.clear()
 
 
 def hooked(model):
@@ -142,6 +172,27 @@ def patched(model):
     feed_forward = model.model.decoder.layers[1].feed_forward
     forward = feed_forward.forward
     feed_forward.forward = lambda states: forward(states) * 3
+    return model
+
+
+def hooked_head(model):
+    """Which is written for what the model gives it: (batch_size, length, d_model)."""
+
+    def ban(module, inputs, logits):
+        logits[:, -1, 30:] = -100.0
+
+    model.lm_head.register_forward_hook(ban)
+    return model
+
+
+def hooked_embedding(model):
+    model.model.decoder.embed_tokens.register_forward_hook(lambda module, inputs, output: output.flip(-1))
+    return model
+
+
+def patched_norm(model):
+    norm = model.model.decoder.layer_norm
+    norm.forward = lambda states: torch.nn.functional.layer_norm(states, norm.normalized_shape).flip(-1)
     return model
 
 
@@ -192,6 +243,9 @@ def as_a(subclass):
 CHANGES = {
     "a hook": hooked,
     "a forward of its own": patched,
+    "a hook of the head": hooked_head,
+    "a hook of the embedding": hooked_embedding,
+    "another norm": patched_norm,
     "dropout": with_dropout,
     "a prefix": with_a_prefix,
     "another forward": as_a(Masking),
@@ -216,8 +270,18 @@ def test_what_is_changed_is_called(change, beams, make_model, sentences, loops):
     assert not torch.equal(found, before)
 
 
-def test_what_cannot_be_stepped_through(make_model):
+def test_what_cannot_be_stepped_through(make_model, monkeypatch):
     assert can_step(make_model())
+    for patch in (
+        lambda change: change.setattr(ScratchSelfAttention, "forward", None),
+        lambda change: change.setattr(ScratchForConditionalGeneration, "forward", None),
+        lambda change: change.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", None),
+        lambda change: change.setattr(torch.nn.modules.module, "_global_forward_hooks", {0: None}),
+    ):
+        with monkeypatch.context() as change:
+            patch(change)
+            assert not can_step(make_model())
+        assert can_step(make_model())
     assert not can_step(make_model().train())
     eager = make_model()
     eager.set_attn_implementation("eager")
@@ -225,18 +289,21 @@ def test_what_cannot_be_stepped_through(make_model):
     assert not can_step(torch.ao.quantization.quantize_dynamic(make_model(), {torch.nn.Linear}))
 
 
-def test_each_sentence_may_have_its_adapter(models):
+@pytest.mark.parametrize("target", ["q_proj", "lm_head", "embed_tokens"])
+def test_each_sentence_may_have_its_adapter(target, models):
     """Which are as many as the sentences, so that none of those may leave the batch."""
-    model, source = next(iter(models()))
-    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    adapted.add_adapter("other", peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    adapted.eval()
-    options = source | {"max_new_tokens": 12, "do_sample": False}
-    mixed = adapted.generate(**options, adapter_names=["default", "other", "__base__"] * 2)
-    adapted.set_adapter("other")
-    alone = adapted.generate(**options)
-    width = min(mixed.shape[1], alone.shape[1])
-    assert torch.equal(mixed[1::3, :width], alone[1::3, :width])
+    for model, source in models():
+        model.generation_config.eos_token_id = [2, 3, 5, 7, 11, 13, 17]  # sentences end early, and at different places
+        adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=[target], init_lora_weights=False))
+        adapted.add_adapter("other", peft.LoraConfig(target_modules=[target], init_lora_weights=False))
+        adapted.eval()
+        options = source | {"max_new_tokens": 12, "do_sample": False}
+        mixed = adapted.generate(**options, adapter_names=["default", "other", "__base__"] * 2)
+        adapted.set_adapter("other")
+        alone = adapted.generate(**options)
+        width = min(mixed.shape[1], alone.shape[1])
+        assert torch.equal(mixed[1::3, :width], alone[1::3, :width])
+        adapted.unload()
 
 
 @pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj", "lm_head"])
@@ -293,14 +360,34 @@ class Every(StoppingCriteria):
         return torch.zeros(len(input_ids), dtype=torch.bool)
 
 
+class EveryOfItsOwnLength(MaxLengthCriteria):
+    """As Every, but of a class that would judge each row by itself."""
+
+    def __init__(self):
+        super().__init__(max_length=100)
+        self.seen = []
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return Every.__call__(self, input_ids, scores)
+
+
+@pytest.mark.parametrize("kind", [Every, EveryOfItsOwnLength])
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
-def test_no_row_leaves_where_a_criterion_may_know_it(settings, models):
-    model, source = next(iter(models()))
-    criterion = Every()
-    options = {"max_new_tokens": 12, "do_sample": False} | settings
-    found = model.generate(**source, **options, stopping_criteria=StoppingCriteriaList([criterion]))
-    assert torch.equal(found, model.generate(**source, **options))
-    assert len(set(criterion.seen)) == 1
+def test_no_row_leaves_where_a_criterion_may_know_it(settings, kind, models):
+    left = 0
+    for model, source in models():
+        options = source | {"max_new_tokens": 12, "do_sample": False} | settings
+        seen = []
+        for known in (False, True):
+            criterion = kind()
+            if known:
+                criterion.is_rowwise = True
+            found = model.generate(**options, stopping_criteria=StoppingCriteriaList([criterion]))
+            assert torch.equal(found, model.generate(**options))
+            seen.append(set(criterion.seen))
+        assert len(seen[0]) == 1
+        left += len(seen[1]) > 1
+    assert left  # of some models rows leave where they may
 
 
 class Large(StoppingCriteria):
@@ -358,6 +445,14 @@ def test_best_tokens(vocabulary, count):
     assert torch.equal(values, scores.topk(count).values)
     assert torch.equal(scores.gather(1, tokens), values)
     assert all(len(set(row)) == count for row in tokens.tolist())
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (1, 9), (6, 1)])
+def test_masks_of_another_shape_are_refused(shape, models):
+    model, source = next(iter(models()))
+    encoded = model.get_encoder()(**source)
+    with pytest.raises(ValueError, match="attention_mask"):
+        model.generate(encoder_outputs=encoded, attention_mask=torch.ones(shape).long(), max_new_tokens=4)
 
 
 def test_errors_are_those_of_the_inherited_loops(models):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import SMALL_MODEL, every_choice, padded
+from conftest import SHALLOW, SMALL_MODEL, every_choice, padded
 from torch import nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache
 
@@ -216,7 +216,7 @@ def test_more_wrong_inputs(make_model, sentences):
 
 def test_float_masks_of_ones_and_zeros_hide_what_they_mean(make_model, sentences):
     """As PEFT's prompts make them: eager and compiled, whole and with the cache."""
-    model = make_model()
+    model = make_model(**SHALLOW)
     ids, mask = padded(sentences, 8, "left")
     target, target_mask = padded([sentence[:3] for sentence in sentences], 4, "left")
     inputs = {"input_ids": ids, "decoder_input_ids": target}
@@ -255,6 +255,15 @@ def test_a_wrapped_head_is_called(change, make_model, sentences):
     output = model(**inputs, skip_logits=True)
     assert output.logits is None
     torch.testing.assert_close(output.loss, expected)
+
+
+def test_a_backward_hook_of_the_head_is_called(make_model, sentences):
+    """As tools that watch or clip gradients add one."""
+    seen = []
+    model = make_model()
+    model.lm_head.register_full_backward_hook(lambda *args: seen.append(1))
+    model(input_ids=sentences[0][None], labels=torch.tensor([[5, 6, 2]]), skip_logits=True).loss.backward()
+    assert seen
 
 
 def test_encoder_outputs_as_a_dict_and_a_plain_cache(make_model, sentences):
