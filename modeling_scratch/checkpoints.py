@@ -37,6 +37,7 @@ MAY_CHANGE = (
     "optimization.max_nonfinite_updates",
     "data.num_workers",
     "data.revision",  # the data themselves are compared
+    "evaluation.batch_tokens",
     "evaluation.batch_size",
     "checkpoints.keep_last",
     "trackers",

@@ -15,13 +15,13 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 
+from .batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, tokenize
 from .batching import make_loader, plan_batches
 from .data import load_pairs, pair_lengths, texts
 from .preparation import load_translator, main_first, on_main
 from .recipe import Recipe
 from .stopping import StopDecoding, Stopped, StopRequest
 from .tokenizer import load_tokenizers
-from .translation_pipeline import batches_by_length, generate_batch, tokenize
 
 _CITATION = """\
 @inproceedings{post-2018-call, title = "A Call for Clarity in Reporting {BLEU} Scores", author = "Post, Matt",
@@ -132,7 +132,8 @@ def translate(
     source_tokenizer: PreTrainedTokenizerBase,
     target_tokenizer: PreTrainedTokenizerBase,
     sentences: list[str],
-    batch_size: int = 64,
+    batch_size: int | None = 128,
+    batch_tokens: int = DEFAULT_BATCH_TOKENS,
     accelerator: Accelerator | None = None,
     progress: Callable | None = tqdm,
     stop: StopRequest | None = None,
@@ -144,7 +145,8 @@ def translate(
 
     Args:
         model: not wrapped (see Accelerator.unwrap_model).
-        batch_size: sentences a batch.
+        batch_size: the most sentences a batch; None: no bound. (Memory grows with their number, too.)
+        batch_tokens: the most source tokens a batch, padding included.
         accelerator: splits the batches among its processes; None: all here.
         progress: wraps the numbers of this process's batches; None: silent.
         stop: asked before each batch and within it, where there is an accelerator.
@@ -161,7 +163,7 @@ def translate(
     # Longer sources than the config plans for are scored as they are, where positions extend so far.
     learned = getattr(model.config, "position_embedding_type", None) == "learned"
     ids = tokenize(source_tokenizer, sentences, model.config.max_position_embeddings if learned else None)
-    batches = batches_by_length([len(row) for row in ids], batch_size)
+    batches = batches_by_length([len(row) for row in ids], batch_size, batch_tokens)
     mine, rounds = batches[rank::processes], range(-(-len(batches) // processes))
     if is_sharded(accelerator):
         generation["synced_gpus"] = True
@@ -196,7 +198,12 @@ def score_model(recipe: Recipe, name: str, split: str, accelerator: Accelerator)
     sources, references = texts(pairs)
     with accelerator.autocast():
         translations = translate(
-            model, *tokenizers, sources, batch_size=recipe.evaluation.batch_size, accelerator=accelerator
+            model,
+            *tokenizers,
+            sources,
+            batch_size=recipe.evaluation.batch_size,
+            batch_tokens=recipe.evaluation.batch_tokens,
+            accelerator=accelerator,
         )
     scores = on_main(accelerator, lambda: score(translations, references))
     return {"split": split, "sentences": len(sources), "translations": translations, **scores}

@@ -135,7 +135,8 @@ class EvaluationSection(Section):
     num_beams: int = Field(5, ge=1)
     length_penalty: float = 1.0
     max_new_tokens: int = Field(256, ge=1)
-    batch_size: int = Field(64, ge=1, description="sentences translated at once, over all processes' shares alike")
+    batch_size: int = Field(128, ge=1, description="the most sentences that a process translates at once")
+    batch_tokens: int = Field(4096, ge=1, description="the most source tokens at once, padding included")
 
 
 class CheckpointSection(Section):

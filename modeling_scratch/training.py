@@ -358,7 +358,9 @@ class TrainingRun:
 
     def _translate(self, split: str, **generation) -> tuple[list[str], dict[str, Any]]:
         sources, references = texts(self.pairs[split])
-        advice = f"set evaluation.batch_size={max(1, self.recipe.evaluation.batch_size // 2)}, and --resume"
+        section = self.recipe.evaluation
+        halves = (f"evaluation.{name}={max(1, getattr(section, name) // 2)}" for name in ("batch_size", "batch_tokens"))
+        advice = f"set {' '.join(halves)}, and --resume"
         with (
             self.accelerator.autocast(),
             explained_lack_of_memory(self.accelerator, f"translating the {split} split", lambda: advice),
@@ -367,7 +369,8 @@ class TrainingRun:
                 self.unwrapped,
                 *self.tokenizers,
                 sources,
-                batch_size=self.recipe.evaluation.batch_size,
+                batch_size=section.batch_size,
+                batch_tokens=section.batch_tokens,
                 accelerator=self.accelerator,
                 progress=tqdm if self.accelerator.is_main_process else None,
                 stop=self.stop,

@@ -36,8 +36,9 @@ def translator(trained):
 
 
 def test_order_and_batch_do_not_matter(translator):
-    together = translate(*translator, SENTENCES, batch_size=64)
+    together = translate(*translator, SENTENCES)
     assert len(together) == 70
+    assert translate(*translator, SENTENCES, batch_tokens=40) == together
     assert translate(*translator, SENTENCES[::-1], batch_size=7) == together[::-1]
     assert [translate(*translator, [sentence])[0] for sentence in SENTENCES[:5]] == together[:5]
     assert translate(*translator, []) == []

@@ -391,8 +391,9 @@ def test_a_lack_of_memory_for_one_pair_for_the_optimizer_for_translations(little
     with monkeypatch.context() as patch:
         patch.setattr(ScratchForConditionalGeneration, "generate", generate)
         line = fails(capsys, *options, overwrite=True)
-    assert "translating the validation split: set evaluation.batch_size=32, and --resume" in line
-    run_training(*SMALL_RUN, *options, "evaluation.batch_size=32", resume=True)
+    smaller = ["evaluation.batch_size=64", "evaluation.batch_tokens=2048"]
+    assert f"translating the validation split: set {' '.join(smaller)}, and --resume" in line
+    run_training(*SMALL_RUN, *options, *smaller, resume=True)
     assert equal_weights(tmp_path / "run", whole)
 
     def step(self, closure=None):
