@@ -10,6 +10,7 @@ FOLDER holds a trained Scratch model that Marian can express too: post-norm, wit
 """
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -65,6 +66,7 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
     """A translator of one thread for each processor, each with batches of its own."""
     import ctranslate2
 
+    from modeling_scratch.convert_ctranslate2 import SETTINGS
     from modeling_scratch.tokenizer import load_tokenizers
 
     out = work / quantization
@@ -79,8 +81,9 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
 
     def translate(sources: list[str], beams: int) -> list[str]:
         tokens = [source.convert_ids_to_tokens(ids) for ids in source(sources).input_ids]
-        settings = {"max_batch_size": CT2_TOKENS, "batch_type": "tokens", "max_decoding_length": MOST_TOKENS}
-        found = translator.translate_batch(tokens, beam_size=beams, **settings)
+        settings = json.loads((out / SETTINGS).read_text())
+        settings |= {"beam_size": beams, "max_decoding_length": MOST_TOKENS}
+        found = translator.translate_batch(tokens, max_batch_size=CT2_TOKENS, batch_type="tokens", **settings)
         ids = [target.convert_tokens_to_ids(each.hypotheses[0]) for each in found]
         return target.batch_decode(ids, skip_special_tokens=True)
 

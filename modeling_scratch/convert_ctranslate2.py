@@ -44,8 +44,11 @@ _ACTIVATIONS = {
 }
 
 
-# Of a generation config, what settings for translate_batch are not made of.
+# What changes a translation and what translate_batch has no argument for, or another rule.
 _LEFT_OUT = ("do_sample", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "early_stopping")
+_LEFT_OUT += ("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "exponential_decay_length_penalty")
+_LEFT_OUT += ("sequence_bias", "stop_strings", "max_time", "guidance_scale", "diversity_penalty", "force_words_ids")
+_LEFT_OUT += ("constraints", "penalty_alpha", "dola_layers", "token_healing", "watermarking_config")
 
 
 def as_list(ids: int | list[int] | None) -> list[int]:

@@ -149,9 +149,10 @@ def test_settings(make_model, tmp_path, caplog):
         settings = json.loads((tmp_path / "generation.json").read_text())
         assert (settings["max_decoding_length"], settings["beam_size"], settings["length_penalty"]) == (longest, 4, 0.6)
     assert not caplog.text
-    model.generation_config.update(forced_bos_token_id=5)
+    left_out = {"forced_bos_token_id": 5, "sequence_bias": {(5,): 1.0}, "stop_strings": "x", "max_time": 2.0}
+    model.generation_config.update(**left_out)
     write_settings(model, names, tmp_path)
-    assert "forced_bos_token_id" in caplog.text
+    assert all(name in caplog.text for name in left_out)
 
 
 @pytest.mark.parametrize(
