@@ -90,6 +90,9 @@ for name, fields in (CHOICES | VARIANTS).items():
         DISTINCT[name] = computes
 every_choice_and_variant = pytest.mark.parametrize("fields", DISTINCT.values(), ids=DISTINCT)
 
+# For what takes its time layer by layer, as compilers do.
+SHALLOW = {"encoder_layers": 1, "decoder_layers": 1}
+
 
 @pytest.fixture
 def make_model():

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import every_choice, every_choice_and_variant, padded
+from conftest import SHALLOW, every_choice, every_choice_and_variant, padded
 from transformers import CompileConfig, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 from transformers.modeling_outputs import BaseModelOutput
@@ -60,7 +60,7 @@ def test_cached_static_and_uncached_agree(fields, beams, make_model, batch):
 
 @every_choice_and_variant
 def test_compiled_generation_equals_eager(fields, make_model, batch):
-    model = make_model(**fields)
+    model = make_model(**SHALLOW, **fields)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True, "output_logits": True}
     eager = model.generate(**batch, **options)
     compile_config = CompileConfig(fullgraph=True, backend="aot_eager", mode=None)

@@ -8,7 +8,7 @@ import onnxruntime
 import peft
 import pytest
 import torch
-from conftest import CHOICES, SMALL_MODEL, every_choice, every_choice_and_variant, padded, run_command
+from conftest import CHOICES, SHALLOW, SMALL_MODEL, every_choice, every_choice_and_variant, padded, run_command
 from datasets import Dataset
 from transformers import (
     AutoModel,
@@ -48,11 +48,11 @@ def check_compiled(model, inputs, backend):
 
 @every_choice_and_variant
 def test_compiled_forward_equals_eager(fields, make_model, inputs):
-    check_compiled(make_model(**fields), inputs, "aot_eager")
+    check_compiled(make_model(**SHALLOW, **fields), inputs, "aot_eager")
 
 
 def test_compiled_by_inductor(make_model, inputs):
-    check_compiled(make_model(encoder_layers=1, decoder_layers=1), inputs, "inductor")
+    check_compiled(make_model(**SHALLOW), inputs, "inductor")
 
 
 def test_the_fused_loss_compiles(make_model, inputs):
@@ -99,7 +99,7 @@ def other_shape():
 
 @every_choice
 def test_torch_export(fields, make_model, inputs):
-    model = Logits(make_model(**fields))
+    model = Logits(make_model(**SHALLOW, **fields))
     arguments, shapes = export_arguments(inputs)
     exported = torch.export.export(model, arguments, dynamic_shapes=shapes).module()
     for case in (arguments, other_shape()):
@@ -108,7 +108,7 @@ def test_torch_export(fields, make_model, inputs):
 
 @pytest.mark.parametrize("name", ["default", "rotary, rms, gated"])
 def test_onnx(name, make_model, inputs, tmp_path):
-    model = Logits(make_model(**CHOICES[name]))
+    model = Logits(make_model(**SHALLOW, **CHOICES[name]))
     arguments, shapes = export_arguments(inputs)
     path = tmp_path / "model.onnx"
     torch.onnx.export(model, arguments, path, dynamo=True, dynamic_shapes=shapes, verbose=False)
