@@ -25,7 +25,7 @@ format: $(INSTALLED)
 
 # An hour on two cores, with nothing else running.
 benchmarks: $(INSTALLED)
-	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/training.py --plot docs/images/training.png
 	$(BIN)/python benchmarks/generation.py
 	$(BIN)/python benchmarks/scaling.py --plot docs/images/scaling.png
 

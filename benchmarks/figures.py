@@ -32,7 +32,7 @@ def bars(path: str, names: Sequence[str], panels: Sequence[tuple[str, Mapping[st
         axis.invert_yaxis()
         axis.margins(x=0.12)
         axis.grid(axis="x", alpha=0.3)
-    axis.legend(loc="lower right")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(series))
     save(figure, Path(path))
 
 

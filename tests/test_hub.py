@@ -484,12 +484,19 @@ def client_faults(folder: str, name: str, fault: dict, there: bool) -> list[dict
             return results
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["to a model", "to a new repository, with a tag"])
-def test_old_or_new_whatever_fails(there, hub, run, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("there", "kinds"),
+    [
+        pytest.param(True, ("drop", "lose", "cut", "500", "stall"), id="to a model"),
+        pytest.param(True, ("503", "429"), id="to a model, other answers", marks=pytest.mark.slow),
+        pytest.param(False, ("drop", "lose", "500"), id="to a new repository, with a tag"),
+    ],
+)
+def test_old_or_new_whatever_fails(there, kinds, hub, run, monkeypatch, capsys):
     """For every request of an upload: exactly the old revision or exactly the new one, and a retry makes it the new."""
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "1")
     with lasting_client(hub, __file__) as client:
-        for kind in FAULTS if there else ("drop", "lose", "500"):
+        for kind in kinds:
             name, fault = f"ada/{kind}", FAULTS[kind]
             results = client(client_faults, folder=str(run), name=name, fault=fault, there=there)
             failed = check_faults(hub, kind, results, there)
