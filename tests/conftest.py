@@ -89,6 +89,10 @@ for name, fields in (CHOICES | VARIANTS).items():
     if computes not in DISTINCT.values():
         DISTINCT[name] = computes
 every_choice_and_variant = pytest.mark.parametrize("fields", DISTINCT.values(), ids=DISTINCT)
+every_choice_and_slowly_every_variant = pytest.mark.parametrize(
+    "fields",
+    [pytest.param(DISTINCT[name], id=name, marks=[] if name in CHOICES else pytest.mark.slow) for name in DISTINCT],
+)
 
 # For what takes its time layer by layer, as compilers do.
 SHALLOW = {"encoder_layers": 1, "decoder_layers": 1}

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import SHALLOW, every_choice, every_choice_and_variant, padded
+from conftest import SHALLOW, every_choice, every_choice_and_slowly_every_variant, every_choice_and_variant, padded
 from transformers import CompileConfig, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 from transformers.modeling_outputs import BaseModelOutput
@@ -58,7 +58,7 @@ def test_cached_static_and_uncached_agree(fields, beams, make_model, batch):
             torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
 
 
-@every_choice_and_variant
+@every_choice_and_slowly_every_variant
 def test_compiled_generation_equals_eager(fields, make_model, batch):
     model = make_model(**SHALLOW, **fields)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True, "output_logits": True}

@@ -489,7 +489,7 @@ def client_faults(folder: str, name: str, fault: dict, there: bool) -> list[dict
     [
         pytest.param(True, ("drop", "lose", "cut", "500", "stall"), id="to a model"),
         pytest.param(True, ("503", "429"), id="to a model, other answers", marks=pytest.mark.slow),
-        pytest.param(False, ("drop", "lose", "500"), id="to a new repository, with a tag"),
+        pytest.param(False, ("drop", "lose", "500"), id="to a new repository, with a tag", marks=pytest.mark.slow),
     ],
 )
 def test_old_or_new_whatever_fails(there, kinds, hub, run, monkeypatch, capsys):

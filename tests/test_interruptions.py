@@ -253,11 +253,12 @@ def test_killed_between_two_writes(after, whole, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "mode", ["one", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("two", "stream", "two-stream"))]
+    ("mode", "kills"),
+    [("one", 1), *(pytest.param(mode, 3, marks=pytest.mark.slow) for mode in ("one", "two", "stream", "two-stream"))],
 )
-def test_killed_three_times(mode, tmp_path):
-    outcome = survive(mode, 3, tmp_path)
-    assert outcome.kills == 3
+def test_killed(mode, kills, tmp_path):
+    outcome = survive(mode, kills, tmp_path)
+    assert outcome.kills == kills
     assert outcome.identical
     assert outcome.same_scores
     assert outcome.most_lost <= INTERVAL

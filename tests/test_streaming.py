@@ -244,6 +244,7 @@ def test_validation_is_not_held_out_of_a_stream(tmp_path, capsys):
     assert "cannot be held out of a stream; name them in data.validation_files" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_processes_see_what_one_with_two_parts_sees(tmp_path):
     """In float64 without dropout. Half-way the run of one goes on with two, that of two with one."""
     script = str(ROOT / "tests" / "train_in_float64.py")

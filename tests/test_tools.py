@@ -8,7 +8,15 @@ import onnxruntime
 import peft
 import pytest
 import torch
-from conftest import CHOICES, SHALLOW, SMALL_MODEL, every_choice, every_choice_and_variant, padded, run_command
+from conftest import (
+    CHOICES,
+    SHALLOW,
+    SMALL_MODEL,
+    every_choice,
+    every_choice_and_slowly_every_variant,
+    padded,
+    run_command,
+)
 from datasets import Dataset
 from transformers import (
     AutoModel,
@@ -46,7 +54,7 @@ def check_compiled(model, inputs, backend):
         torch.testing.assert_close(graph, eager, rtol=0, atol=1e-5)
 
 
-@every_choice_and_variant
+@every_choice_and_slowly_every_variant
 def test_compiled_forward_equals_eager(fields, make_model, inputs):
     check_compiled(make_model(**SHALLOW, **fields), inputs, "aot_eager")
 

@@ -352,11 +352,11 @@ def test_two_processes_see_the_batches_of_one(tmp_path):
 def test_processes_score_every_sentence_once(trained):
     script = str(ROOT / "tests" / "score_and_dump.py")
     outputs = []
-    for processes in (1, 2, 3):
+    for processes in (1, 3):
         result = launch(processes, script, str(trained))
         assert result.returncode == 0, result.stderr
         outputs.append(json.loads(result.stdout.splitlines()[-1]))
-    assert outputs[0] == outputs[1] == outputs[2]
+    assert outputs[0] == outputs[1]
     assert len(outputs[0]["translations"]) == 500
 
 
