@@ -78,12 +78,12 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
         str(out), device="cpu", inter_threads=THREADS, intra_threads=1, compute_type=quantization
     )
     torch.set_num_threads(THREADS)  # it has set those of this process to one
+    settings = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
+    settings |= {"max_decoding_length": MOST_TOKENS, "max_batch_size": CT2_TOKENS, "batch_type": "tokens"}
 
     def translate(sources: list[str], beams: int) -> list[str]:
         tokens = [source.convert_ids_to_tokens(ids) for ids in source(sources).input_ids]
-        settings = json.loads((out / SETTINGS).read_text())
-        settings |= {"beam_size": beams, "max_decoding_length": MOST_TOKENS}
-        found = translator.translate_batch(tokens, max_batch_size=CT2_TOKENS, batch_type="tokens", **settings)
+        found = translator.translate_batch(tokens, **settings | {"beam_size": beams})
         ids = [target.convert_tokens_to_ids(each.hypotheses[0]) for each in found]
         return target.batch_decode(ids, skip_special_tokens=True)
 
