@@ -1,27 +1,23 @@
 """Multi-head attention (section 3.2): scaled dot-product, self- and cross-attention with their caches."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
 from torch import nn
-from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_scratch import ScratchConfig
-from .masking import HIDDEN_BIAS
 from .position_embeddings import apply_rotary
 
 
-def eager_attention_forward(
-    module: nn.Module,
+def eager_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float,
-    dropout: float = 0.0,
-    **kwargs,
+    dropout: float,
+    is_causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V (equation 1), step by step, returning the weights too.
@@ -29,21 +25,24 @@ def eager_attention_forward(
     Args:
         query: (batch_size, num_heads, query_length, head_dim).
         key, value: (batch_size, num_heads, key_length, head_dim).
-        attention_mask: 4-D, added to the scores: 0 attends, the dtype's minimum hides.
+        attention_mask: 4-D, added to the scores.
         scaling: 1 / sqrt(d_k).
+        dropout: of the weights.
+        is_causal: hide from each query the keys that come after it. Without a mask only.
 
     Returns:
-        (batch_size, query_length, num_heads, head_dim) and (batch_size, num_heads, query_length, key_length).
+        (batch_size, num_heads, query_length, head_dim) and (batch_size, num_heads, query_length, key_length).
     """
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling  # (batch_size, num_heads, query_length, key_length)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if attention_mask is not None:
         scores = scores + attention_mask
-    weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)
-    if attention_mask is not None:
-        # A query that may attend to nothing gets zeros, as sdpa gives it; elsewhere these weights are 0 already.
-        weights = weights.masked_fill(attention_mask <= HIDDEN_BIAS, 0.0)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+    elif is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, float("-inf"))
+    weights = torch.softmax(scores, dim=-1).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout)
+    return torch.matmul(weights, value), weights
 
 
 class ScratchAttention(nn.Module):
@@ -52,12 +51,11 @@ class ScratchAttention(nn.Module):
     MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (section 3.2.2).
     """
 
-    def __init__(self, config: ScratchConfig, num_heads: int, layer_idx: int, is_causal: bool):
+    def __init__(self, config: ScratchConfig, num_heads: int, is_causal: bool):
         super().__init__()
         self.config = config
         self.num_heads = num_heads
         self.head_dim = config.d_model // num_heads
-        self.layer_idx = layer_idx
         self.is_causal = is_causal
         self.scaling = self.head_dim**-0.5
         self.attention_dropout = config.attention_dropout
@@ -76,36 +74,52 @@ class ScratchAttention(nn.Module):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        **kwargs,
+        output_attentions: bool,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
-        Run the configured backend on split heads and project its output. Returns (batch_size, query_length, d_model)
-        and, from eager, the weights (batch_size, num_heads, query_length, key_length).
+        Run the configured implementation on split heads and project its output. Returns (batch_size, query_length,
+        d_model) and, where they are wanted, the weights (batch_size, num_heads, query_length, key_length).
         """
-        implementation = self.config._attn_implementation
-        if "flash" in implementation and attention_mask is not None and attention_mask.ndim == 4:
-            implementation = "sdpa"  # flash knows no mask but that of queries and keys of one sequence
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        dtype, narrow = query.dtype, query.device.type == "cpu" and query.dtype == torch.bfloat16
-        # sdpa's backward pass in bfloat16 on the CPU takes longer than all else together (torch 2.13).
-        widens = narrow and implementation == "sdpa" and (self.training or query.requires_grad)
-        if widens:
+        implementation, weights = self.config._attn_implementation, None
+        dropout = self.attention_dropout if self.training else 0.0
+        is_causal = query.shape[2] > 1 and self.is_causal and attention_mask is None
+        if implementation == "eager" or output_attentions:
+            output, weights = eager_attention(query, key, value, attention_mask, self.scaling, dropout, is_causal)
+            output = output.transpose(1, 2)
+        elif implementation == "sdpa":
+            output = self.sdpa(query, key, value, attention_mask, dropout, is_causal).transpose(1, 2)
+        else:
+            output = self.registered(implementation, query, key, value, attention_mask, dropout, is_causal)
+        return self.o_proj(output.flatten(2)), weights  # (batch_size, query_length, d_model)
+
+    def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
+        """As `eager_attention`, by PyTorch's own kernels."""
+        dtype = query.dtype
+        # Its backward pass in bfloat16 on the CPU takes longer than all else together (torch 2.13).
+        needs_grad = torch.is_grad_enabled() and query.requires_grad
+        widen = needs_grad and dtype == torch.bfloat16 and query.device.type == "cpu"
+        if widen:
             query, key, value = query.float(), key.float(), value.float()
-            if attention_mask is not None and attention_mask.is_floating_point():
-                attention_mask = attention_mask.float()
-        with torch.autocast("cpu", enabled=False) if widens else nullcontext():
-            output, weights = attention_interface(
-                self,
-                query,
-                key,
-                value,
-                attention_mask,
-                dropout=self.attention_dropout if self.training else 0.0,
-                scaling=self.scaling,
-                is_causal=self.is_causal,  # sdpa heeds it where there is no mask and more than one query
-                **kwargs,
-            )
-        return self.o_proj(output.to(dtype).flatten(2)), weights  # (batch_size, query_length, d_model)
+            attention_mask = None if attention_mask is None else attention_mask.float()
+        with torch.autocast("cpu", enabled=False) if widen else nullcontext():
+            return nn.functional.scaled_dot_product_attention(
+                query, key, value, attention_mask, dropout, is_causal, scale=self.scaling
+            ).to(dtype)
+
+    def registered(
+        self, implementation: str, query, key, value, attention_mask, dropout: float, is_causal: bool
+    ) -> torch.Tensor:
+        """By what Transformers' AttentionInterface has of this name. Returns (batch_size, query_length, heads, d_k)."""
+        if attention_mask is None and is_causal:
+            shape = (query.shape[2], key.shape[2])
+            attention_mask = query.new_full(shape, torch.finfo(query.dtype).min).triu(1)[None, None]
+        if attention_mask is not None:
+            if attention_mask.shape[1] > 1 and implementation == "flex_attention":
+                raise ValueError("flex_attention takes one mask for all heads; use attn_implementation='sdpa'")
+            attention_mask = attention_mask.expand(query.shape[0], -1, query.shape[2], -1)
+        return ALL_ATTENTION_FUNCTIONS[implementation](
+            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, is_causal=is_causal
+        )[0]
 
 
 class ScratchSelfAttention(ScratchAttention):
@@ -115,28 +129,29 @@ class ScratchSelfAttention(ScratchAttention):
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        **kwargs,
+        rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
+        past_key_values=None,
+        layer_idx: int = 0,
+        output_attentions: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         Args:
             hidden_states: (batch_size, sequence_length, d_model).
-            attention_mask: 4-D, as the backend takes it; None: everything, or, causal, everything before.
-            position_embeddings: cos and sin for rotary positions, (batch_size or 1, sequence_length, head_dim) each.
-            past_key_values: the cache, which this layer's keys and values are added to.
+            attention_mask: 4-D, added to the scores; None: everything, or, causal, everything before.
+            rotation: cos and sin for rotary positions, (batch_size or 1, sequence_length, head_dim) each.
+            past_key_values: the cache, to whose layer `layer_idx` the keys and values are added.
 
         Returns:
-            (batch_size, sequence_length, d_model), and the weights where the backend gives them.
+            (batch_size, sequence_length, d_model), and the weights if they are wanted.
         """
         query = self.split_heads(self.q_proj(hidden_states))
         key = self.split_heads(self.k_proj(hidden_states))
         value = self.split_heads(self.v_proj(hidden_states))
-        if position_embeddings is not None:
-            query, key = apply_rotary(query, position_embeddings), apply_rotary(key, position_embeddings)
+        if rotation is not None:
+            query, key = apply_rotary(query, rotation), apply_rotary(key, rotation)
         if past_key_values is not None:
-            key, value = past_key_values.self_attention_cache.update(key, value, self.layer_idx)
-        return self.attend(query, key, value, attention_mask, **kwargs)
+            key, value = past_key_values.self_attention_cache.update(key, value, layer_idx)
+        return self.attend(query, key, value, attention_mask, output_attentions)
 
 
 class ScratchCrossAttention(ScratchAttention):
@@ -147,27 +162,32 @@ class ScratchCrossAttention(ScratchAttention):
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        **kwargs,
+        past_key_values=None,
+        layer_idx: int = 0,
+        output_attentions: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         Args:
             hidden_states: (batch_size, target_length, d_model).
-            encoder_hidden_states: (batch_size, source_length, d_model).
-            attention_mask: 4-D over the source, as the backend takes it; None: everything.
-            past_key_values: the cache, filled here at the first step and read afterwards.
+            encoder_hidden_states: (batch_size, source_length, d_model); fewer rows where beams share their source.
+            attention_mask: 4-D over the source, added to the scores; None: everything.
+            past_key_values: the cache, whose layer `layer_idx` is filled at the first step and read afterwards.
 
         Returns:
-            (batch_size, target_length, d_model), and the weights where the backend gives them.
+            (batch_size, target_length, d_model), and the weights if they are wanted.
         """
-        query = self.split_heads(self.q_proj(hidden_states))
-        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
-            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
+        # The beams of a sentence are so many queries to one source: (sentences, beams * target_length, d_model).
+        sentences = encoder_hidden_states.shape[0]
+        queries = hidden_states.unflatten(0, (sentences, -1)).flatten(1, 2) if sentences else hidden_states
+        query = self.split_heads(self.q_proj(queries))
+        if past_key_values is not None and past_key_values.is_updated.get(layer_idx):
+            cached = past_key_values.cross_attention_cache.layers[layer_idx]
             key, value = cached.keys, cached.values
         else:
             key = self.split_heads(self.k_proj(encoder_hidden_states))
             value = self.split_heads(self.v_proj(encoder_hidden_states))
             if past_key_values is not None:
-                key, value = past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
-                past_key_values.is_updated[self.layer_idx] = True
-        return self.attend(query, key, value, attention_mask, **kwargs)
+                key, value = past_key_values.cross_attention_cache.update(key, value, layer_idx)
+                past_key_values.is_updated[layer_idx] = True
+        output, weights = self.attend(query, key, value, attention_mask, output_attentions)
+        return output.view(hidden_states.shape), weights

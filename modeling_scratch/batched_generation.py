@@ -6,10 +6,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.modeling_outputs import BaseModelOutput
 
 DEFAULT_BATCH_TOKENS = 4096
-_LOGITS_AT_ONCE = 2**24  # when scoring: 64 MiB
 
 
 class SourceTooLong(ValueError):
@@ -113,16 +111,23 @@ def generate_batch(
         "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),  # 1: attend
     }
     source = {name: tensor.to(model.device) for name, tensor in source.items()}
+    several = setting_of(model, generation, "num_return_sequences") or 1
+    wants_scores = several > 1 if return_scores is None else return_scores
     training = model.training
     if training:
         model.eval()
     try:
+        if wants_scores:
+            generation = generation | {"return_dict_in_generate": True}
         output = model.generate(**source, **generation)
         sequences = getattr(output, "sequences", output)  # (batch_size * num_return_sequences, target_length)
         scores = None
-        if return_scores or (return_scores is None and len(sequences) > len(ids)):
-            ending = (setting_of(model, generation, name) for name in ("eos_token_id", "pad_token_id"))
-            scores = _log_probabilities(model, source, sequences, *ending).view(len(ids), -1)
+        if wants_scores:
+            scores = getattr(output, "log_probabilities", None)  # as our own search has them
+            if scores is None:
+                ending = (setting_of(model, generation, name) for name in ("eos_token_id", "pad_token_id"))
+                scores = log_probabilities(model, source, sequences, *ending)
+            scores = scores.view(len(ids), -1)
     finally:
         if training:
             model.train()
@@ -133,7 +138,7 @@ def generate_batch(
     return sequences, scores
 
 
-def _log_probabilities(
+def log_probabilities(
     model: PreTrainedModel,
     source: dict[str, torch.Tensor],
     sequences: torch.Tensor,
@@ -141,31 +146,21 @@ def _log_probabilities(
     pad: int | None,
 ) -> torch.Tensor:
     """
-    Natural logarithms of the probabilities of whole translations, (translations,). Read off a second pass: what
-    `generate` can report of its own are processed logits, and the whole vocabulary's for every step at once.
+    Natural logarithms of the probabilities of whole translations, (translations,), by forward passes.
 
     Args:
         source: input_ids and attention_mask, (batch_size, source_length).
         sequences: (translations, target_length), the same number for each source.
-        eos: what ends a translation; what stands after it is not counted.
-        pad: what fills up a translation that something else has ended, such as `stop_strings`; not counted at the end.
+        eos, pad: what ends a translation, and what fills it up: of the first what stands after it, and all of the
+            second, is not counted.
     """
     targets = sequences[:, 1:]
     ends = torch.isin(targets, torch.tensor([] if eos is None else eos, dtype=targets.dtype, device=targets.device))
-    counted = ends.cumsum(dim=1) - ends.long() == 0  # up to the first end
-    if pad is not None:
-        counted &= ((targets != pad) | ends).flip(1).cumsum(dim=1).flip(1) > 0  # up to the last that is no padding
-    encoded = model.get_encoder()(**source).last_hidden_state
-    row_of = torch.arange(len(sequences), device=sequences.device) // (len(sequences) // len(encoded))
-    at_once = max(1, _LOGITS_AT_ONCE // (max(1, targets.shape[1]) * model.config.target_vocab_size))
+    fills = (targets == (-1 if pad is None else pad)) & ~ends
+    labels = targets.masked_fill(fills | (ends.cumsum(dim=1) - ends.long() > 0), -100)
+    several = len(sequences) // len(source["input_ids"])
     found = []
-    for rows in torch.arange(len(sequences), device=sequences.device).split(at_once):
-        logits = model(
-            attention_mask=source["attention_mask"][row_of[rows]],
-            encoder_outputs=BaseModelOutput(last_hidden_state=encoded[row_of[rows]]),
-            decoder_input_ids=sequences[rows, :-1],
-            use_cache=False,
-        ).logits.float()  # (rows, target_length - 1, target vocabulary)
-        tokens = -torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets[rows], reduction="none")
-        found.append((tokens * counted[rows]).sum(dim=1))
-    return torch.cat(found)
+    for row, target in enumerate(labels):  # one at a time: the logits of all might not fit
+        one = {name: value[row // several, None] for name, value in source.items()}
+        found.append(-model(**one, labels=target[None], num_items_in_batch=1).loss.float())
+    return torch.stack(found)

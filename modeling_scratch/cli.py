@@ -9,7 +9,6 @@ from pathlib import Path
 
 import datasets
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
@@ -68,7 +67,7 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
         if speak:
             print(stopped, file=sys.stderr)
         sys.exit(STOPPED)
-    except (ValueError, OSError, StrictDataclassError, SafetensorError) as error:
+    except (ValueError, OSError, SafetensorError) as error:
         if debug:
             traceback.print_exc()
         if speak or isinstance(error, ProcessError):

@@ -2,13 +2,18 @@
 
 import copy
 import difflib
-from dataclasses import fields
-from typing import Any, Literal
+import inspect
+from types import SimpleNamespace, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
-from huggingface_hub.dataclasses import strict
+import transformers
 from transformers.activations import ACT2FN
-from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
+
+if int(transformers.__version__.split(".")[0]) < 5:
+    raise ImportError(f"this model needs Transformers 5.0 or newer; {transformers.__version__} is installed")
+
+from transformers import PreTrainedConfig
 
 logger = logging.get_logger(__name__)
 
@@ -22,82 +27,27 @@ AUTO_MAP = {
 
 # Where `pipeline` finds that of a task.
 CUSTOM_PIPELINES = {
-    "translation": {
-        "impl": "translation_pipeline.ScratchTranslationPipeline",
-        "pt": ["AutoModelForSeq2SeqLM"],
-    },
+    "translation": {"impl": "translation_pipeline.ScratchTranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
 }
 
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn")
-ROPE_KEYS = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "attention_factor"}
-ROPE_KEYS |= {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
+ROPE_KEYS = {"rope_type", "rope_theta", "factor"}
+_ROPE_DEFAULTS = {"rope_type": "default", "rope_theta": 10000.0}
+_LOADED = "_loaded_from_a_file"
 
-# Keys that are no fields, but that Transformers itself (loading, saving, Trainer, quantizers) hands to a config.
-TRANSFORMERS_KEYS = frozenset(
-    [
-        "_attn_implementation_internal",
-        "_commit_hash",
-        "_experts_implementation_internal",
-        "_name_or_path",
-        "attn_implementation",
-        "auto_map",
-        "custom_pipelines",
-        "experts_implementation",
-        "model_type",
-        "name_or_path",
-        "num_labels",
-        "output_attentions",
-        "per_layer_config",
-        "quantization_config",
-        "rope_theta",
-        "tie_last_hidden_states",
-        "torch_dtype",
-    ]
-)
+# Keys that are no fields and no attributes of every config, but that Transformers hands to one.
+TRANSFORMERS_KEYS = {"_attn_implementation_internal", "_commit_hash", "_experts_implementation_internal"}
+TRANSFORMERS_KEYS |= {"_name_or_path", "attn_implementation", "auto_map", "custom_pipelines", "experts_implementation"}
+TRANSFORMERS_KEYS |= {"model_type", "name_or_path", "num_labels", "output_attentions", "per_layer_config"}
+TRANSFORMERS_KEYS |= {"quantization_config", "rope_theta", "tie_last_hidden_states", "torch_dtype"}
 
 
-@strict
 class ScratchConfig(PreTrainedConfig):
-    r"""
+    """
     The architecture of an encoder-decoder Transformer ("Attention Is All You Need", https://arxiv.org/abs/1706.03762).
 
-    Args:
-        vocab_size (`int`, defaults to 32000): source vocabulary; also the target's if `decoder_vocab_size` is unset.
-        decoder_vocab_size (`int`, *optional*): target vocabulary. None or equal to `vocab_size`: one vocabulary. (But
-            where embeddings are not shared, `resize_token_embeddings` takes a number for a vocabulary of its own.)
-        d_model (`int`, defaults to 512): width of every layer's input and output.
-        encoder_layers, decoder_layers (`int`, default to 6): depth of each stack.
-        encoder_attention_heads, decoder_attention_heads (`int`, default to 8): heads; each must divide `d_model`.
-        encoder_ffn_dim, decoder_ffn_dim (`int`, default to 2048): width inside the feed-forward networks.
-        activation_function (`str`, defaults to `"relu"`): a name that `transformers.activations.ACT2FN` knows.
-        gated_ffn (`bool`, defaults to `False`): gate the feed-forward; with `"silu"` this is SwiGLU.
-        norm_position (`str`, defaults to `"pre"`): `"post"` as in the paper, or `"pre"`, which trains more easily.
-        norm_type (`str`, defaults to `"layer_norm"`): `"layer_norm"` or `"rms_norm"`.
-        norm_eps (`float`, defaults to 1e-5): added to the variance inside every norm.
-        final_norm (`bool`, defaults to `True`): a norm after the last layer of each stack.
-        position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"`, `"learned"` or `"rotary"`.
-        max_position_embeddings (`int`, defaults to 1024): length that learned positions end at, and that training and
-            generation plan for; sinusoidal and rotary positions extend beyond it.
-        rope_parameters (`dict`, *optional*): for rotary positions `{"rope_type": "default", "rope_theta": 10000.0}`;
-            `"linear"`, `"dynamic"` and `"yarn"` stretch them by a `factor`, as Transformers documents it. (With
-            `"dynamic"` a sentence's translation depends on the longest sequence of its batch.)
-        scale_embedding (`bool`, defaults to `True`): multiply embeddings by sqrt(d_model) (section 3.4).
-        share_encoder_decoder_embeddings (`bool`, defaults to `True`): one embedding for source and target.
-        tie_word_embeddings (`bool`, defaults to `True`): the output projection is the decoder's embedding.
-        attention_bias, ffn_bias (`bool`, default to `True`), lm_head_bias (`bool`, defaults to `False`): biases.
-        dropout (`float`, defaults to 0.1): on the embeddings and on each sub-layer's output (section 5.4).
-        attention_dropout (`float`, defaults to 0.0): on the attention weights.
-        activation_dropout (`float`, defaults to 0.0): inside the feed-forward networks.
-        init_std (`float`, *optional*): None: Xavier uniform for matrices and N(0, 1/d_model) for embeddings;
-            a number: N(0, init_std^2) for both.
-        pad_token_id, bos_token_id, eos_token_id, unk_token_id (`int`, default to 0, 1, 2, 3): special tokens.
-        decoder_start_token_id (`int`, defaults to 1): the token that the decoder starts from.
-        use_cache (`bool`, defaults to `True`): return keys and values for the next decoding step.
-
     Raises:
-        huggingface_hub.errors.StrictDataclassError: a field has the wrong type, is out of range, or contradicts
-            another.
-        ValueError: an unknown name was given; the message lists the closest valid ones.
+        ValueError: a field has the wrong type, is out of range, or contradicts another; an unknown name was given (the
+            message lists the closest valid ones).
     """
 
     model_type = "scratch"
@@ -109,80 +59,86 @@ class ScratchConfig(PreTrainedConfig):
     }
     base_model_fsdp_plan = {}  # encoder and decoder bring their own
 
-    vocab_size: int = 32000
-    decoder_vocab_size: int | None = None
-    d_model: int = 512
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    encoder_attention_heads: int = 8
-    decoder_attention_heads: int = 8
-    encoder_ffn_dim: int = 2048
-    decoder_ffn_dim: int = 2048
-    activation_function: str = "relu"
-    gated_ffn: bool = False
-    norm_position: Literal["pre", "post"] = "pre"
-    norm_type: Literal["layer_norm", "rms_norm"] = "layer_norm"
-    norm_eps: float = 1e-5
-    final_norm: bool = True
-    position_embedding_type: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
-    max_position_embeddings: int = 1024
-    rope_parameters: dict | None = None
-    scale_embedding: bool = True
-    share_encoder_decoder_embeddings: bool = True
-    tie_word_embeddings: bool = True
-    attention_bias: bool = True
-    ffn_bias: bool = True
-    lm_head_bias: bool = False
-    dropout: float | int = 0.1
-    attention_dropout: float | int = 0.0
-    activation_dropout: float | int = 0.0
-    init_std: float | None = None
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
-    unk_token_id: int | None = 3
-    decoder_start_token_id: int | None = 1
-    use_cache: bool = True
-    is_encoder_decoder: bool = True
-
-    def __post_init__(self, **kwargs):
-        unknown = sorted(set(kwargs) - self._known_keys())
-        if unknown:
+    # An `__init__` of our own: the one way to write a config that every release of Transformers 5 understands.
+    def __init__(
+        self,
+        vocab_size: int = 32000,  # of the source; the target's too if decoder_vocab_size is None
+        decoder_vocab_size: int | None = None,  # None or equal: one vocabulary
+        d_model: int = 512,  # width of every layer's input and output
+        encoder_layers: int = 6,
+        decoder_layers: int = 6,
+        encoder_attention_heads: int = 8,
+        decoder_attention_heads: int = 8,
+        encoder_ffn_dim: int = 2048,  # width inside the feed-forward networks
+        decoder_ffn_dim: int = 2048,
+        activation_function: str = "relu",  # a name in transformers.activations.ACT2FN
+        gated_ffn: bool = False,  # with "silu" this is SwiGLU
+        norm_position: Literal["pre", "post"] = "pre",  # "post" as in the paper; "pre" trains more easily
+        norm_type: Literal["layer_norm", "rms_norm"] = "layer_norm",
+        norm_eps: float = 1e-5,  # added to the variance inside every norm
+        final_norm: bool | Literal["decoder"] = True,  # a norm after each stack; "decoder": after the decoder alone
+        share_layers: bool = False,  # a stack is one layer, run again and again (Dehghani et al. 2019)
+        position_embedding_type: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal",
+        max_position_embeddings: int = 1024,  # where learned positions end, and what training and generation plan for
+        rope_parameters: dict | None = None,  # of rotary positions: rope_theta; rope_type "linear" with its factor
+        scale_embedding: bool = True,  # by sqrt(d_model) (section 3.4)
+        share_encoder_decoder_embeddings: bool = True,
+        tie_word_embeddings: bool = True,  # the output projection is the decoder's embedding
+        attention_bias: bool = True,
+        ffn_bias: bool = True,
+        lm_head_bias: bool = False,
+        dropout: float = 0.1,  # on the embeddings and on each sub-layer's output (section 5.4)
+        attention_dropout: float = 0.0,  # on the attention weights
+        activation_dropout: float = 0.0,  # inside the feed-forward networks
+        init_std: float | None = None,  # None: Xavier uniform for matrices and N(0, 1/d_model) for embeddings
+        pad_token_id: int | None = 0,
+        bos_token_id: int | None = 1,
+        eos_token_id: int | list[int] | None = 2,
+        unk_token_id: int | None = 3,
+        decoder_start_token_id: int | None = 1,
+        use_cache: bool = True,
+        is_encoder_decoder: bool = True,
+        **kwargs,
+    ):
+        given = {name: value for name, value in locals().items() if name in self.fields()}
+        for generic, name in self.attribute_map.items():
+            if generic in kwargs:
+                given[name] = kwargs.pop(generic)
+        is_loaded = kwargs.pop(_LOADED, False)
+        unknown = sorted(set(kwargs) - self.known_keys())
+        if unknown and not is_loaded:
             raise ValueError("; ".join(self.describe_unknown(name) for name in unknown))
-        self._check_rope_parameters()
+        self._check(given)
+        given["rope_parameters"] = _ROPE_DEFAULTS | (given["rope_parameters"] or {})
         # A checkpoint of an earlier version lacks the classes that came later; "repository--" says whose code it is.
-        given = kwargs.get("auto_map") or {}
-        repository, separator, _ = given.get("AutoConfig", "").rpartition("--")
-        kwargs["auto_map"] = {name: repository + separator + path for name, path in AUTO_MAP.items()} | given
+        code = kwargs.get("auto_map") or {}
+        repository, separator, _ = code.get("AutoConfig", "").rpartition("--")
+        kwargs["auto_map"] = {name: repository + separator + path for name, path in AUTO_MAP.items()} | code
         # Copied: `pipeline` writes into what it finds.
         kwargs["custom_pipelines"] = copy.deepcopy(CUSTOM_PIPELINES) | (kwargs.get("custom_pipelines") or {})
-        super().__post_init__(**kwargs)
+        # Some releases look at the fields while they initialise, some change them.
+        vars(self).update(given)
+        super().__init__(is_encoder_decoder=is_encoder_decoder, **kwargs)
+        vars(self).update(given)
 
-    def _check_rope_parameters(self) -> None:
-        """Before Transformers fills in what is missing: what it would only warn of, or fail at later."""
-        given = self.rope_parameters or {}
-        if unknown := sorted(set(given) - ROPE_KEYS):
-            raise ValueError(f"rope_parameters has no key {unknown[0]!r}; it has {', '.join(sorted(ROPE_KEYS))}")
-        rope_type = given.get("rope_type", given.get("type", "default"))
-        if rope_type not in ROPE_TYPES:
-            raise ValueError(f"rope_parameters: rope_type is {rope_type!r}; it must be one of {', '.join(ROPE_TYPES)}")
-        limits = {"rope_theta": 0.0} | ({} if rope_type == "default" else {"factor": 1.0})
-        for name, limit in limits.items():
-            value = given.get(name, None if name == "factor" else 10000.0)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or value < limit or value in (0, float("inf")):
-                least = "at least 1" if limit else "positive"
-                raise ValueError(f"rope_parameters: {name} is {value!r}; with {rope_type!r} it must be {least}")
+    def __eq__(self, other) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    @classmethod
+    def fields(cls) -> dict[str, inspect.Parameter]:
+        """The parameters above: names, types and defaults."""
+        parameters = inspect.signature(ScratchConfig.__init__).parameters
+        return {name: parameter for name, parameter in parameters.items() if name not in ("self", "kwargs")}
 
     @classmethod
     def field_names(cls) -> list[str]:
-        """The names in the table of this class's docstring: those that a model file may set."""
-        inherited = {field.name for field in fields(PreTrainedConfig)} - {"is_encoder_decoder"}
-        return [field.name for field in fields(cls) if field.name not in inherited]
+        """Those that a model file may set."""
+        return [name for name in cls.fields() if name != "is_encoder_decoder"]
 
     @classmethod
-    def _known_keys(cls) -> set[str]:
-        return {field.name for field in fields(cls)} | set(cls.attribute_map) | TRANSFORMERS_KEYS
+    def known_keys(cls) -> set[str]:
+        """What a config.json of this version can hold."""
+        return {*cls.fields(), *cls.attribute_map, *vars(PreTrainedConfig()), *TRANSFORMERS_KEYS}
 
     @classmethod
     def describe_unknown(cls, name: str) -> str:
@@ -197,13 +153,14 @@ class ScratchConfig(PreTrainedConfig):
         Build a config from a loaded config.json. Keys that are unknown here are kept and named in one warning, so that
         a checkpoint touched by another tool still loads.
         """
-        unknown = {key: value for key, value in config_dict.items() if key not in cls._known_keys()}
-        known = {key: value for key, value in config_dict.items() if key not in unknown}
+        known = cls.known_keys()
+        unknown = {key: value for key, value in config_dict.items() if key not in known}
+        known = {key: value for key, value in config_dict.items() if key in known} | {_LOADED: True}
         if unknown:
             logger.warning(
                 f"The loaded config has keys that ScratchConfig does not know: {', '.join(sorted(unknown))}."
             )
-        result = super().from_dict(known, **kwargs)
+        result = super().from_dict(known, **kwargs)  # whose own keywords, of whatever release, are no typing errors
         config = result[0] if isinstance(result, tuple) else result
         for key, value in unknown.items():
             if not hasattr(cls, key):  # a property or a method stays what it is
@@ -213,7 +170,8 @@ class ScratchConfig(PreTrainedConfig):
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "ScratchConfig":
         """
         The config as one stack sees it: generic names (`num_hidden_layers`, `num_attention_heads`, `vocab_size`) read
-        as the decoder's when `decoder=True`: a copy if the stacks differ. Caches take their depth from here.
+        as the decoder's when `decoder=True`: a copy if the stacks differ. Caches take their depth from here. `generate`
+        asks for neither stack and means what it generates: with two vocabularies that is the decoder's.
         """
         of_decoder = {
             "encoder_layers": self.decoder_layers,
@@ -221,7 +179,8 @@ class ScratchConfig(PreTrainedConfig):
             "encoder_ffn_dim": self.decoder_ffn_dim,
             "vocab_size": self.target_vocab_size,
         }
-        if not decoder or encoder or all(getattr(self, name) == value for name, value in of_decoder.items()):
+        wants_decoder = not encoder and (decoder or self.target_vocab_size != self.vocab_size)
+        if not wants_decoder or all(getattr(self, name) == value for name, value in of_decoder.items()):
             return self
         config = copy.deepcopy(self)
         for name, value in of_decoder.items():
@@ -233,55 +192,86 @@ class ScratchConfig(PreTrainedConfig):
         """Rows of the decoder's embedding and of the output projection."""
         return self.vocab_size if self.decoder_vocab_size is None else self.decoder_vocab_size
 
-    def validate_architecture(self):
-        """Cross-field checks; `@strict` runs them after construction."""
-        sizes = ["vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads"]
-        sizes += ["decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings"]
+    @staticmethod
+    def _check(given: dict[str, Any]) -> None:
+        """Raise ValueError for fields of a wrong type, out of range, or against each other."""
+        for name, parameter in ScratchConfig.fields().items():
+            if not _fits(given[name], parameter.annotation):
+                raise ValueError(f"{name} is {given[name]!r}; it must be {_in_words(parameter.annotation)}")
+        of = SimpleNamespace(**given)
+        of.target_vocab_size = of.vocab_size if of.decoder_vocab_size is None else of.decoder_vocab_size
+        sizes = ["vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim"]
+        sizes += ["decoder_ffn_dim", "encoder_attention_heads", "decoder_attention_heads", "max_position_embeddings"]
         for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.decoder_vocab_size is not None and self.decoder_vocab_size < 1:
-            raise ValueError(f"decoder_vocab_size is {self.decoder_vocab_size}; it must be at least 1, or None")
+            if given[name] is not None and given[name] < 1:
+                raise ValueError(f"{name} is {given[name]}; it must be at least 1")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; a probability must be in [0, 1)")
+            if not 0 <= given[name] < 1:
+                raise ValueError(f"{name} is {given[name]}; a probability must be in [0, 1)")
         for name in ("norm_eps", "init_std"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ValueError(f"{name} is {value}; it must be a positive number")
+            if given[name] is not None and not 0 < given[name] < float("inf"):
+                raise ValueError(f"{name} is {given[name]}; it must be a positive number")
         for side in ("encoder", "decoder"):
-            heads = getattr(self, f"{side}_attention_heads")
-            if self.d_model % heads:
-                raise ValueError(f"d_model ({self.d_model}) must be divisible by {side}_attention_heads ({heads})")
-            if self.position_embedding_type == "rotary" and (self.d_model // heads) % 2:
+            heads = given[f"{side}_attention_heads"]
+            if of.d_model % heads:
+                raise ValueError(f"d_model ({of.d_model}) must be divisible by {side}_attention_heads ({heads})")
+            if of.position_embedding_type == "rotary" and (of.d_model // heads) % 2:
                 raise ValueError(
-                    f"rotary positions rotate pairs: d_model / {side}_attention_heads is {self.d_model // heads}, "
-                    "which must be even"
+                    f"rotary positions rotate pairs: d_model / {side}_attention_heads is {of.d_model // heads}, which "
+                    "must be even"
                 )
-        if self.activation_function not in ACT2FN:
-            close = difflib.get_close_matches(self.activation_function, list(ACT2FN), n=3)
+        if of.activation_function not in ACT2FN:
+            close = difflib.get_close_matches(of.activation_function, list(ACT2FN), n=3)
+            hint = f"; did you mean {' or '.join(close)}?" if close else "; see transformers.activations.ACT2FN"
+            raise ValueError(f"activation_function {of.activation_function!r} is unknown{hint}")
+        if of.share_encoder_decoder_embeddings and of.target_vocab_size != of.vocab_size:
             raise ValueError(
-                f"activation_function {self.activation_function!r} is unknown"
-                + (f"; did you mean {' or '.join(close)}?" if close else "; see transformers.activations.ACT2FN")
+                f"share_encoder_decoder_embeddings needs one vocabulary, but vocab_size is {of.vocab_size} and "
+                f"decoder_vocab_size is {of.decoder_vocab_size}; set share_encoder_decoder_embeddings to False"
             )
-        if self.share_encoder_decoder_embeddings and self.target_vocab_size != self.vocab_size:
-            raise ValueError(
-                f"share_encoder_decoder_embeddings needs one vocabulary, but vocab_size is {self.vocab_size} and "
-                f"decoder_vocab_size is {self.decoder_vocab_size}; set share_encoder_decoder_embeddings to False"
-            )
-        self._validate_special_tokens()
-
-    def _validate_special_tokens(self):
-        both, target = min(self.vocab_size, self.target_vocab_size), self.target_vocab_size
-        limits = {"pad_token_id": both, "bos_token_id": target, "unk_token_id": max(self.vocab_size, target)}
+        both, target = min(of.vocab_size, of.target_vocab_size), of.target_vocab_size
+        limits = {"pad_token_id": both, "bos_token_id": target, "unk_token_id": max(of.vocab_size, target)}
         limits |= {"decoder_start_token_id": target, "eos_token_id": target}
         for name, limit in limits.items():
-            value = getattr(self, name)
-            if value == []:
+            if given[name] == []:
                 raise ValueError(f"{name} is an empty list; give an id, or None for no such token")
-            for token_id in value if isinstance(value, list) else [value]:
+            for token_id in given[name] if isinstance(given[name], list) else [given[name]]:
                 if token_id is not None and not 0 <= token_id < limit:
                     raise ValueError(f"{name} is {token_id}; it must be in [0, {limit})")
+        _check_rope_parameters(given["rope_parameters"] or {})
+
+
+def _check_rope_parameters(given: dict[str, Any]) -> None:
+    if unknown := sorted(set(given) - ROPE_KEYS):
+        raise ValueError(f"rope_parameters has no key {unknown[0]!r}; it has {', '.join(sorted(ROPE_KEYS))}")
+    rope_type = given.get("rope_type", "default")
+    if rope_type not in ("default", "linear"):
+        raise ValueError(f"rope_parameters: rope_type is {rope_type!r}; it must be default or linear")
+    limits = {"rope_theta": 0.0} | ({} if rope_type == "default" else {"factor": 1.0})
+    for name, limit in limits.items():
+        value = given.get(name, None if name == "factor" else 10000.0)
+        if not _fits(value, float) or not (0.0 < value < float("inf") and value >= limit):
+            least = "at least 1" if limit else "positive"
+            raise ValueError(f"rope_parameters: {name} is {value!r}; with {rope_type!r} it must be {least}")
+
+
+def _in_words(annotation: Any) -> str:
+    if get_origin(annotation) is Literal or isinstance(annotation, UnionType) or get_origin(annotation) is Union:
+        return " or ".join(_in_words(each) for each in get_args(annotation))
+    return getattr(annotation, "__name__", repr(annotation)).replace("NoneType", "None")
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Whether a value is of an annotated type: an integer is a float, and no boolean is a number."""
+    if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
+        return any(_fits(value, each) for each in get_args(annotation))
+    if get_origin(annotation) is Literal:
+        return value in get_args(annotation)
+    if get_origin(annotation) is list:
+        return isinstance(value, list) and all(_fits(each, *get_args(annotation)) for each in value)
+    if annotation in (int, float):
+        return isinstance(value, (int, float) if annotation is float else int) and not isinstance(value, bool)
+    return isinstance(value, type(None) if annotation is None else annotation)
 
 
 __all__ = ["ScratchConfig"]

@@ -62,10 +62,11 @@ def find_obstacles(config: ScratchConfig) -> list[str]:
     if config.activation_function not in _ACTIVATIONS:
         needed = " or ".join(_ACTIVATIONS)
         obstacles.append(f"activation_function is {config.activation_function!r} and must be {needed}")
-    if config.position_embedding_type == "rotary":
-        if (rope_type := config.rope_parameters["rope_type"]) not in ("default", "linear"):
-            obstacles.append(f"rope_parameters: rope_type is {rope_type!r} and must be 'default' or 'linear'")
-    elif config.d_model % 2:
+    if config.position_embedding_type == "alibi":
+        obstacles.append("position_embedding_type is 'alibi' and must be another")
+    if config.share_layers:
+        obstacles.append("share_layers is True and must be False")
+    if config.position_embedding_type != "rotary" and config.d_model % 2:
         obstacles.append(f"d_model is {config.d_model} and must be even")
     if not as_list(config.eos_token_id):
         obstacles.append(f"eos_token_id is {config.eos_token_id!r} and must be a token id or several")
@@ -125,9 +126,9 @@ def _copy_stack(spec: Any, stack: nn.Module, rows: int) -> None:
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
     embeddings.weight = stack.embed_tokens.weight
     spec.scale_embeddings = float(stack.embed_scale)
-    if stack.embed_positions is not None:
-        places = torch.arange(rows, device=stack.device)[None]
-        spec.position_encodings.encodings = stack.embed_positions(places, torch.float32)[0]
+    if stack.config.position_embedding_type != "rotary":
+        places, zeros = torch.arange(rows, device=stack.device)[None], torch.zeros(1, rows, stack.config.d_model)
+        spec.position_encodings.encodings = stack.embed_positions.add(zeros.to(stack.device), places)[0]
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
         _copy_attention(layer_spec.self_attention, layer.self_attn, layer.self_attn_layer_norm, True)
         if hasattr(layer, "cross_attn"):
@@ -161,9 +162,6 @@ def to_ctranslate2(
     if obstacles := find_obstacles(config):
         raise ValueError(f"CTranslate2 has no such model: {'; '.join(obstacles)}")
     shared: dict[str, Any] = {
-        # The specs of post-norm stacks have no final norm, but their runtime does.
-        "pre_norm": config.norm_position == "pre" or config.final_norm,
-        "no_final_norm": not config.final_norm,
         "activation": common_spec.Activation[_ACTIVATIONS[config.activation_function]],
         "ffn_glu": config.gated_ffn,
         "rms_norm": config.norm_type == "rms_norm",
@@ -174,8 +172,17 @@ def to_ctranslate2(
         shared |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": parameters["rope_theta"]}
         shared |= {"rotary_scaling_type": attention_spec.RotaryScalingType.Linear} if linear else {}
         shared |= {"rotary_scaling_factor": parameters["factor"]} if linear else {}
-    encoder = transformer_spec.TransformerEncoderSpec(config.encoder_layers, config.encoder_attention_heads, **shared)
-    decoder = transformer_spec.TransformerDecoderSpec(config.decoder_layers, config.decoder_attention_heads, **shared)
+
+    def norms(final_norm: bool) -> dict[str, bool]:
+        # The specs of post-norm stacks have no final norm, but their runtime does.
+        return {"pre_norm": config.norm_position == "pre" or final_norm, "no_final_norm": not final_norm}
+
+    encoder = transformer_spec.TransformerEncoderSpec(
+        config.encoder_layers, config.encoder_attention_heads, **shared, **norms(config.final_norm is True)
+    )
+    decoder = transformer_spec.TransformerDecoderSpec(
+        config.decoder_layers, config.decoder_attention_heads, **shared, **norms(bool(config.final_norm))
+    )
     spec = transformer_spec.TransformerSpec(encoder, decoder)
     if config.position_embedding_type == "rotary":
         vars(encoder).pop("position_encodings", None)  # the spec of an encoder has them even so

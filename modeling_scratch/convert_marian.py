@@ -50,6 +50,7 @@ MARIAN_ARCHITECTURE = {
     "norm_eps": 1e-5,
     "gated_ffn": False,
     "position_embedding_type": "sinusoidal",
+    "share_layers": False,
     "attention_bias": True,
     "ffn_bias": True,
 }
@@ -104,7 +105,7 @@ def _check_positions(marian_model: MarianMTModel, dimensions: torch.Tensor) -> N
     """Raise ValueError if a stack's table of positions is not the sinusoidal one."""
     for side in ("encoder", "decoder"):
         table = getattr(marian_model.model, side).embed_positions.weight.detach().cpu()
-        expected = SinusoidalPositionEmbedding(table.shape[1])(torch.arange(len(table)), torch.float64)
+        expected = SinusoidalPositionEmbedding.encode(torch.arange(len(table)), table.shape[1])
         rounding = torch.finfo(table.dtype).eps + 1e-5
         if not torch.allclose(table[:, dimensions].double(), expected, rtol=0, atol=rounding):
             raise ValueError(
@@ -135,7 +136,6 @@ def from_marian(marian_model: MarianMTModel) -> ScratchForConditionalGeneration:
     Raises:
         ValueError: it is not a MarianMTModel; its positions are not sinusoidal; its output projection does not fit its
             decoder's embedding.
-        huggingface_hub.errors.StrictDataclassError: a value of its config is not one that ScratchConfig takes.
     """
     if not isinstance(marian_model, MarianMTModel):
         raise ValueError(f"from_marian takes a MarianMTModel, not a {type(marian_model).__name__}")

@@ -321,7 +321,6 @@ def from_torch(
     Raises:
         ValueError: something that is needed was not given, contradicts the module, or is missing from the weights; the
             weights hold what a Scratch model has no place for, or shapes that disagree.
-        huggingface_hub.errors.StrictDataclassError: a value is not one that ScratchConfig takes.
     """
     return build_scratch(read_torch(weights, **arguments))
 
@@ -350,6 +349,8 @@ def to_torch(model: ScratchModel | ScratchForConditionalGeneration) -> nn.Transf
         "norm_type": ("layer_norm",),
         "gated_ffn": (False,),
         "position_embedding_type": ("sinusoidal", "learned"),
+        "final_norm": (True, False),
+        "share_layers": (False,),
         "activation_function": ("relu", "gelu"),
     }
     wrong = [

@@ -165,8 +165,7 @@ def translate(
     ids = tokenize(source_tokenizer, sentences, model.config.max_position_embeddings if learned else None)
     batches = batches_by_length([len(row) for row in ids], batch_size, batch_tokens)
     mine, rounds = batches[rank::processes], range(-(-len(batches) // processes))
-    if is_sharded(accelerator):
-        generation["synced_gpus"] = True
+    generation["synced_gpus"] = is_sharded(accelerator)
     if stop is not None:
         generation["stopping_criteria"] = StoppingCriteriaList([StopDecoding(stop)])
     translated = [(index, "") for index, row in enumerate(ids) if not row and rank == 0]

@@ -48,12 +48,12 @@ def observe(
         # A fixed target: translations of other lengths would give logits of other shapes.
         fixed = torch.arange(8).repeat(len(sentences), 1) % model.config.target_vocab_size
         logits = model(**inputs, decoder_input_ids=fixed).logits
-        positions = torch.arange(min(64, model.config.max_position_embeddings))[None]
-        zeros = torch.zeros(1, positions.shape[1], model.config.d_model)
-        located = []
+        # What enters the first layers when the embeddings are zeros: positions that are added.
+        located: list[torch.Tensor] = []
         for stack in (model.get_encoder(), model.get_decoder()):
-            added, angles = stack.locate(zeros, positions, 0)
-            located.append(added if angles is None else torch.cat(angles, dim=-1))
+            stack.layers[0].register_forward_pre_hook(lambda layer, given: located.append(given[0]))
+        zeros = torch.zeros(1, min(64, model.config.max_position_embeddings), model.config.d_model)
+        model(inputs_embeds=zeros, decoder_inputs_embeds=zeros)
     piped = []
     if "translation" in (getattr(model.config, "custom_pipelines", None) or {}):
         chosen = {} if pipeline_class is None else {"pipeline_class": pipeline_class}

@@ -2,19 +2,41 @@
 
 import torch
 from torch import nn
-from transformers.cache_utils import EncoderDecoderCache
+from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import ScratchCrossAttention, ScratchSelfAttention
 from .configuration_scratch import ScratchConfig
-from .dropout import ScratchDropout
-from .feed_forward import ScratchFeedForward
+from .fast_cpu import ScratchDropout
 
 
 def build_norm(config: ScratchConfig) -> nn.Module:
     """A LayerNorm (section 3.1) or an RMSNorm (Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467)."""
     norm_class = nn.LayerNorm if config.norm_type == "layer_norm" else nn.RMSNorm
     return norm_class(config.d_model, eps=config.norm_eps)
+
+
+class ScratchFeedForward(nn.Module):
+    """
+    FFN(x) = act(x W1 + b1) W2 + b2 (equation 2), or, gated, (act(x Wg + bg) * (x W1 + b1)) W2 + b2
+    (Shazeer 2020, https://arxiv.org/abs/2002.05202).
+    """
+
+    def __init__(self, config: ScratchConfig, ffn_dim: int):
+        super().__init__()
+        self.up_proj = nn.Linear(config.d_model, ffn_dim, bias=config.ffn_bias)
+        self.gate_proj = nn.Linear(config.d_model, ffn_dim, bias=config.ffn_bias) if config.gated_ffn else None
+        self.down_proj = nn.Linear(ffn_dim, config.d_model, bias=config.ffn_bias)
+        self.activation = ACT2FN[config.activation_function]
+        self.dropout = ScratchDropout(config.activation_dropout)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """(batch_size, sequence_length, d_model) to the same shape."""
+        if self.gate_proj is None:
+            hidden_states = self.activation(self.up_proj(hidden_states))  # (batch_size, sequence_length, ffn_dim)
+        else:
+            hidden_states = self.activation(self.gate_proj(hidden_states)) * self.up_proj(hidden_states)
+        return self.down_proj(self.dropout(hidden_states))
 
 
 class ScratchLayer(GradientCheckpointingLayer):
@@ -38,9 +60,9 @@ class ScratchLayer(GradientCheckpointingLayer):
 class ScratchEncoderLayer(ScratchLayer):
     """Self-attention, then feed-forward (section 3.1, figure 1 left)."""
 
-    def __init__(self, config: ScratchConfig, layer_idx: int):
+    def __init__(self, config: ScratchConfig):
         super().__init__(config)
-        self.self_attn = ScratchSelfAttention(config, config.encoder_attention_heads, layer_idx, is_causal=False)
+        self.self_attn = ScratchSelfAttention(config, config.encoder_attention_heads, is_causal=False)
         self.self_attn_layer_norm = build_norm(config)
         self.feed_forward = ScratchFeedForward(config, config.encoder_ffn_dim)
         self.feed_forward_layer_norm = build_norm(config)
@@ -49,28 +71,33 @@ class ScratchEncoderLayer(ScratchLayer):
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
-        **kwargs,
-    ) -> torch.Tensor:
-        """(batch_size, source_length, d_model) to the same shape; the other arguments as in ScratchSelfAttention."""
+        rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """
+        (batch_size, source_length, d_model) to the same shape, and the attention weights if they are wanted; the other
+        arguments as in ScratchSelfAttention.
+        """
         residual = hidden_states
         hidden_states = self.enter(hidden_states, self.self_attn_layer_norm)
-        hidden_states, _ = self.self_attn(hidden_states, attention_mask, position_embeddings, **kwargs)
+        hidden_states, weights = self.self_attn(
+            hidden_states, attention_mask, rotation, output_attentions=output_attentions
+        )
         hidden_states = self.leave(residual, hidden_states, self.self_attn_layer_norm)
 
         residual = hidden_states
         hidden_states = self.feed_forward(self.enter(hidden_states, self.feed_forward_layer_norm))
-        return self.leave(residual, hidden_states, self.feed_forward_layer_norm)
+        return self.leave(residual, hidden_states, self.feed_forward_layer_norm), weights
 
 
 class ScratchDecoderLayer(ScratchLayer):
     """Causal self-attention, attention to the source, then feed-forward (section 3.1, figure 1 right)."""
 
-    def __init__(self, config: ScratchConfig, layer_idx: int):
+    def __init__(self, config: ScratchConfig):
         super().__init__(config)
-        self.self_attn = ScratchSelfAttention(config, config.decoder_attention_heads, layer_idx, is_causal=True)
+        self.self_attn = ScratchSelfAttention(config, config.decoder_attention_heads, is_causal=True)
         self.self_attn_layer_norm = build_norm(config)
-        self.cross_attn = ScratchCrossAttention(config, config.decoder_attention_heads, layer_idx, is_causal=False)
+        self.cross_attn = ScratchCrossAttention(config, config.decoder_attention_heads, is_causal=False)
         self.cross_attn_layer_norm = build_norm(config)
         self.feed_forward = ScratchFeedForward(config, config.decoder_ffn_dim)
         self.feed_forward_layer_norm = build_norm(config)
@@ -81,28 +108,30 @@ class ScratchDecoderLayer(ScratchLayer):
         encoder_hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        **kwargs,
-    ) -> torch.Tensor:
+        rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
+        past_key_values=None,
+        layer_idx: int = 0,
+        output_attentions: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """
-        (batch_size, target_length, d_model) and (batch_size, source_length, d_model) to the shape of the first; the
-        other arguments as in ScratchSelfAttention and ScratchCrossAttention.
+        (batch_size, target_length, d_model) and (batch_size, source_length, d_model) to the shape of the first, and the
+        weights of both attentions if they are wanted; the other arguments as in ScratchSelfAttention and
+        ScratchCrossAttention.
         """
         residual = hidden_states
         hidden_states = self.enter(hidden_states, self.self_attn_layer_norm)
-        hidden_states, _ = self.self_attn(
-            hidden_states, attention_mask, position_embeddings, past_key_values=past_key_values, **kwargs
+        hidden_states, self_weights = self.self_attn(
+            hidden_states, attention_mask, rotation, past_key_values, layer_idx, output_attentions
         )
         hidden_states = self.leave(residual, hidden_states, self.self_attn_layer_norm)
 
         residual = hidden_states
         hidden_states = self.enter(hidden_states, self.cross_attn_layer_norm)
-        hidden_states, _ = self.cross_attn(
-            hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values=past_key_values, **kwargs
+        hidden_states, cross_weights = self.cross_attn(
+            hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values, layer_idx, output_attentions
         )
         hidden_states = self.leave(residual, hidden_states, self.cross_attn_layer_norm)
 
         residual = hidden_states
         hidden_states = self.feed_forward(self.enter(hidden_states, self.feed_forward_layer_norm))
-        return self.leave(residual, hidden_states, self.feed_forward_layer_norm)
+        return self.leave(residual, hidden_states, self.feed_forward_layer_norm), self_weights, cross_weights

@@ -41,6 +41,8 @@ CITATION = r"""```bibtex
 _MARKUP = re.compile(r"[\\`*_\[\]{}<>~|$&]")
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
+_FINAL_NORMS = {True: ", and one after each stack", False: "", "decoder": ", and one after the decoder"}
+
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------
 
@@ -320,7 +322,7 @@ def _architecture(run: RunRecords) -> str:
         "Attention heads": both("attention_heads"),
         "Feed-forward width": f"{both('ffn_dim')}, {config.activation_function}" + ", gated" * config.gated_ffn,
         "Norm": f"{config.norm_type.replace('_', ' ')}, {'before' if config.norm_position == 'pre' else 'after'} each "
-        f"sub-layer{', and one after each stack' if config.final_norm else ''}",
+        f"sub-layer{_FINAL_NORMS[config.final_norm]}",
         "Positions": config.position_embedding_type,
         "Vocabulary": vocabulary,
         "Shared embeddings": "; ".join(filter(None, tied)) or "none",

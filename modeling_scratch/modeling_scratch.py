@@ -2,28 +2,36 @@
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from transformers.cache_utils import EncoderDecoderCache
+from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import can_return_tuple
 
+# From a local folder, loaders up to Transformers 5.8 copy the files that this one imports and no others: so it imports
+# from each, and offers again what it does not need itself.
+from .attention import ScratchCrossAttention, ScratchSelfAttention
+from .batched_generation import generate_batch
+from .cache import SearchCache
 from .configuration_scratch import ScratchConfig
-from .decoder_steps import is_hooked, known
-from .decoding import ScratchDecoding
+from .fast_cpu import ScratchDropout
+from .layers import ScratchDecoderLayer, ScratchEncoderLayer
 from .loss import IGNORE_INDEX, cross_entropy_sum, linear_cross_entropy_sum, target_token_count
+from .masking import can_look_at, count_positions
+from .position_embeddings import POSITION_EMBEDDINGS
 from .stacks import ScratchDecoder, ScratchEncoder, ScratchPreTrainedModel
-from .vocabulary import ResizableVocabularies, check_ids
+from .translation_pipeline import ScratchTranslationPipeline
+from .vocabulary import ResizableVocabularies
 
-if TYPE_CHECKING:
-    # Not needed here. But a saved model takes along the files that its own names in imports, and config.json says that
-    # the pipeline is among them: so it is, whoever saves the model.
-    from .translation_pipeline import ScratchTranslationPipeline  # noqa: F401
+try:
+    from .search import search
+    from .search_loops import SearchOutput
+except ImportError:  # a release of Transformers that lacks what our own search needs
+    search = SearchOutput = None
 
 # How each model was loaded. No attribute of theirs: whoever pickles a model must not pass on a token.
 _HUB_OPTIONS: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
@@ -50,6 +58,21 @@ def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_to
     return shifted.masked_fill_(shifted == IGNORE_INDEX, pad_token_id)
 
 
+def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
+    """Raise ValueError for labels outside [0, vocab_size) other than -100, where looking at them costs nothing."""
+    if labels.ndim != 2 or labels.is_floating_point():
+        raise ValueError(
+            f"labels has shape {tuple(labels.shape)} and {labels.dtype}; it must be integers (batch_size, target_length)"
+        )
+    if can_look_at(labels):
+        wrong = labels[((labels < 0) | (labels >= vocab_size)) & (labels != IGNORE_INDEX)]
+        if wrong.numel():
+            raise ValueError(
+                f"labels holds {wrong[0].item()}; ids must be in [0, {vocab_size}), the vocabulary, or {IGNORE_INDEX} "
+                "where they are to be ignored. Does the tokenizer belong to this model?"
+            )
+
+
 class ScratchEncoderModel(ScratchPreTrainedModel):
     """The encoder alone, as from a full checkpoint: sentences in, a vector for each token out."""
 
@@ -68,12 +91,6 @@ class ScratchEncoderModel(ScratchPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.encoder.embed_tokens = value
 
-    def _resize_token_embeddings(self, *args, **kwargs) -> nn.Embedding:
-        embedding = super()._resize_token_embeddings(*args, **kwargs)
-        if self.config.share_encoder_decoder_embeddings and self.config.decoder_vocab_size is not None:
-            self.config.decoder_vocab_size = embedding.num_embeddings
-        return embedding
-
     @can_return_tuple
     def forward(
         self,
@@ -81,17 +98,14 @@ class ScratchEncoderModel(ScratchPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs,
     ) -> BaseModelOutput:
         """As ScratchEncoder."""
         return self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds, position_ids=position_ids, **kwargs)
 
 
-@known
 class ScratchModel(ResizableVocabularies, ScratchPreTrainedModel):
     """Encoder and decoder without the output projection."""
-
-    _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
 
     def __init__(self, config: ScratchConfig):
         super().__init__(config)
@@ -99,8 +113,9 @@ class ScratchModel(ResizableVocabularies, ScratchPreTrainedModel):
         self.decoder = ScratchDecoder(config)
         self.post_init()
 
-    def _tied_weights(self) -> dict[str, str]:
-        return dict(self._tied_weights_keys) if self.config.share_encoder_decoder_embeddings else {}
+    def tied_weights(self) -> dict[str, str]:
+        shared = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+        return super().tied_weights() | (shared if self.config.share_encoder_decoder_embeddings else {})
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.embed_tokens
@@ -118,13 +133,13 @@ class ScratchModel(ResizableVocabularies, ScratchPreTrainedModel):
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         decoder_position_ids: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs,
     ) -> Seq2SeqModelOutput:
         """
         Args:
@@ -139,14 +154,7 @@ class ScratchModel(ResizableVocabularies, ScratchPreTrainedModel):
             last_hidden_state: (batch_size, target_length, d_model), the cache, and the encoder's states.
         """
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids,
-                attention_mask,
-                inputs_embeds=inputs_embeds,
-                position_ids=position_ids,
-                use_cache=False,
-                **kwargs,
-            )
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, position_ids, **kwargs)
         elif not isinstance(encoder_outputs, BaseModelOutput):
             given = isinstance(encoder_outputs, Mapping)
             encoder_outputs = BaseModelOutput(**encoder_outputs) if given else BaseModelOutput(*encoder_outputs)
@@ -156,16 +164,9 @@ class ScratchModel(ResizableVocabularies, ScratchPreTrainedModel):
                 "nothing of the decoder's attention to the source; give the encoder's output as encoder_outputs, and "
                 "here a mask (batch_size, source_length) or (batch_size, 1 or heads, 1, source_length)"
             )
+        target = (decoder_input_ids, decoder_attention_mask, encoder_outputs.last_hidden_state, attention_mask)
         decoder_outputs = self.decoder(
-            decoder_input_ids,
-            decoder_attention_mask,
-            encoder_outputs.last_hidden_state,
-            attention_mask,
-            past_key_values=past_key_values,
-            inputs_embeds=decoder_inputs_embeds,
-            position_ids=decoder_position_ids,
-            use_cache=use_cache,
-            **kwargs,
+            *target, past_key_values, decoder_inputs_embeds, decoder_position_ids, use_cache, **kwargs
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
@@ -179,11 +180,8 @@ class ScratchModel(ResizableVocabularies, ScratchPreTrainedModel):
         )
 
 
-@known
-class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedModel, ScratchDecoding, GenerationMixin):
+class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedModel, GenerationMixin):
     """The translator: encoder, decoder, output projection (section 3.4), loss, and `generate()`."""
-
-    _tied_weights_keys = {"lm_head.weight": "model.encoder.embed_tokens.weight"}
 
     def __init__(self, config: ScratchConfig):
         super().__init__(config)
@@ -205,12 +203,13 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
         """What `from_pretrained` needs, to find more of what `name_or_path` holds: the target's tokenizer."""
         return _HUB_OPTIONS.get(self, {})
 
-    def _tied_weights(self) -> dict[str, str]:
-        if not self.config.tie_word_embeddings:
-            return {}
-        # Named by the end of the chain: a target that is itself somebody's target would keep its old weight.
-        side = "encoder" if self.config.share_encoder_decoder_embeddings else "decoder"
-        return {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
+    def tied_weights(self) -> dict[str, str]:
+        tied = super().tied_weights()
+        if self.config.tie_word_embeddings:
+            # Named by the end of the chain: a target that is itself somebody's target would keep its old weight.
+            side = "encoder" if self.config.share_encoder_decoder_embeddings else "decoder"
+            tied["lm_head.weight"] = f"model.{side}.embed_tokens.weight"
+        return tied
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.model.get_input_embeddings()
@@ -230,24 +229,24 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
             self.config.tie_word_embeddings = True
         super().save_pretrained(*args, **kwargs)
 
-    # With two vocabularies, what GenerationMixin reads as the vocabulary's size must be the target's.
+    def generate(self, *args, **kwargs):
+        """
+        As of every model that generates; greedy search, sampling and beam search by this project's own loops, which give
+        the same tokens in less time (see `search`).
+        """
+        # An adapter may prepare inputs of its own, or be another one for each sentence.
+        prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
+        is_own = prepare is ScratchForConditionalGeneration.prepare_inputs_for_generation
+        if search is None or not is_own or hasattr(self, "peft_config"):
+            return super().generate(*args, **kwargs)
+        return search(self, super().generate, *args, **kwargs)
 
-    def _with_target_config(self) -> "ScratchForConditionalGeneration":
-        """A view of this model, on the same modules, whose config is the decoder's: other threads use this one's."""
-        view = object.__new__(type(self))  # copy.copy would build a model anew where FSDP has sharded it
-        view.__dict__.update(self.__dict__)
-        view.config = self.config.get_text_config(decoder=True)
-        return view
-
-    def compute_transition_scores(self, *args, **kwargs) -> torch.Tensor:
-        """As of every model that generates."""
-        return GenerationMixin.compute_transition_scores(self._with_target_config(), *args, **kwargs)
-
-    def _get_candidate_generator(self, *args, **kwargs):
-        return GenerationMixin._get_candidate_generator(self._with_target_config(), *args, **kwargs)
-
-    def _get_logits_processor(self, *args, **kwargs):
-        return GenerationMixin._get_logits_processor(self._with_target_config(), *args, **kwargs)
+    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs) -> dict[str, Any]:
+        # A static cache turns the decoder's mask into a 4-D one, from which positions can no longer be counted.
+        mask = kwargs.get("decoder_attention_mask")
+        if mask is not None and mask.ndim == 2 and kwargs.get("decoder_position_ids") is None:
+            kwargs["decoder_position_ids"] = count_positions(mask)
+        return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """See `shift_tokens_right`; DataCollatorForSeq2Seq calls this."""
@@ -261,7 +260,7 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
@@ -270,14 +269,15 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs,
     ) -> Seq2SeqLMOutput:
         """
         Args:
             labels: (batch_size, target_length), aligned with the logits; -100 is ignored. The decoder's input is made
                 from them if it is not given.
             num_items_in_batch: what the summed loss is divided by; None: the labels that count here.
-            skip_logits: with labels, compute the loss without storing logits, and return None for them.
+            skip_logits: with labels, compute the loss without storing logits, and return None for them. Reads the weight
+                of the output projection and does not call its hooks.
             label_smoothing: 0.0 if not given; in [0, 1), see `cross_entropy_sum`. Not in the signature, because Trainer
                 takes every parameter with "label" in its name for a column that evaluation data must have.
             The others as in ScratchModel.
@@ -289,7 +289,7 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing is {label_smoothing}; it must be in [0, 1)")
         if labels is not None:
-            check_ids("labels", labels, self.config.target_vocab_size, ignored=IGNORE_INDEX)
+            check_labels(labels, self.config.target_vocab_size)
             labels = labels.long()
             target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
             if target is not None and target.shape[:2] != labels.shape:
@@ -300,23 +300,12 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
             use_cache = False if use_cache is None else use_cache
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            decoder_input_ids,
-            decoder_attention_mask,
-            encoder_outputs,
-            past_key_values,
-            inputs_embeds,
-            decoder_inputs_embeds,
-            position_ids,
-            decoder_position_ids,
-            use_cache,
-            **kwargs,
-        )
-        # A head that something has wrapped, hooked or patched must be called.
-        plain = type(self.lm_head) is nn.Linear and not is_hooked(self.lm_head)
-        if skip_logits and labels is not None and plain:
+        tokens = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask)
+        others = (inputs_embeds, decoder_inputs_embeds, position_ids, decoder_position_ids, use_cache)
+        outputs = self.model(*tokens, encoder_outputs, past_key_values, *others, **kwargs)
+        # What wraps a head or replaces its forward, as adapters and offloading do, must be called.
+        is_plain = type(self.lm_head) is nn.Linear and "forward" not in vars(self.lm_head)
+        if skip_logits and labels is not None and is_plain:
             logits = None
             loss = linear_cross_entropy_sum(outputs.last_hidden_state, self.lm_head, labels, label_smoothing)
         else:
@@ -325,17 +314,25 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
             logits = None if skip_logits and labels is not None else logits
         if loss is not None:
             loss = loss / (target_token_count(labels) if num_items_in_batch is None else num_items_in_batch)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
+        outputs = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **outputs)
 
 
-__all__ = ["ScratchEncoderModel", "ScratchForConditionalGeneration", "ScratchModel", "ScratchPreTrainedModel"]
+__all__ = [
+    "POSITION_EMBEDDINGS",
+    "ScratchCrossAttention",
+    "ScratchDecoder",
+    "ScratchDecoderLayer",
+    "ScratchDropout",
+    "ScratchEncoder",
+    "ScratchEncoderLayer",
+    "ScratchEncoderModel",
+    "ScratchForConditionalGeneration",
+    "ScratchModel",
+    "ScratchPreTrainedModel",
+    "ScratchSelfAttention",
+    "ScratchTranslationPipeline",
+    "SearchCache",
+    "SearchOutput",
+    "generate_batch",
+]

@@ -131,7 +131,7 @@ def positions_figure(d_model: int = 128, length: int = 100) -> Figure:
     The sinusoidal encodings of section 3.5, (length, d_model): some dimensions as curves over positions, and all.
     """
     positions = torch.arange(length).unsqueeze(0)  # (1, length)
-    encodings = SinusoidalPositionEmbedding(d_model)(positions, torch.float64)[0].numpy()  # (length, d_model)
+    encodings = SinusoidalPositionEmbedding.encode(positions, d_model)[0].numpy()  # (length, d_model)
     # A sine with its cosine, then sines that are slower and slower; even dimensions are the sines.
     first, second, third = (2 * (d_model * part // 16) for part in (1, 2, 3))
     dimensions = sorted({first, min(first + 1, d_model - 1), second, third})

@@ -1,16 +1,59 @@
-"""Where a token stands: sinusoidal (section 3.5), learned and rotary positions."""
+"""
+Where a token stands: sinusoidal (section 3.5), learned, rotary and ALiBi positions.
+
+To add a kind: a subclass of PositionEmbedding here with what it does to embeddings, queries and keys, or scores; its
+name in POSITION_EMBEDDINGS; and that name in `ScratchConfig.position_embedding_type`.
+"""
 
 import math
 
 import torch
 from torch import nn
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
-from transformers.utils.import_utils import is_tracing
 
 from .configuration_scratch import ScratchConfig
+from .masking import can_look_at
 
 
-class SinusoidalPositionEmbedding(nn.Module):
+class PositionEmbedding:
+    """
+    The three places where positions can enter a stack. Each does nothing unless a subclass overrides it.
+
+    Args:
+        num_heads: attention heads of the stack.
+    """
+
+    def __init__(self, config: ScratchConfig, num_heads: int):
+        super().__init__()
+        self.config = config
+        self.num_heads = num_heads
+
+    def add(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        """
+        To the embeddings: (batch_size, sequence_length, d_model) to the same shape.
+        position_ids: (batch_size or 1, sequence_length).
+        """
+        return hidden_states
+
+    def rotation(
+        self, hidden_states: torch.Tensor, position_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """
+        Of self-attention's queries and keys, for `apply_rotary`: cos and sin, (batch_size or 1, sequence_length,
+        head_dim) each. hidden_states is read for its dtype.
+        """
+        return None
+
+    def bias(
+        self, hidden_states: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor
+    ) -> torch.Tensor | None:
+        """
+        On self-attention's scores: (batch_size or 1, num_heads, query_length, key_length), of the dtype of hidden_states.
+        query_positions, key_positions: (batch_size or 1, query_length or key_length).
+        """
+        return None
+
+
+class SinusoidalPositionEmbedding(PositionEmbedding, nn.Module):
     """
     PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)) (section 3.5).
 
@@ -18,78 +61,90 @@ class SinusoidalPositionEmbedding(nn.Module):
     or a sequence longer than expected could spoil. Next to a layer's matrix products the cost does not show.
     """
 
-    def __init__(self, d_model: int):
-        super().__init__()
-        self.d_model = d_model
+    def add(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return hidden_states + self.encode(position_ids, hidden_states.shape[-1]).to(hidden_states.dtype)
 
-    def forward(self, position_ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """position_ids: (batch_size or 1, sequence_length). Returns (batch_size or 1, sequence_length, d_model)."""
+    @staticmethod
+    def encode(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
+        """The encodings themselves, (batch_size or 1, sequence_length, d_model), in float64."""
         # MPS has no float64; float32 is exact to 1e-4 there for the lengths that a translator sees.
         wide = torch.float32 if position_ids.device.type == "mps" else torch.float64
-        even_dimensions = torch.arange(0, self.d_model, 2, dtype=wide, device=position_ids.device)
-        frequencies = torch.exp(even_dimensions * (-math.log(10000.0) / self.d_model))
+        even_dimensions = torch.arange(0, d_model, 2, dtype=wide, device=position_ids.device)
+        frequencies = torch.exp(even_dimensions * (-math.log(10000.0) / d_model))
         angles = position_ids.unsqueeze(-1).to(wide) * frequencies  # (batch_size, sequence_length, ceil(d_model / 2))
         encodings = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)  # sin, cos, sin, cos, ...
-        return encodings[..., : self.d_model].to(dtype)  # an odd d_model ends with a sine
+        return encodings[..., :d_model]  # an odd d_model ends with a sine
 
 
-class LearnedPositionEmbedding(nn.Embedding):
+class LearnedPositionEmbedding(PositionEmbedding, nn.Embedding):
     """One trained vector a position (section 3.5, table 3 row E). Has no value beyond max_position_embeddings."""
 
-    def forward(self, position_ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """position_ids: (batch_size or 1, sequence_length). Returns (batch_size or 1, sequence_length, d_model)."""
-        if position_ids.device.type == "cpu" and not is_tracing(position_ids):
+    def __init__(self, config: ScratchConfig, num_heads: int):
+        nn.Embedding.__init__(self, config.max_position_embeddings, config.d_model)
+
+    def add(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        if can_look_at(position_ids):
             wrong = position_ids[(position_ids < 0) | (position_ids >= self.num_embeddings)]
             if wrong.numel():
                 raise ValueError(
                     f"there is no position {wrong[0].item()}: learned positions are in [0, max_position_embeddings "
                     f"({self.num_embeddings})), and a longer sequence needs a model that was trained with more"
                 )
-        return super().forward(position_ids).to(dtype)
+        return hidden_states + self(position_ids).to(hidden_states.dtype)
 
 
-class ScratchRotaryEmbedding(nn.Module):
+class ScratchRotaryEmbedding(PositionEmbedding, nn.Module):
     """
     Angles by which queries and keys are rotated, so that their product depends on their distance alone
-    (Su et al. 2021, https://arxiv.org/abs/2104.09864), scaled for long sequences as `rope_parameters` says. The
-    names of the class, its buffers and attributes are what Transformers recognises when it refills the buffers after
-    loading and when it changes them for `"dynamic"` scaling.
+    (Su et al. 2021, https://arxiv.org/abs/2104.09864): position times theta^(-2i/head_dim), divided by `factor` where
+    `rope_parameters` stretches positions linearly (Chen et al. 2023, https://arxiv.org/abs/2306.15595).
     """
 
-    def __init__(self, config: ScratchConfig):
-        """config: the heads of the stack as `num_attention_heads`, as `get_text_config` gives the decoder's."""
-        super().__init__()
-        self.config = config
-        self.rope_type = config.rope_parameters["rope_type"]
-        self.max_seq_len_cached = self.original_max_seq_len = config.max_position_embeddings
-        initialise = ROPE_INIT_FUNCTIONS.get(self.rope_type, self.compute_default_rope_parameters)
-        inv_freq, self.attention_scaling = initialise(config)
-        self.inv_freq = nn.Buffer(inv_freq, persistent=False)
-        self.original_inv_freq = nn.Buffer(inv_freq.clone(), persistent=False)
-
-    @staticmethod
-    def compute_default_rope_parameters(config: ScratchConfig) -> tuple[torch.Tensor, float]:
-        """The inverse frequencies theta^(-2i/head_dim), (head_dim / 2,), and 1, the factor of cos and sin."""
-        head_dim = config.hidden_size // config.num_attention_heads
-        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-        return 1.0 / (config.rope_parameters["rope_theta"] ** exponents), 1.0
-
-    @torch.no_grad()
-    @dynamic_rope_update
-    def forward(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        hidden_states: read for its dtype; position_ids: (batch_size or 1, sequence_length). Returns cos and sin,
-        (batch_size or 1, sequence_length, head_dim) each.
-        """
+    def rotation(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        parameters, head_dim = self.config.rope_parameters, self.config.d_model // self.num_heads
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=position_ids.device) / head_dim
+        frequencies = 1.0 / parameters["rope_theta"] ** exponents / parameters.get("factor", 1.0)
         wide = torch.promote_types(hidden_states.dtype, torch.float32)
-        angles = position_ids.unsqueeze(-1).to(wide) * self.inv_freq.to(position_ids.device, wide)
+        angles = position_ids.unsqueeze(-1).to(wide) * frequencies.to(wide)
         angles = torch.cat((angles, angles), dim=-1)
-        cos, sin = angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
-        return cos.to(hidden_states.dtype), sin.to(hidden_states.dtype)
+        return angles.cos().to(hidden_states.dtype), angles.sin().to(hidden_states.dtype)
 
 
-def apply_rotary(states: torch.Tensor, position_embeddings: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def apply_rotary(states: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """Rotate the pairs (i, i + head_dim/2) of `states`, (batch_size, num_heads, sequence_length, head_dim)."""
-    cos, sin = (each.unsqueeze(1) for each in position_embeddings)  # (batch_size or 1, 1, sequence_length, head_dim)
+    cos, sin = (each.unsqueeze(1) for each in rotation)  # (batch_size or 1, 1, sequence_length, head_dim)
     first, second = states.chunk(2, dim=-1)
     return states * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class ALiBiPositionEmbedding(PositionEmbedding, nn.Module):
+    """
+    Attention with linear biases (Press et al. 2022, https://arxiv.org/abs/2108.12409): every head subtracts its slope
+    times the distance between query and key from the score. The encoder measures distance in both directions.
+    """
+
+    def bias(
+        self, hidden_states: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor
+    ) -> torch.Tensor:
+        slopes = torch.tensor(self.slopes(self.num_heads), dtype=hidden_states.dtype, device=query_positions.device)
+        distances = (query_positions[:, None, :, None] - key_positions[:, None, None, :]).abs()
+        return -slopes[:, None, None] * distances  # (batch_size or 1, num_heads, query_length, key_length)
+
+    @staticmethod
+    def slopes(num_heads: int) -> list[float]:
+        """
+        2^(-8/n), 2^(-16/n), ... for n heads; if n is no power of two, those of the power below it and then every other
+        one of those of twice that power, as the authors' code has it.
+        """
+        power = 2 ** int(math.log2(num_heads))
+        slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]
+        slopes += [2.0 ** (-4 * i / power) for i in range(1, 2 * power + 1, 2)]
+        return slopes[:num_heads]
+
+
+POSITION_EMBEDDINGS: dict[str, type[PositionEmbedding]] = {
+    "sinusoidal": SinusoidalPositionEmbedding,
+    "learned": LearnedPositionEmbedding,
+    "rotary": ScratchRotaryEmbedding,
+    "alibi": ALiBiPositionEmbedding,
+}

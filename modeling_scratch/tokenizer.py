@@ -1,5 +1,6 @@
 """Tokenizers: train a BPE vocabulary that can write any text, or adopt one that exists."""
 
+import json
 import logging
 import random
 from collections.abc import Iterator
@@ -153,9 +154,18 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 def save_tokenizers(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the source's tokenizer, and, if it is another one, the target's into a sub-folder."""
-    source.save_pretrained(folder)
+    _save(source, folder)
     if target is not source:
-        target.save_pretrained(folder / TARGET_FOLDER)
+        _save(target, folder / TARGET_FOLDER)
+
+
+def _save(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    if settings.get("tokenizer_class") == "TokenizersBackend":  # which Transformers 4 does not know by this name
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def cannot_load(name: str, error: Exception) -> ValueError:

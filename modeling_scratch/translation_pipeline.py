@@ -11,14 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
-from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from huggingface_hub import hf_hub_download
 from transformers import AutoTokenizer, Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from .batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, setting_of, tokenize
-
-logger = logging.get_logger(__name__)
 
 TARGET_FOLDER = "target_tokenizer"
 
@@ -43,47 +39,29 @@ def load_target_tokenizer(
         options: as `from_pretrained` takes them: revision, cache_dir, token, local_files_only.
 
     Raises:
-        OSError: whether there is a tokenizer of the target's cannot be found out.
-        ValueError: the model has two vocabularies, and there is none.
+        OSError: the model has two vocabularies, and the target's tokenizer cannot be loaded.
+        ValueError: the model has two vocabularies, and is in memory alone.
     """
-    target_size = getattr(config, "decoder_vocab_size", None)
-    if target_size is None or getattr(config, "share_encoder_decoder_embeddings", True):
+    if config.decoder_vocab_size is None or config.share_encoder_decoder_embeddings:
         return source
+    sizes = f"the model has two vocabularies ({config.vocab_size:,} and {config.decoder_vocab_size:,} tokens)"
+    if not name:
+        raise ValueError(f"{sizes}: give the target's tokenizer as target_tokenizer")
     folder = f"{subfolder}/{TARGET_FOLDER}" if subfolder else TARGET_FOLDER
-    if name and _is_there(name, f"{folder}/tokenizer_config.json", **options):
-        # Given a config, AutoTokenizer does not look for one in that folder, nor ask whether its code is trusted.
-        options = {"trust_remote_code": False} | options
-        return AutoTokenizer.from_pretrained(name, subfolder=folder, config=PreTrainedConfig(), **options)
-    if hasattr(source, "_switch_to_target_mode"):  # MarianTokenizer is of both languages
-        return source
-    sizes = f"{config.vocab_size:,} and {target_size:,} tokens"
-    problem = f"the model has two vocabularies ({sizes}), but {name or 'a model in memory'} has no folder {folder}"
-    if not name or target_size != config.vocab_size:
-        raise ValueError(f"{problem}; give the target's tokenizer as target_tokenizer, or save it there")
-    logger.warning(f"{problem}: the source's tokenizer writes its translations, which is right if it is of both")
-    return source
-
-
-def _is_there(name: str, file: str, trust_remote_code: bool | None = None, **options) -> bool:
-    """Whether a folder or Hub repository has a file. OSError if that cannot be found out: no answer is not "no"."""
-    if Path(name).is_dir():
-        return (Path(name) / file).is_file()
     try:
-        hf_hub_download(name, file, **options)
-    except LocalEntryNotFoundError as error:
-        revision = options.get("revision")
-        revision = getattr(revision, "resolved", revision)
-        if try_to_load_from_cache(name, file, options.get("cache_dir"), revision) is _CACHED_NO_EXIST:
-            return False
-        reason = error.__cause__ or error
-    except EntryNotFoundError:
-        return False
+        if not Path(name).is_dir():
+            # Where there is no answer, AutoTokenizer would do without this file.
+            hf_hub_download(name, f"{folder}/tokenizer_config.json", **options)
+        # Given a config, AutoTokenizer does not look for one in that folder, nor ask whether its code is trusted.
+        return AutoTokenizer.from_pretrained(
+            name, subfolder=folder, config=PreTrainedConfig(), trust_remote_code=False, **options
+        )
     except Exception as error:  # whatever the client and what is below it raise
-        reason = error
-    else:
-        return True
-    reason = " ".join(str(reason).split())
-    raise OSError(f"{name}: whether it has {file}, which its second vocabulary needs, is unknown: {reason}")
+        reason = " ".join(str(error).split())
+        raise OSError(
+            f"{name}: {sizes}, and the target's tokenizer could not be loaded from {folder}: {reason}. Save it there, or "
+            "give it as target_tokenizer"
+        ) from error
 
 
 class ScratchTranslationPipeline(Pipeline):
@@ -121,8 +99,8 @@ class ScratchTranslationPipeline(Pipeline):
             number that prefix_allowed_tokens_fn is given is of the batch.
 
     Raises:
-        ValueError: there is no tokenizer, or only one for two vocabularies.
-        OSError: the target's tokenizer cannot be looked up.
+        ValueError: there is no tokenizer, or only one for two vocabularies of a model in memory.
+        OSError: the target's tokenizer cannot be loaded.
     """
 
     _load_tokenizer = True
@@ -134,6 +112,7 @@ class ScratchTranslationPipeline(Pipeline):
         tokenizer: PreTrainedTokenizerBase | None = None,
         target_tokenizer: PreTrainedTokenizerBase | None = None,
         task: str = "translation",
+        batch_size: int | None = None,
         **kwargs,
     ):
         if tokenizer is None:
@@ -143,6 +122,7 @@ class ScratchTranslationPipeline(Pipeline):
             target_tokenizer = load_target_tokenizer(model.name_or_path, model.config, tokenizer, **options)
         self.target_tokenizer = target_tokenizer
         kwargs.pop("local_files_only", None)  # `pipeline` hands it on; the model remembers it
+        self.batch_size = batch_size
         super().__init__(model=model, tokenizer=tokenizer, task=task, **kwargs)
 
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs) -> None:
@@ -160,16 +140,10 @@ class ScratchTranslationPipeline(Pipeline):
         if self.target_tokenizer is not self.tokenizer:
             self.target_tokenizer.save_pretrained(Path(save_directory) / TARGET_FOLDER)
 
-    def _sanitize_parameters(
-        self, batch_tokens: int | None = None, return_scores: bool | None = None, **generation
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        if wrong := sorted(_PER_SENTENCE & generation.keys()):
-            raise ValueError(
-                f"{', '.join(wrong)}: the pipeline makes batches in an order of its own, so the rows would go to other "
-                "sentences; call model.generate"
-            )
-        batching = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
-        return batching, generation | ({} if return_scores is None else {"return_scores": return_scores}), {}
+    def _sanitize_parameters(self, **settings) -> tuple[dict, dict, dict]:
+        """The constructor calls this with what is no argument of every pipeline."""
+        self.settings = settings
+        return {}, {}, {}
 
     def __call__(
         self,
@@ -196,10 +170,18 @@ class ScratchTranslationPipeline(Pipeline):
             ValueError: an input is not a string; a setting is not valid.
             SourceTooLong: an input has more tokens than the model takes.
         """
-        batching, forward, _ = self._sanitize_parameters(**kwargs)
-        batching, forward = self._preprocess_params | batching, self._forward_params | forward
-        batch_size = self._batch_size if batch_size is None else batch_size
-        limits = {"batch_size": batch_size, "batch_tokens": batching.get("batch_tokens", DEFAULT_BATCH_TOKENS)}
+        forward = self.settings | kwargs
+        if wrong := sorted(_PER_SENTENCE & forward.keys()):
+            raise ValueError(
+                f"{', '.join(wrong)}: the pipeline makes batches in an order of its own, so the rows would go to other "
+                "sentences; call model.generate"
+            )
+        batch_size = self.batch_size if batch_size is None else batch_size
+        batch_tokens = forward.pop("batch_tokens", None)
+        limits = {
+            "batch_size": batch_size,
+            "batch_tokens": DEFAULT_BATCH_TOKENS if batch_tokens is None else batch_tokens,
+        }
         several = setting_of(self.model, forward, "num_return_sequences")
         for name, number in (limits | {"num_return_sequences": several}).items():
             if number is not None and (not isinstance(number, Integral) or number < 1):

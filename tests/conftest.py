@@ -68,6 +68,8 @@ CHOICES = {
         "ffn_bias": False,
     },
     "learned": {"position_embedding_type": "learned", "scale_embedding": False, "activation_function": "gelu"},
+    "alibi": {"position_embedding_type": "alibi"},
+    "shared layers, decoder's norm": {"share_layers": True, "final_norm": "decoder"},
     "two vocabularies": {"decoder_vocab_size": 70, "share_encoder_decoder_embeddings": False},
     "shared, untied, bias": {"tie_word_embeddings": False, "lm_head_bias": True},
     "nothing shared": {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False, "init_std": 0.05},
@@ -122,6 +124,14 @@ def padded(sentences, length, side="right", pad=0):
         place = slice(0, len(sentence)) if side == "right" else slice(length - len(sentence), length)
         ids[row, place], mask[row, place] = sentence, 1
     return ids, mask
+
+
+def located(embed_positions, position_ids, width=32) -> list[torch.Tensor]:
+    """All that the positions of a stack do at these places: to embeddings of zeros, to queries and keys, to scores."""
+    zeros = torch.zeros(*position_ids.shape, width)
+    rotation = embed_positions.rotation(zeros, position_ids) or ()
+    bias = embed_positions.bias(zeros, position_ids, position_ids)
+    return [embed_positions.add(zeros, position_ids), *rotation, *([] if bias is None else [bias])]
 
 
 def run_training(*overrides: str, **options) -> None:

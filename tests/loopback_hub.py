@@ -39,7 +39,11 @@ class LoopbackHub:
         self.lock = threading.Lock()
         self.stopped = threading.Event()
         self.listeners = [Listener(self, "hub", port), Listener(self, "storage", 0)]
-        self.url, storage_url = (f"http://127.0.0.1:{listener.server_port}" for listener in self.listeners)
+        # Another host by its name: clients of huggingface_hub 1 take a redirect within one host for the Hub's own.
+        self.url, storage_url = (
+            f"http://{host}:{listener.server_port}"
+            for host, listener in zip(("127.0.0.1", "localhost"), self.listeners)
+        )
         self.storage = Storage(storage_url, secrets.token_bytes(16))
 
     def start(self) -> "LoopbackHub":

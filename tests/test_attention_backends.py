@@ -3,9 +3,8 @@
 import pytest
 import torch
 from conftest import padded, run_command
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from transformers import masking_utils
-from transformers.integrations import flash_attention as flash_integration
+from torch.nn.attention.flex_attention import flex_attention
+from transformers import DynamicCache
 from transformers.integrations import flex_attention as flex_integration
 
 from modeling_scratch import attention
@@ -31,7 +30,8 @@ MASKS = {
     "nothing but ones": lambda mask, queries: torch.ones_like(mask),
     "integer": lambda mask, queries: mask,
     "boolean": lambda mask, queries: mask.bool(),
-    "float": lambda mask, queries: additive(mask.bool()),
+    "float": lambda mask, queries: mask.float(),
+    "4-D float, one row": lambda mask, queries: additive(mask[:, None, None].bool()),
     "4-D boolean": square,
     "4-D integer": lambda mask, queries: square(mask, queries).long(),
     "4-D boolean, one a head": lambda mask, queries: square(mask, queries, heads=2),
@@ -41,14 +41,14 @@ MASKS = {
 
 
 def run(model, implementation, sentences, kind):
-    """Outputs of encoder and decoder with a mask of this kind in all three attentions; and where they are defined."""
+    """Outputs of encoder and decoder with a mask of this kind in all three attentions."""
     model.config._attn_implementation = implementation
     source, mask = padded(sentences, 8, "left")
     target, target_mask = padded([sentence[:4] for sentence in sentences], 5)
     make = MASKS[kind]
     states = model.model.encoder(source, make(mask, 8)).last_hidden_state
     output = model.model.decoder(target, make(target_mask, 5), states, make(mask, 5)).last_hidden_state
-    return states, output, mask.bool(), target_mask.bool()
+    return states, output
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_eager_and_sdpa_agree(kind, model, sentences):
     results = []
     for implementation in ("eager", "sdpa"):
         model.zero_grad()
-        states, output, *_ = run(model, implementation, sentences, kind)
+        states, output = run(model, implementation, sentences, kind)
         (output.sin().sum() + states.cos().sum()).backward()
         results.append([states, output, *(parameter.grad.clone() for parameter in model.model.parameters())])
     for eager, sdpa in zip(*results, strict=True):
@@ -69,69 +69,46 @@ def test_eager_and_sdpa_agree(kind, model, sentences):
         torch.testing.assert_close(sdpa, eager, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", MASKS)
-def test_flex_agrees_in_outputs(kind, model, sentences, monkeypatch):
-    """The masks as flex reads them, with its mathematics run eagerly; the slow test below compiles it."""
+@pytest.fixture
+def direct_flex(monkeypatch):
+    """The mathematics of flex run eagerly; the slow test below compiles it."""
     direct = lambda *tensors, training, **options: flex_attention(*tensors, **options)  # noqa: E731
     monkeypatch.setattr(flex_integration, "compile_friendly_flex_attention", direct)
-    make = lambda mask_mod, **options: create_block_mask(mask_mod, **(options | {"_compile": False}))  # noqa: E731
-    monkeypatch.setattr(masking_utils, "create_block_mask", make)
-    with torch.no_grad():
-        if "float" in kind:
-            with pytest.raises(
-                ValueError, match=r"float32 cannot go to flex_attention; use attn_implementation='sdpa'"
-            ):
-                run(model, "flex_attention", sentences, kind)
-            return
-        flex, expected = (run(model, implementation, sentences, kind) for implementation in ("flex_attention", "eager"))
-    for first, second in zip(flex[:2], expected[:2], strict=True):
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@torch.no_grad()
+def test_flex_agrees_in_outputs(kind, model, sentences, direct_flex):
+    if "one a head" in kind:
+        with pytest.raises(ValueError, match=r"one mask for all heads; use attn_implementation='sdpa'"):
+            run(model, "flex_attention", sentences, kind)
+        return
+    flex, expected = (run(model, implementation, sentences, kind) for implementation in ("flex_attention", "eager"))
+    for first, second in zip(flex, expected, strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=1e-10)
 
 
-def flash(query, key, value, attention_mask, query_length, is_causal, dropout, softmax_scale, **options):
-    """
-    What flash attention computes, as Transformers calls it: (batch_size, length, heads, head_dim); the mask, if any, is
-    the keys', and the queries' own where there are as many; causal from the end.
-    """
-    keys = key.shape[1]
-    allowed = torch.ones(len(query), query_length, keys, dtype=torch.bool)
-    if is_causal:
-        allowed &= torch.ones(query_length, keys).tril(keys - query_length).bool()
-    if attention_mask is not None:
-        assert attention_mask.shape == (len(key), keys)
-        allowed &= attention_mask[:, None, :].bool()
-    scores = torch.einsum("bqhd,bkhd->bhqk", query, key) * softmax_scale
-    weights = scores.masked_fill(~allowed[:, None], float("-inf")).softmax(-1).nan_to_num(0.0)
-    output = torch.einsum("bhqk,bkhd->bqhd", weights, value)
-    if attention_mask is not None and query_length == keys:
-        output = output * attention_mask[:, :, None, None]
-    return output
+def test_alibi_is_a_mask_a_head(make_model, sentences, direct_flex):
+    model = make_model(position_embedding_type="alibi")
+    model.config._attn_implementation = "flex_attention"
+    with pytest.raises(ValueError, match=r"one mask for all heads; use attn_implementation='sdpa'"):
+        model.get_encoder()(sentences[0][None])
 
 
-@pytest.mark.parametrize("kind", MASKS)
-def test_flash_is_called_as_it_must_be(kind, model, sentences, monkeypatch):
-    calls = []
-    monkeypatch.setattr(
-        flash_integration, "_flash_attention_forward", lambda *args, **kw: calls.append(1) or flash(*args, **kw)
-    )
-    with torch.no_grad():
-        got, expected = (run(model, which, sentences, kind) for which in ("flash_attention_2", "sdpa"))
-    for first, second, kept in zip(got[:2], expected[:2], got[2:], strict=True):
-        torch.testing.assert_close(first[kept], second[kept], rtol=0, atol=1e-10)
-    if kind in ("none", "nothing but ones"):
-        assert len(calls) == 2 + 3 + 3  # no mask: every attention of every layer
-    elif kind in ("integer", "boolean"):
-        assert len(calls) == 2 + 3  # cross-attention to padding goes to sdpa
-    else:
-        assert not calls
-    # Target as long as the source: flash alone would take the source's padding for the target's.
-    source, mask = padded(sentences, 7)
-    inputs = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": source.roll(1, 1)}
-    logits = []
-    for which in ("flash_attention_2", "sdpa"):
-        model.config._attn_implementation = which
-        logits.append(model(**inputs).logits)
-    torch.testing.assert_close(*logits, rtol=0, atol=1e-10)
+@pytest.mark.parametrize("implementation", ["sdpa", "flex_attention"])
+@pytest.mark.parametrize("kind", ["none", "integer", "4-D float"])
+@torch.no_grad()
+def test_weights_are_eager_s(kind, implementation, model, sentences, direct_flex):
+    """Whatever computes attention otherwise: for the weights, eager does."""
+    source, mask = padded(sentences, 8, "left")
+    inputs = {"input_ids": source, "attention_mask": MASKS[kind](mask, 8), "output_attentions": True}
+    model.config._attn_implementation = "eager"
+    expected = model.get_encoder()(**inputs)
+    model.config._attn_implementation = implementation
+    found = model.get_encoder()(**inputs)
+    assert torch.equal(torch.stack(found.attentions), torch.stack(expected.attentions))
+    assert torch.equal(found.last_hidden_state, expected.last_hidden_state)
+    assert model.get_encoder()(**inputs | {"output_attentions": False}).attentions is None
 
 
 @pytest.mark.slow
@@ -152,30 +129,37 @@ assert torch.equal(model.generate(ids, attention_mask=mask, max_new_tokens=6), e
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "eager", "flash_attention_2"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "flex_attention"])
 def test_no_needless_mask(implementation, model, sentences, monkeypatch):
     """What reaches the backend: no mask where a flag or nothing suffices, and else one row for all queries."""
     shapes = []
 
-    def attend(self, query, key, value, attention_mask, **options):
+    def attend(self, query, key, value, attention_mask, output_attentions):
         shapes.append(None if attention_mask is None else tuple(attention_mask.shape))
         return self.o_proj(query.transpose(1, 2).flatten(2)), None
 
     monkeypatch.setattr(attention.ScratchAttention, "attend", attend)
     model.config._attn_implementation = implementation
     source, mask = padded(sentences, 8)
-    target = source[:, :5]
+    target, target_mask = source[:, :5], mask[:, :5]
 
     def seen(**inputs):
         shapes.clear()
-        model.model(decoder_input_ids=target, **inputs)
+        model.model(input_ids=source, **({"decoder_input_ids": target} | inputs))
         return shapes[0], shapes[2], shapes[3]  # encoder, causal, cross
 
-    causal = (3, 1, 5, 5) if implementation == "eager" else None  # eager has no flag
-    assert seen(input_ids=source) == (None, causal, None)
-    assert seen(input_ids=source, attention_mask=torch.ones_like(mask)) == (None, causal, None)
-    padding = (3, 8) if implementation == "flash_attention_2" else (3, 1, 1, 8)
-    assert seen(input_ids=source, attention_mask=mask) == (padding, causal, (3, 1, 1, 8))
+    for ones in (torch.ones_like(mask), torch.ones_like(mask).bool(), torch.ones_like(mask).float()):
+        assert seen(attention_mask=ones, decoder_attention_mask=ones[:, :5]) == (None, None, None)
+    assert seen() == (None, None, None)
+    assert seen(attention_mask=mask) == ((3, 1, 1, 8), None, (3, 1, 1, 8))
+    assert seen(decoder_attention_mask=target_mask) == (None, (3, 1, 5, 5), None)
+    cache = DynamicCache()
+    assert seen(past_key_values=cache) == (None, None, None)
+    step = {"past_key_values": cache, "decoder_input_ids": target[:, :1]}
+    assert seen(**step) == (None, None, None)
+    assert seen(**step, decoder_attention_mask=mask[:, :7]) == (None, (3, 1, 1, 7), None)
+    several = {"past_key_values": cache, "decoder_input_ids": target[:, :3]}
+    assert seen(**several) == (None, (1, 1, 3, 10), None)  # a flag knows of no past
 
 
 def test_long_sequences_build_no_square(model, monkeypatch):
@@ -196,7 +180,7 @@ def test_long_sequences_build_no_square(model, monkeypatch):
     mask = torch.ones_like(ids)
     mask[:, :10] = 0
     with torch.no_grad(), Watch():
-        model.model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids)
+        model.model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids, decoder_attention_mask=mask * 0 + 1)
     assert largest < 3000 * 3000 / 10
 
 

@@ -11,10 +11,11 @@ from accelerate import Accelerator
 from conftest import run_command
 from transformers import AutoModelForSeq2SeqLM
 
+from modeling_scratch.cache import SearchCache
 from modeling_scratch.corpus import make_corpus
-from modeling_scratch.decoder_steps import DecoderSteps
 from modeling_scratch.evaluation import score, translate
 from modeling_scratch.preparation import generation_settings
+from modeling_scratch.stacks import ScratchDecoder
 from modeling_scratch.tokenizer import load_tokenizers
 
 SENTENCES = [pair["en"] for pair in make_corpus(70, 1, 1, seed=5)["train"]]
@@ -75,19 +76,18 @@ def test_mixed_precision(translator, monkeypatch):
     """With a model as Accelerate prepares it: under autocast, by the fast loops, and as it was afterwards."""
     model, accelerator = copy.deepcopy(translator[0]), Accelerator(cpu=True)
     monkeypatch.setattr(accelerator, "autocast", lambda: torch.autocast("cpu", torch.bfloat16))
-    model._original_forward, model.forward = model.forward, accelerator.autocast()(model.forward)
-    prepared, steps, seen = model.forward, DecoderSteps.__call__, []
-    monkeypatch.setattr(
-        DecoderSteps,
-        "__call__",
-        lambda self, tokens: seen.append(torch.is_autocast_enabled("cpu")) or steps(self, tokens),
-    )
     with accelerator.autocast():
         expected = translate(model, *translator[1:], SENTENCES)
-    assert not seen
+    model._original_forward, model.forward = model.forward, accelerator.autocast()(model.forward)
+    prepared, forward, seen = model.forward, ScratchDecoder.forward, set()
+
+    def watched(self, *args, **kwargs):
+        seen.add((torch.is_autocast_enabled("cpu"), type(kwargs["past_key_values"])))
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(ScratchDecoder, "forward", watched)
     assert translate(model, *translator[1:], SENTENCES, accelerator=accelerator) == expected
-    assert seen
-    assert all(seen)
+    assert seen == {(True, SearchCache)}
     assert model.forward is prepared
 
 

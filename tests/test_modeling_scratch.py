@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import SHALLOW, SMALL_MODEL, every_choice, padded
+from conftest import SHALLOW, SMALL_MODEL, every_choice, located, padded
 from torch import nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache
 
@@ -37,6 +37,32 @@ def test_padding_of_the_target_changes_nothing(implementation, make_model, sente
         ids, mask = padded([sentences[1]], 6, side)
         logits = model(input_ids=source, decoder_input_ids=ids, decoder_attention_mask=mask).logits
         torch.testing.assert_close(logits[:, place], alone, rtol=0, atol=1e-5)
+
+
+@every_choice
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_steps_with_a_padded_prompt(cache, fields, make_model, sentences):
+    """Each step's logits are those of the whole forward pass for that sentence alone."""
+    model = make_model(**fields, eos_token_id=None)
+    ids, mask = padded(sentences, 8, "left")
+    prompts = [torch.tensor([1, 9, 8, 7]), torch.tensor([1]), torch.tensor([1, 5, 6])]
+    prompt, prompt_mask = padded(prompts, 4, "left")
+    output = model.generate(
+        ids,
+        attention_mask=mask,
+        decoder_input_ids=prompt,
+        decoder_attention_mask=prompt_mask,
+        max_new_tokens=4,
+        cache_implementation=cache,
+        disable_compile=True,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    for row, (sentence, given) in enumerate(zip(sentences, prompts, strict=True)):
+        whole = output.sequences[row, 4 - len(given) : -1]
+        expected = model(input_ids=sentence[None], decoder_input_ids=whole[None]).logits[0, len(given) - 1 :]
+        found = torch.stack([logits[row] for logits in output.logits])
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 @every_choice
@@ -85,10 +111,8 @@ def test_positions_survive_a_reload_bit_for_bit(fields, make_model, tmp_path):
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     positions = torch.arange(20)[None]
     for stack in ("encoder", "decoder"):
-        own, reloaded = getattr(model.model, stack), getattr(loaded.model, stack)
-        before, after = (each.locate(torch.zeros(1, 20, 32), positions, 0) for each in (own, reloaded))
-        assert torch.equal(before[0], after[0])
-        for first, second in zip(before[1] or (), after[1] or (), strict=True):
+        own, reloaded = (getattr(each.model, stack).embed_positions for each in (model, loaded))
+        for first, second in zip(located(own, positions), located(reloaded, positions), strict=True):
             assert torch.equal(first, second)
 
 
@@ -115,24 +139,91 @@ def test_gradient_checkpointing_changes_no_gradient(make_model, sentences):
         torch.testing.assert_close(checkpointed, plain, rtol=0, atol=1e-7)
 
 
-def test_captured_outputs(make_model, sentences):
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_captured_outputs(implementation, make_model, sentences):
     model = make_model()
-    model.set_attn_implementation("eager")
+    model.set_attn_implementation(implementation)
     source, mask = padded(sentences, 7)
-    output = model(
-        input_ids=source,
-        attention_mask=mask,
-        decoder_input_ids=source[:, :3],
-        output_attentions=True,
-        output_hidden_states=True,
-    )
+    inputs = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": source[:, :3]}
+    output = model(**inputs, output_attentions=True, output_hidden_states=True)
     assert [tuple(x.shape) for x in output.encoder_attentions] == [(3, 4, 7, 7)] * 2
     assert [tuple(x.shape) for x in output.decoder_attentions] == [(3, 2, 3, 3)] * 3
     assert [tuple(x.shape) for x in output.cross_attentions] == [(3, 2, 3, 7)] * 3
     assert (len(output.encoder_hidden_states), len(output.decoder_hidden_states)) == (3, 4)
-    for weights in (*output.encoder_attentions, *output.cross_attentions):
+    for weights in (*output.encoder_attentions, *output.decoder_attentions, *output.cross_attentions):
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
+    for weights in (*output.encoder_attentions, *output.cross_attentions):
         assert weights[1, :, :, 4:].abs().max() == 0  # padding
+    for weights in output.decoder_attentions:
+        assert weights.triu(1).abs().max() == 0
+    assert torch.equal(output.encoder_hidden_states[-1], output.encoder_last_hidden_state)
+    assert torch.equal(model.lm_head(output.decoder_hidden_states[-1]), output.logits)
+    torch.testing.assert_close(model(**inputs).logits, output.logits)
+    assert model(**inputs).cross_attentions is None
+
+
+def test_captured_outputs_can_be_the_config_s(make_model):
+    """And an argument of the call counts before it."""
+    model = make_model(output_hidden_states=True)
+    model.set_attn_implementation("eager")  # or the config refuses the next line
+    model.config.output_attentions = True
+    inputs = {"input_ids": torch.tensor([[5, 6, 2]]), "decoder_input_ids": torch.tensor([[1, 7]])}
+    assert len(model(**inputs).decoder_hidden_states) == 4
+    assert len(model(**inputs).decoder_attentions) == 3
+    assert model(**inputs, output_attentions=False).decoder_attentions is None
+    assert model(**inputs, output_hidden_states=False).encoder_hidden_states is None
+
+
+@every_choice
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_the_meta_device(implementation, fields, make_model, sentences):
+    """Shapes without numbers: nothing looks at the values of a mask or of ids."""
+    model = make_model(**fields).to("meta")
+    model.set_attn_implementation(implementation)
+    ids, mask = (each.to("meta") for each in padded(sentences, 8, "left"))
+    labels = torch.empty(3, 5, dtype=torch.long, device="meta")
+    output = model(input_ids=ids, attention_mask=mask, labels=labels, decoder_attention_mask=mask[:, :5])
+    assert output.logits.shape == (3, 5, model.config.target_vocab_size)
+    assert output.logits.device.type == output.loss.device.type == "meta"
+    output.loss.backward()
+    assert all(parameter.grad.shape == parameter.shape for parameter in model.parameters())
+
+
+@every_choice
+def test_an_empty_batch(fields, make_model):
+    model = make_model(**fields)
+    ids = torch.empty(0, 5, dtype=torch.long)
+    output = model(input_ids=ids, attention_mask=ids, labels=ids)
+    assert output.logits.shape == (0, 5, model.config.target_vocab_size)
+    assert output.loss == 0
+    assert model(input_ids=ids, labels=ids, skip_logits=True).loss == 0
+
+
+def test_shared_layers_are_one_that_runs_again(make_model, tmp_path):
+    """As many weights as one layer has, and as many layers as the config says; alone it is that layer."""
+    model, shallow = make_model(share_layers=True), make_model(**SHALLOW)
+    assert sum(each.numel() for each in model.parameters()) == sum(each.numel() for each in shallow.parameters())
+    model.save_pretrained(tmp_path)
+    inputs = {"input_ids": torch.tensor([[5, 6, 2]]), "decoder_input_ids": torch.tensor([[1, 7]])}
+    output = ScratchForConditionalGeneration.from_pretrained(tmp_path)(**inputs, output_hidden_states=True)
+    assert (len(output.encoder_hidden_states), len(output.decoder_hidden_states)) == (3, 4)
+    once = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, **SHALLOW)(**inputs, output_hidden_states=True)
+    expected = model(**inputs, output_hidden_states=True)
+    assert torch.equal(output.logits, expected.logits)
+    assert not torch.equal(output.logits, once.logits)
+    norm = model.get_encoder().layer_norm
+    assert torch.equal(once.encoder_last_hidden_state, norm(output.encoder_hidden_states[1]))
+
+
+@pytest.mark.parametrize(("final_norm", "expected"), [(True, (1, 1)), (False, (0, 0)), ("decoder", (0, 1))])
+def test_which_stacks_end_with_a_norm(final_norm, expected, make_model):
+    model = make_model(final_norm=final_norm)
+    found = [isinstance(stack.layer_norm, nn.LayerNorm) for stack in (model.get_encoder(), model.get_decoder())]
+    assert tuple(found) == expected
+    ids = torch.tensor([[5, 6, 2]])
+    norms = [model.get_encoder()(ids).last_hidden_state, model.model(ids, decoder_input_ids=ids).last_hidden_state]
+    for states, normed in zip(norms, expected, strict=True):
+        assert (states.mean(-1).abs().max() < 1e-5) == bool(normed)  # a new norm's bias is 0
 
 
 def test_labels_make_the_decoder_s_input(make_model, sentences):
@@ -152,9 +243,15 @@ WRONG_INPUTS = {
     "no source": (TARGET, "exactly one of input_ids and inputs_embeds to the ScratchEncoder: got neither"),
     "two sources": (SOURCE | TARGET | {"inputs_embeds": [[[0.0] * 32] * 2]}, "ScratchEncoder: got both"),
     "no target": (SOURCE, "exactly one of input_ids and inputs_embeds to the ScratchDecoder: got neither"),
-    "id too large": (TARGET | {"input_ids": [[5, 61]]}, r"input_ids holds 61; ids must be in \[0, 61\)"),
-    "id below 0": (TARGET | {"input_ids": [[-1, 5]]}, r"input_ids holds -1; ids must be in \[0, 61\)"),
-    "target id": (SOURCE | {"decoder_input_ids": [[99]]}, r"decoder_input_ids holds 99; ids must be in \[0, 61\)"),
+    "id too large": (
+        TARGET | {"input_ids": [[5, 61]]},
+        r"^input_ids holds ids from 5 to 61; they must be in \[0, 61\)",
+    ),
+    "id below 0": (TARGET | {"input_ids": [[-1, 5]]}, r"^input_ids holds ids from -1 to 5; they must be in \[0, 61\)"),
+    "target id": (
+        SOURCE | {"decoder_input_ids": [[99]]},
+        r"decoder_input_ids holds ids from 99 to 99;.* \[0, 61\)",
+    ),
     "label": (SOURCE | {"labels": [[5, -100, 61]]}, r"labels holds 61; ids must be in \[0, 61\).*or -100"),
     "mask of another length": (SOURCE | TARGET | {"attention_mask": [[1]]}, r"attention_mask.*\(1, 1\).*need \(1, 2\)"),
     "mask of another batch": (SOURCE | TARGET | {"attention_mask": [[1, 1]] * 2}, r"\(2, 2\).*need \(1, 2\)"),
@@ -162,10 +259,10 @@ WRONG_INPUTS = {
     "target mask": (SOURCE | TARGET | {"decoder_attention_mask": [[1, 1]]}, r"decoder_attention_mask.*need \(1, 1\)"),
     "4-D mask, keys": (
         SOURCE | TARGET | {"attention_mask": [[[[1]]]]},
-        r"\(1, 1, 1, 1\).*need \(1, 1 or 4, 2, 2\)",
+        r"\(1, 1, 1, 1\).*need \(1, 2\) or \(1, 4 or 1, 2, 2\)",
     ),
     "4-D mask, rows": (SOURCE | TARGET | {"attention_mask": [[[[1, 1], [1, 1]]]]}, "a row for each"),
-    "4-D mask, heads": (SOURCE | TARGET | {"attention_mask": [[[[1, 1]]] * 3]}, r"\(1, 3, 1, 2\).*1 or 4, 2, 2\)"),
+    "4-D mask, heads": (SOURCE | TARGET | {"attention_mask": [[[[1, 1]]] * 3]}, r"\(1, 3, 1, 2\).*4 or 1, 2, 2\)"),
     "4-D mask, too many keys": (SOURCE | TARGET | {"attention_mask": [[[[1] * 3]]]}, r"\(1, 1, 1, 3\).*need"),
     "embeddings of another width": (TARGET | {"inputs_embeds": [[[0.0] * 8]]}, r"\(1, 1, 8\).*d_model \(32\)"),
     "ids of one dimension": (TARGET | {"input_ids": [5, 2]}, r"input_ids has shape \(2,\)"),
@@ -173,6 +270,14 @@ WRONG_INPUTS = {
     "positions of another length": (SOURCE | TARGET | {"position_ids": [[0, 1, 2]]}, r"\(1, 3\).*need \(1, 2\)"),
     "labels of another length": (SOURCE | TARGET | {"labels": [[5, 6]]}, r"labels has shape \(1, 2\).*\(1, 1\)"),
     "too long for learned": (TARGET | {"input_ids": [[5] * 9]}, r"no position 8.*max_position_embeddings \(8\)"),
+    "additive mask of two dimensions": (
+        SOURCE | TARGET | {"attention_mask": [[0.0, -1e9]]},
+        r"attention_mask has two dimensions and negative values.*\(1, 1, 1, 2\)",
+    ),
+    "additive target mask of two dimensions": (
+        SOURCE | TARGET | {"decoder_attention_mask": [[-1e9]]},
+        "decoder_attention_mask has two dimensions and negative values",
+    ),
     "position": (SOURCE | TARGET | {"position_ids": [[0, 8]]}, r"no position 8.*max_position_embeddings \(8\)"),
 }
 
@@ -184,7 +289,7 @@ def test_wrong_inputs(inputs, message, make_model):
         model(**{name: torch.tensor(value) for name, value in inputs.items()})
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi"])
 def test_computed_positions_extend(positions, make_model):
     short = make_model(position_embedding_type=positions, max_position_embeddings=8)
     long = make_model(position_embedding_type=positions, max_position_embeddings=64)
@@ -235,35 +340,39 @@ def test_learned_positions_count_tokens_not_columns(make_model):
     torch.testing.assert_close(model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits, alone)
 
 
-def hook(head):
-    head.register_forward_hook(lambda module, given, logits: 2 * logits)
+class Doubled(nn.Module):
+    """A head that something has wrapped, as adapters do."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.head, self.weight, self.bias = head, head.weight, head.bias
+
+    def forward(self, states):
+        return 2 * self.head(states)
 
 
-def patch(head):
-    forward = head.forward
-    head.forward = lambda states: 2 * forward(states)  # as offloading to another device does
+def wrap(model):
+    model.lm_head = Doubled(model.lm_head)
 
 
-@pytest.mark.parametrize("change", [hook, patch])
+def patch(model):
+    forward = model.lm_head.forward
+    model.lm_head.forward = lambda states: 2 * forward(states)  # as offloading to another device does
+
+
+@pytest.mark.parametrize("change", [wrap, patch])
 def test_a_wrapped_head_is_called(change, make_model, sentences):
-    """The fused loss reads the head's weight; what wraps, hooks or patches the head must be heeded."""
+    """The fused loss reads the head's weight; what wraps or patches the head must be heeded."""
     model = make_model()
     labels = torch.tensor([[5, 6, 2]])
     inputs = {"input_ids": sentences[0][None], "labels": labels}
-    change(model.lm_head)
+    plain = model(**inputs).loss
+    change(model)
     expected = model(**inputs).loss
+    assert not torch.isclose(expected, plain)
     output = model(**inputs, skip_logits=True)
     assert output.logits is None
     torch.testing.assert_close(output.loss, expected)
-
-
-def test_a_backward_hook_of_the_head_is_called(make_model, sentences):
-    """As tools that watch or clip gradients add one."""
-    seen = []
-    model = make_model()
-    model.lm_head.register_full_backward_hook(lambda *args: seen.append(1))
-    model(input_ids=sentences[0][None], labels=torch.tensor([[5, 6, 2]]), skip_logits=True).loss.backward()
-    assert seen
 
 
 def test_encoder_outputs_as_a_dict_and_a_plain_cache(make_model, sentences):

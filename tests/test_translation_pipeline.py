@@ -2,7 +2,6 @@
 
 import copy
 import json
-import logging
 import os
 import pickle
 import shutil
@@ -16,7 +15,12 @@ from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, GenerationMixin, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
-from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchTranslationPipeline
+from modeling_scratch import (
+    ScratchConfig,
+    ScratchForConditionalGeneration,
+    ScratchTranslationPipeline,
+    batched_generation,
+)
 from modeling_scratch.batched_generation import generate_batch
 from modeling_scratch.corpus import make_corpus
 from modeling_scratch.tokenizer import load_tokenizers, save_tokenizers, train_tokenizer
@@ -146,12 +150,9 @@ def test_empty_sentences_are_not_translated(translator, monkeypatch):
 
 
 def reported(model, source, **generation) -> list[float]:
-    """
-    The sums of log-probabilities that `generate` reports of its translations. (By hand: `compute_transition_scores`
-    takes the source's vocabulary for the target's.)
-    """
+    """The sums of log-probabilities that Transformers' own loops report of their translations."""
     options = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
-    output = model.generate(**source, **options, **generation)
+    output = GenerationMixin.generate(model, **source, **options, **generation)
     sums = []
     for row, sequence in enumerate(output.sequences):
         tokens = sequence[1:].tolist()
@@ -164,9 +165,13 @@ def reported(model, source, **generation) -> list[float]:
             else:
                 total += output.logits[step][row].log_softmax(-1)[token].item()
         sums.append(total)
+    if "beam_indices" in output:
+        tokens = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
+        assert tokens.sum(dim=1).tolist() == pytest.approx(sums, abs=1e-4)
     return sums
 
 
+@pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -178,9 +183,12 @@ def reported(model, source, **generation) -> list[float]:
     ids=str,
 )
 @pytest.mark.parametrize("name", FOLDERS)
-def test_scores_are_the_log_probabilities_that_generate_reports(name, settings, folders, monkeypatch):
-    monkeypatch.setattr("modeling_scratch.batched_generation._LOGITS_AT_ONCE", 20_000)  # in several pieces
-    translator = load(folders[name])
+def test_scores_are_the_log_probabilities_that_generate_reports(name, settings, use_cache, folders, monkeypatch):
+    """As our own search has them; and without the cache, where Transformers' loops run, by a forward pass."""
+    passes = []
+    by_forward = batched_generation.log_probabilities
+    monkeypatch.setattr(batched_generation, "log_probabilities", lambda *args: passes.append(1) or by_forward(*args))
+    translator = load(folders[name], use_cache=use_cache)
     sample = settings.get("do_sample", False)
     batch = SENTENCES[:1] if sample else SENTENCES  # what is sampled depends on the batch
     torch.manual_seed(5)
@@ -193,6 +201,7 @@ def test_scores_are_the_log_probabilities_that_generate_reports(name, settings, 
             expected.sort(reverse=True)  # the best first
         assert [each["score"] for each in result] == pytest.approx(expected, abs=1e-4)
     assert len({each["score"] for result in results for each in (result if isinstance(result, list) else [result])}) > 1
+    assert bool(passes) != use_cache
 
 
 class Texts(torch.utils.data.Dataset):
@@ -265,9 +274,11 @@ def test_what_every_pipeline_takes(translator, folders):
     assert load(folders["one"], num_workers=2, local_files_only=True)(SENTENCES[:2]) == expected
 
 
-def test_scores_do_not_count_padding(translator):
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_scores_do_not_count_padding(use_cache, translator):
     """What `stop_strings` ends is padded in a batch, without an end of its own."""
     settings = {"stop_strings": ["e"], "tokenizer": translator.tokenizer, "num_beams": 1, "return_scores": True}
+    settings["use_cache"] = use_cache
     together = translator(SENTENCES, **settings)
     assert len({len(result["translation_text"]) for result in together}) > 1
     for sentence, result in zip(SENTENCES, together, strict=True):
@@ -291,18 +302,18 @@ def test_learned_positions_end_translations(tmp_path):
 
 
 def test_the_config_is_never_another_s(folders, monkeypatch):
-    """`generate` in two threads: while one looks at the decoder's config, the other sees the model's own."""
+    """`generate` in two threads: what one asks about the decoder's vocabulary, the other does not see."""
     model = AutoModelForSeq2SeqLM.from_pretrained(folders["two"])
     own, seen = model.config, []
     inherited = GenerationMixin._get_logits_processor
 
     def look(self, *args, **kwargs):
-        seen.append((self.config.vocab_size, model.config is own, self.lm_head is model.lm_head))
+        seen.append((self.config.get_text_config().vocab_size, self.config is own, own.vocab_size))
         return inherited(self, *args, **kwargs)
 
     monkeypatch.setattr(GenerationMixin, "_get_logits_processor", look)
     model.generate(torch.tensor([[5, 2]]))
-    assert seen == [(330, True, True)]
+    assert seen == [(330, True, 300)]
 
 
 def test_a_source_as_long_as_the_model_takes(translator):
@@ -327,7 +338,7 @@ def test_a_model_in_memory(folders):
     copied.generation_config = model.generation_config
     copied.config.name_or_path = copied.name_or_path = ""
     assert ScratchTranslationPipeline(copied, source, target)(SENTENCES) == expected
-    with pytest.raises(ValueError, match=r"two vocabularies \(300 and 330 tokens\), but a model in memory has no"):
+    with pytest.raises(ValueError, match=r"two vocabularies \(300 and 330 tokens\): give .* as target_tokenizer"):
         ScratchTranslationPipeline(copied, source)
     with pytest.raises(ValueError, match="tokenizer"):
         ScratchTranslationPipeline(copied)
@@ -349,31 +360,32 @@ def test_a_pipeline_of_a_model_in_memory(folders):
 # -- the target's tokenizer ------------------------------------------------------------------------------------------
 
 
-def test_two_vocabularies_of_one_size_are_two(folders, tmp_path, caplog):
+def test_two_vocabularies_of_one_size_are_two(tmp_path):
     folder = make_folder(tmp_path / "even", target_size=300, updates=0)
     assert load(folder).target_tokenizer.get_vocab() == load_tokenizers(str(folder))[1].get_vocab()
     assert load(folder).target_tokenizer.get_vocab() != load(folder).tokenizer.get_vocab()
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     model.config.name_or_path = model.name_or_path = ""
-    with pytest.raises(
-        ValueError, match=r"two vocabularies \(300 and 300 tokens\), but a model in memory has no folder"
-    ):
+    with pytest.raises(ValueError, match=r"two vocabularies \(300 and 300 tokens\): give .* as target_tokenizer"):
         ScratchTranslationPipeline(model, tokenizer)
-    shutil.rmtree(folder / "target_tokenizer")
-    # It may be one tokenizer beside two embeddings, as a converted model can have: said, not refused.
-    said = logging.getLogger("modeling_scratch.translation_pipeline")
-    said.addHandler(caplog.handler)
-    try:
-        source, target = load_tokenizers(str(folder))
-    finally:
-        said.removeHandler(caplog.handler)
-    assert source is target
-    assert "the source's tokenizer writes its translations" in caplog.text
-    shutil.copytree(folders["two"], tmp_path / "uneven")
-    shutil.rmtree(tmp_path / "uneven" / "target_tokenizer")
-    for loader in (load, load_tokenizers):
-        with pytest.raises(ValueError, match=r"two vocabularies \(300 and 330 tokens\), but .*uneven has no folder"):
-            loader(str(tmp_path / "uneven"))
+
+
+@pytest.mark.parametrize("spoil", [shutil.rmtree, lambda folder: (folder / "tokenizer.json").write_text("{")])
+def test_a_target_tokenizer_that_cannot_be_loaded(spoil, folders, tmp_path):
+    """Whatever is the matter with it, it is said where it was looked for; the source's never takes its place."""
+    folder = tmp_path / "broken"
+    shutil.copytree(folders["two"], folder)
+    spoil(folder / "target_tokenizer")
+    said = (
+        r"two vocabularies \(300 and 330 tokens\), and the target's tokenizer could not be loaded from target_tokenizer"
+    )
+    with pytest.raises(OSError, match=f"broken: the model has {said}.*or give it as target_tokenizer") as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=said):
+        load_tokenizers(str(folder))
+    expected = load(folders["two"])
+    assert load(folder, target_tokenizer=expected.target_tokenizer)(SENTENCES) == expected(SENTENCES)
 
 
 def test_one_vocabulary_has_no_tokenizer_to_look_for(folders, monkeypatch):
@@ -394,16 +406,15 @@ def test_no_answer_is_not_no(folders):
     (repository / "refs" / "main").write_text(commit)
     left_out = shutil.ignore_patterns("target_tokenizer")
     shutil.copytree(folders["two"], repository / "snapshots" / commit, ignore=left_out)
-    with pytest.raises(
-        OSError, match=r"user/partial: whether it has target_tokenizer/.* is unknown: .*disk cache|offline"
-    ):
+    said = r"user/partial: the model has two .* could not be loaded from target_tokenizer: "
+    with pytest.raises(OSError, match=rf"{said}.*(disk cache|local cache|offline)"):
         load("user/partial")
-    with pytest.raises(ValueError, match=r"user/partial: .* is unknown"):
+    with pytest.raises(ValueError, match=said):
         load_tokenizers("user/partial")
     note = repository / ".no_exist" / commit / "target_tokenizer" / "tokenizer_config.json"
     note.parent.mkdir(parents=True)
     note.touch()
-    with pytest.raises(ValueError, match="user/partial has no folder target_tokenizer"):
+    with pytest.raises(OSError, match=said):
         load("user/partial")
 
 

@@ -12,7 +12,7 @@ from conftest import ROOT
 from torch import nn
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
-from modeling_scratch.dropout import ScratchDropout
+from modeling_scratch.fast_cpu import ScratchDropout
 
 MODELS = sorted(path.stem for path in (ROOT / "configuration" / "models").glob("*.yaml"))
 # The sizes are reduced, and encoder and decoder differ; what else a file says is kept.
@@ -29,6 +29,18 @@ OTHER_CHOICES = {
         "position_embedding_type": "rotary",
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
     },
+    "rotary, stretched": {
+        "position_embedding_type": "rotary",
+        "rope_parameters": {"rope_type": "linear", "factor": 4.0},
+    },
+    "alibi": {"position_embedding_type": "alibi"},
+    "shared layers, decoder's norm": {"share_layers": True, "final_norm": "decoder"},
+    "shared layers, post, alibi": {
+        "share_layers": True,
+        "norm_position": "post",
+        "position_embedding_type": "alibi",
+        "attention_dropout": 0.2,
+    },
 }
 
 
@@ -42,6 +54,13 @@ def drop(states: torch.Tensor, probability: float) -> torch.Tensor:
     return states * (draws >= probability) / (1 - probability)
 
 
+def slopes(heads: int) -> list[float]:
+    """Section 3 of the ALiBi paper: for 8 heads 1/2, 1/4, ..., 1/256; what is no power of two as its code has it."""
+    below = 2 ** math.floor(math.log2(heads))
+    series = [(2 ** (-8 / below)) ** (head + 1) for head in range(below)]
+    return series if below == heads else series + slopes(2 * below)[::2][: heads - below]
+
+
 class Reference:
     """The Transformer as the paper and the config's table have it; weights by the names of a checkpoint."""
 
@@ -53,6 +72,7 @@ class Reference:
         "activation_function": "relu",
         "gated_ffn": False,
         "position_embedding_type": "sinusoidal",
+        "share_layers": False,
         "scale_embedding": True,
         "share_encoder_decoder_embeddings": True,
         "tie_word_embeddings": True,
@@ -88,19 +108,20 @@ class Reference:
     def rotate(self, x):
         """Section 3.2 of the RoPE paper, dimension i paired with i + size / 2, positions 0, 1, ..."""
         length, half = x.shape[1], x.shape[2] // 2
-        theta = self.config["rope_parameters"]["rope_theta"]
+        theta = self.config["rope_parameters"].get("rope_theta", 10000.0)
+        factor = self.config["rope_parameters"].get("factor", 1.0)
         rotated = torch.empty_like(x)
         for i in range(half):
             # the frequency is kept in float32, as rotary implementations have it
             exponent = torch.tensor(2 * i, dtype=torch.float32) / (2 * half)
-            angles = torch.arange(length, dtype=torch.float64) * (1.0 / (theta**exponent)).double()
+            angles = torch.arange(length, dtype=torch.float64) * (1.0 / (theta**exponent)).double() / factor
             first, second = x[:, :, i], x[:, :, i + half]
             rotated[:, :, i] = first * angles.cos() - second * angles.sin()
             rotated[:, :, i + half] = first * angles.sin() + second * angles.cos()
         return rotated
 
-    def attention(self, name, x, memory, heads, allowed, rotary):
-        """allowed: (batch, query_length, key_length), True attends."""
+    def attention(self, name, x, memory, heads, allowed, positions):
+        """allowed: (batch, query_length, key_length), True attends. positions: the kind that enters here, or None."""
         query, key, value = self.linear(f"{name}.q_proj", x), *(
             self.linear(f"{name}.{part}_proj", memory) for part in "kv"
         )  # fmt: skip
@@ -109,9 +130,12 @@ class Reference:
         for head in range(heads):
             part = slice(head * size, (head + 1) * size)
             q, k = query[..., part], key[..., part]
-            if rotary:
+            if positions == "rotary":
                 q, k = self.rotate(q), self.rotate(k)
             scores = q @ k.transpose(1, 2) / math.sqrt(size)
+            if positions == "alibi":
+                places = torch.arange(x.shape[1])
+                scores = scores - slopes(heads)[head] * (places[:, None] - places).abs()
             exponents = scores.exp() * allowed
             weights.append(exponents / exponents.sum(-1, keepdim=True))
             values.append(value[..., part])
@@ -150,26 +174,27 @@ class Reference:
         return drop(x, self.config["dropout"])
 
     def stack(self, name, x, allowed, memory=None, memory_allowed=None):
-        heads, rotary = self.config[f"{name}_attention_heads"], self.config["position_embedding_type"] == "rotary"
+        heads, positions = self.config[f"{name}_attention_heads"], self.config["position_embedding_type"]
         for index in range(self.config[f"{name}_layers"]):
-            layer = f"model.{name}.layers.{index}"
+            layer = f"model.{name}.layers.{0 if self.config['share_layers'] else index}"
             x = self.sublayer(
                 x,
                 f"{layer}.self_attn_layer_norm",
-                lambda y: self.attention(f"{layer}.self_attn", y, y, heads, allowed, rotary),  # noqa: B023
+                lambda y: self.attention(f"{layer}.self_attn", y, y, heads, allowed, positions),  # noqa: B023
             )
             if memory is not None:
                 x = self.sublayer(
                     x,
                     f"{layer}.cross_attn_layer_norm",
-                    lambda y: self.attention(f"{layer}.cross_attn", y, memory, heads, memory_allowed, False),  # noqa: B023
+                    lambda y: self.attention(f"{layer}.cross_attn", y, memory, heads, memory_allowed, None),  # noqa: B023
                 )
             x = self.sublayer(
                 x,
                 f"{layer}.feed_forward_layer_norm",
                 lambda y: self.feed_forward(f"{layer}.feed_forward", y),  # noqa: B023
             )
-        return self.norm(f"model.{name}.layer_norm", x) if self.config["final_norm"] else x
+        ends_with_norm = self.config["final_norm"] in (True, name)
+        return self.norm(f"model.{name}.layer_norm", x) if ends_with_norm else x
 
     def logits(self, source, source_mask, target):
         causal = torch.ones(target.shape[1], target.shape[1]).tril()[None]
@@ -198,7 +223,7 @@ def test_equals_the_formulas(fields, training, monkeypatch):
         nn.init.normal_(parameter, mean=0.05, std=0.3)  # biases and norms too, or a misplaced one would not show
     if training:
         monkeypatch.setattr(ScratchDropout, "forward", lambda self, states: drop(states, self.p) if self.p else states)
-        monkeypatch.setattr(nn.functional, "dropout", lambda x, p, training: drop(x, p) if p else x)
+        monkeypatch.setattr(nn.functional, "dropout", lambda x, p: drop(x, p) if p else x)
     else:
         fields = fields | {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
@@ -299,7 +324,7 @@ def test_equals_torch_nn_transformer(name, masks, implementation):
 
     positions = {"encoder": torch.arange(6)[None], "decoder": torch.arange(5)[None]}
     embedded = {
-        stack: getattr(ours, stack).locate(getattr(ours, stack).embed(ids, None), positions[stack], 0)[0]
+        stack: getattr(ours, stack).embed_positions.add(getattr(ours, stack).embed(ids, None), positions[stack])
         for stack, ids in (("encoder", source), ("decoder", target))
     }
     # Padding has a place of its own in torch's world: explicit positions give it one here.
@@ -342,17 +367,16 @@ def test_equals_torch_nn_transformer(name, masks, implementation):
     for (path, gradient), parameter in zip(gradients.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(gradient.data, parameter.grad, rtol=1e-9, atol=1e-9, msg=path)
 
-    if implementation == "eager":
-        ours_attentions = {}
-        outputs = ours.encoder(**encoder_inputs, output_attentions=True)
-        for index, weights in enumerate(outputs.attentions):
-            ours_attentions[f"encoder.layers.{index}.self_attn"] = weights
-        outputs = ours.decoder(**decoder_inputs, output_attentions=True)
-        for index in range(2):
-            ours_attentions[f"decoder.layers.{index}.self_attn"] = outputs.attentions[index]
-            ours_attentions[f"decoder.layers.{index}.multihead_attn"] = outputs.cross_attentions[index]
-        assert set(ours_attentions) == set(captured)
-        for path, (module, args, kwargs) in captured.items():
-            module._forward_pre_hooks.clear()
-            kwargs = kwargs | {"need_weights": True, "average_attn_weights": False}
-            torch.testing.assert_close(ours_attentions[path], module(*args, **kwargs)[1], rtol=0, atol=1e-9, msg=path)
+    ours_attentions = {}
+    outputs = ours.encoder(**encoder_inputs, output_attentions=True)
+    for index, weights in enumerate(outputs.attentions):
+        ours_attentions[f"encoder.layers.{index}.self_attn"] = weights
+    outputs = ours.decoder(**decoder_inputs, output_attentions=True)
+    for index in range(2):
+        ours_attentions[f"decoder.layers.{index}.self_attn"] = outputs.attentions[index]
+        ours_attentions[f"decoder.layers.{index}.multihead_attn"] = outputs.cross_attentions[index]
+    assert set(ours_attentions) == set(captured)
+    for path, (module, args, kwargs) in captured.items():
+        module._forward_pre_hooks.clear()
+        kwargs = kwargs | {"need_weights": True, "average_attn_weights": False}
+        torch.testing.assert_close(ours_attentions[path], module(*args, **kwargs)[1], rtol=0, atol=1e-9, msg=path)
