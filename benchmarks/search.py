@@ -1,14 +1,14 @@
 """
-Generation of this checkout against another checkout of this project, with the same weights, in turn: what a change of the
-model or the search costs or gains.
+Generation of this checkout against another checkout of this project, with the same weights, in turn: what a change of
+the model or the search costs or gains.
 
     git worktree add ../before HEAD~1
     python benchmarks/search.py ../before
     python benchmarks/search.py ../before --shapes base --batches 1 --cases greedy
 
 Cases: greedy, beam 5; `opus`, beam 5 with the generation config of OPUS-MT models (a banned token, a forced end);
-`recorded`, greedy after one forward pass with `output_attentions=True`; and `n-best`, the five best of beam 5 with their
-scores, against plain beam 5 of this checkout.
+`recorded`, greedy after one forward pass with `output_attentions=True`; and `n-best`, the five best of beam 5 with
+their scores, against plain beam 5 of this checkout.
 """
 
 import argparse
@@ -30,7 +30,8 @@ CASES = ("greedy", "beam", "opus", "recorded", "n-best")
 def load_package(checkout: Path) -> ModuleType:
     """The package of another checkout, under a name of its own."""
     folder = checkout.resolve() / "modeling_scratch"
-    spec = importlib.util.spec_from_file_location("before", folder / "__init__.py", submodule_search_locations=[str(folder)])
+    file, within = folder / "__init__.py", [str(folder)]
+    spec = importlib.util.spec_from_file_location("before", file, submodule_search_locations=within)
     package = importlib.util.module_from_spec(spec)
     sys.modules["before"] = package
     spec.loader.exec_module(package)

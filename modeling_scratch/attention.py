@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_scratch import ScratchConfig
@@ -43,6 +44,19 @@ def eager_attention(
     weights = torch.softmax(scores, dim=-1).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout)
     return torch.matmul(weights, value), weights
+
+
+def as_block_mask(bias: torch.Tensor) -> BlockMask:
+    """A bias, (batch_size, 1 or heads, query_length, key_length), of nothing but 0 and minimum, for flex_attention."""
+    hides = bias == torch.finfo(bias.dtype).min
+    if not (hides | (bias == 0)).all():
+        raise ValueError("flex_attention takes no mask of other values than 0 and -inf; use attn_implementation='sdpa'")
+    sizes = (bias.shape[0], bias.shape[1] if bias.shape[1] > 1 else None, *bias.shape[2:])
+
+    def attends(batch, head, query, key):
+        return ~hides[batch, head if sizes[1] else 0, query, key]
+
+    return create_block_mask(attends, *sizes, device=bias.device)
 
 
 class ScratchAttention(nn.Module):
@@ -114,9 +128,9 @@ class ScratchAttention(nn.Module):
             shape = (query.shape[2], key.shape[2])
             attention_mask = query.new_full(shape, torch.finfo(query.dtype).min).triu(1)[None, None]
         if attention_mask is not None:
-            if attention_mask.shape[1] > 1 and implementation == "flex_attention":
-                raise ValueError("flex_attention takes one mask for all heads; use attn_implementation='sdpa'")
             attention_mask = attention_mask.expand(query.shape[0], -1, query.shape[2], -1)
+            if implementation == "flex_attention":
+                attention_mask = as_block_mask(attention_mask)
         return ALL_ATTENTION_FUNCTIONS[implementation](
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, is_causal=is_causal
         )[0]
@@ -177,9 +191,10 @@ class ScratchCrossAttention(ScratchAttention):
             (batch_size, target_length, d_model), and the weights if they are wanted.
         """
         # The beams of a sentence are so many queries to one source: (sentences, beams * target_length, d_model).
-        sentences = encoder_hidden_states.shape[0]
-        queries = hidden_states.unflatten(0, (sentences, -1)).flatten(1, 2) if sentences else hidden_states
-        query = self.split_heads(self.q_proj(queries))
+        query, beams = self.q_proj(hidden_states), getattr(past_key_values, "beams", 1)
+        if beams > 1:
+            query = query.view(-1, beams * query.shape[1], query.shape[2])
+        query = self.split_heads(query)
         if past_key_values is not None and past_key_values.is_updated.get(layer_idx):
             cached = past_key_values.cross_attention_cache.layers[layer_idx]
             key, value = cached.keys, cached.values

@@ -162,5 +162,6 @@ def log_probabilities(
     found = []
     for row, target in enumerate(labels):  # one at a time: the logits of all might not fit
         one = {name: value[row // several, None] for name, value in source.items()}
-        found.append(-model(**one, labels=target[None], num_items_in_batch=1).loss.float())
+        read = sequences[row, None, :-1]
+        found.append(-model(**one, decoder_input_ids=read, labels=target[None], num_items_in_batch=1).loss.float())
     return torch.stack(found)

@@ -7,8 +7,8 @@ _ROOM = 16  # places by which the target's keys and values grow
 
 class _Layer:
     """
-    The keys and values of one attention, (rows, heads, places, head_dim): all those that a target has room for, or those
-    of the source.
+    The keys and values of one attention, (rows, heads, places, head_dim): as many as a target has room for, or those of
+    the source.
     """
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor):

@@ -80,7 +80,8 @@ def carry_tokenizers(name: str, folder: Path) -> None:
         return
     if "source.spm" in found and not is_sentencepiece_available():
         raise ValueError(f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece")
-    save_tokenizers(*load_tokenizers(name), folder)
+    limit = getattr(load_config(name), "max_position_embeddings", None)
+    save_tokenizers(*load_tokenizers(name), folder, limit)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What is slow on the CPU in PyTorch, done faster below its interfaces: dropout, and for generation products and topk."""
+"""What PyTorch is slow at on the CPU, done faster below its interfaces: dropout, and generation's products and topk."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,8 @@ from torch import nn
 _BITS = 16
 _PER_WORD = 64 // _BITS
 _BLOCK = 64  # tokens of a vocabulary whose largest score is compared first
-_LARGE = 2**19  # elements of a weight from which other products than the BLAS's pay
+_FEW = 8  # rows for which copies of the weights would not pay
+_LARGE = 2**18  # elements of a weight from which other products than the BLAS's pay
 
 
 class _BitDropout(torch.autograd.Function):
@@ -32,7 +33,7 @@ class _BitDropout(torch.autograd.Function):
 
 
 class ScratchDropout(nn.Dropout):
-    """`nn.Dropout` (section 5.4), several times faster in eager mode on the CPU, where drawing takes most of its time."""
+    """`nn.Dropout` (section 5.4), several times faster in eager mode on the CPU, where its drawing takes long."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Any shape to the same shape."""
@@ -49,13 +50,14 @@ def _fast_forward(layer: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
     plain, packed = layer.forward, []
 
     def forward(inputs: torch.Tensor) -> torch.Tensor:
-        rows, wide = inputs.shape[:-1].numel(), layer.out_features >= 8 * layer.in_features
+        rows, threads = inputs.shape[:-1].numel(), torch.get_num_threads()
         if inputs.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
             return plain(inputs)
-        if rows == 1 and wide and layer.out_features % 2 == 0:
-            # In halves, one a thread: the BLAS has one thread read the whole of the weight.
-            halves = layer.weight.view(2, -1, layer.in_features).transpose(1, 2)
-            outputs = torch.matmul(inputs.view(1, 1, -1).expand(2, 1, -1), halves).view(*inputs.shape[:-1], -1)
+        if rows <= _FEW and threads > 1 and layer.out_features % threads == 0:
+            # The BLAS has one thread read the whole of the weight; here each reads its part.
+            parts = layer.weight.view(threads, -1, layer.in_features).transpose(1, 2)
+            outputs = torch.matmul(inputs.reshape(1, rows, -1).expand(threads, -1, -1), parts)
+            outputs = outputs.transpose(0, 1).reshape(*inputs.shape[:-1], layer.out_features)
             return outputs if layer.bias is None else outputs + layer.bias
         if rows == 1 or (rows > 128 and layer.in_features < 256):
             return plain(inputs)

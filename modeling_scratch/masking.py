@@ -35,12 +35,12 @@ def check_mask(
             f"{name} has shape {tuple(shape)}; these inputs need ({batch_size}, {key_length}) or "
             f"({batch_size}, {num_heads} or 1, {query_length}, {key_length})"
         )
-    if attention_mask.ndim == 2 and attention_mask.is_floating_point() and can_look_at(attention_mask):
-        if (attention_mask < 0).any():
-            raise ValueError(
-                f"{name} has two dimensions and negative values: a mask that is added to the scores has four, "
-                f"({batch_size}, 1, 1, {key_length}); one with two says what to attend to, 1 or True"
-            )
+    may_be_bias = attention_mask.ndim == 2 and attention_mask.is_floating_point() and can_look_at(attention_mask)
+    if may_be_bias and (attention_mask < 0).any():
+        raise ValueError(
+            f"{name} has two dimensions and negative values: a mask that is added to the scores has four, "
+            f"({batch_size}, 1, 1, {key_length}); one with two says what to attend to, 1 or True"
+        )
 
 
 def is_all_attended(attention_mask: torch.Tensor) -> bool:
@@ -50,7 +50,7 @@ def is_all_attended(attention_mask: torch.Tensor) -> bool:
 
 def count_positions(attention_mask: torch.Tensor) -> torch.Tensor:
     """
-    Positions that count attended tokens, so that padding moves nothing: (batch_size, sequence_length) to the same shape.
+    Positions that count attended tokens, so that padding moves nothing: (batch_size, sequence_length) to that shape.
     """
     return ((attention_mask != 0).cumsum(dim=-1) - 1).clamp(min=0)
 

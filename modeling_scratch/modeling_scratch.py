@@ -62,7 +62,8 @@ def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
     """Raise ValueError for labels outside [0, vocab_size) other than -100, where looking at them costs nothing."""
     if labels.ndim != 2 or labels.is_floating_point():
         raise ValueError(
-            f"labels has shape {tuple(labels.shape)} and {labels.dtype}; it must be integers (batch_size, target_length)"
+            f"labels has shape {tuple(labels.shape)} and {labels.dtype}; it must be integers (batch_size, "
+            "target_length)"
         )
     if can_look_at(labels):
         wrong = labels[((labels < 0) | (labels >= vocab_size)) & (labels != IGNORE_INDEX)]
@@ -231,8 +232,8 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
 
     def generate(self, *args, **kwargs):
         """
-        As of every model that generates; greedy search, sampling and beam search by this project's own loops, which give
-        the same tokens in less time (see `search`).
+        As of every model that generates; greedy search, sampling and beam search by this project's own loops, which
+        give the same tokens in less time (see `search`).
         """
         # An adapter may prepare inputs of its own, or be another one for each sentence.
         prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
@@ -276,8 +277,8 @@ class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedMo
             labels: (batch_size, target_length), aligned with the logits; -100 is ignored. The decoder's input is made
                 from them if it is not given.
             num_items_in_batch: what the summed loss is divided by; None: the labels that count here.
-            skip_logits: with labels, compute the loss without storing logits, and return None for them. Reads the weight
-                of the output projection and does not call its hooks.
+            skip_logits: with labels, compute the loss without storing logits, and return None for them. Reads the
+                weight of the output projection and does not call its hooks.
             label_smoothing: 0.0 if not given; in [0, 1), see `cross_entropy_sum`. Not in the signature, because Trainer
                 takes every parameter with "label" in its name for a column that evaluation data must have.
             The others as in ScratchModel.

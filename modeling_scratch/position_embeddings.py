@@ -22,6 +22,8 @@ class PositionEmbedding:
         num_heads: attention heads of the stack.
     """
 
+    has_bias = False  # whether `bias` does something
+
     def __init__(self, config: ScratchConfig, num_heads: int):
         super().__init__()
         self.config = config
@@ -47,7 +49,7 @@ class PositionEmbedding:
         self, hidden_states: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor
     ) -> torch.Tensor | None:
         """
-        On self-attention's scores: (batch_size or 1, num_heads, query_length, key_length), of the dtype of hidden_states.
+        On self-attention's scores: (batch_size or 1, num_heads, query_length, key_length), of hidden_states' dtype.
         query_positions, key_positions: (batch_size or 1, query_length or key_length).
         """
         return None
@@ -122,6 +124,8 @@ class ALiBiPositionEmbedding(PositionEmbedding, nn.Module):
     Attention with linear biases (Press et al. 2022, https://arxiv.org/abs/2108.12409): every head subtracts its slope
     times the distance between query and key from the score. The encoder measures distance in both directions.
     """
+
+    has_bias = True
 
     def bias(
         self, hidden_states: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor

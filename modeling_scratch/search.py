@@ -105,7 +105,18 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, streamer: Any = None,
         check_mask("attention_mask", mask, len(states), 1, 1, states.shape[1])
     beams = max(config.num_beams or 1, config.num_return_sequences or 1)
     decoder = Decoder(model, states[::beams], None if mask is None else mask[::beams], beams)
-    with fast_products([*model.get_decoder().modules(), model.get_output_embeddings()]):
+    # Small steps take an eighth less of their time in inference mode. What is returned is cloned out of it.
+    with torch.inference_mode(), fast_products([*model.get_decoder().modules(), model.get_output_embeddings()]):
         if (config.num_beams or 1) > 1:
-            return beam_search(decoder, input_ids, processors, criteria, config)
-        return sample(decoder, input_ids, processors, criteria, config, streamer)
+            found = beam_search(decoder, input_ids, processors, criteria, config)
+        else:
+            found = sample(decoder, input_ids, processors, criteria, config, streamer)
+    return _clone(found)
+
+
+def _clone(found: Any) -> Any:
+    if isinstance(found, torch.Tensor):
+        return found.clone()
+    if isinstance(found, tuple):
+        return tuple(map(_clone, found))
+    return type(found)(**{name: _clone(value) for name, value in found.items()})

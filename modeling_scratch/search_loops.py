@@ -143,8 +143,8 @@ def sample(decoder: Decoder, input_ids: torch.Tensor, processors, criteria, conf
     return SearchOutput(sequences=sequences, **optional, log_probabilities=log_probs)
 
 
-# Several hypotheses a sentence, by name: tokens (sentences, hypotheses, length); rows, of the batch, that each token was
-# found in, (sentences, hypotheses, new length); scores; log_probs, of the model itself; and of finished ones is_done.
+# Several hypotheses a sentence, by name: tokens (sentences, hypotheses, length); rows, of the batch, that each token
+# was found in, (sentences, hypotheses, new length); scores; log_probs, by the model; and is_done, of finished ones.
 Hypotheses = dict[str, torch.Tensor]
 
 

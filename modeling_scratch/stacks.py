@@ -95,7 +95,7 @@ class ScratchStack(ScratchPreTrainedModel):
 
     def layers_in_turn(self) -> list[nn.Module]:
         """As many as the stack is deep; where they share their weights, one layer again and again."""
-        return list(self.layers) * (self.depth // len(self.layers))
+        return list(self.layers) * (self.depth if self.config.share_layers else 1)
 
     def embed(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """
@@ -116,9 +116,10 @@ class ScratchStack(ScratchPreTrainedModel):
             try:
                 inputs_embeds = self.embed_tokens(input_ids)
             except IndexError:  # as the CPU raises it
+                least, most, rows = input_ids.min().item(), input_ids.max().item(), self.embed_tokens.num_embeddings
                 raise ValueError(
-                    f"{self.ids_name} holds ids from {input_ids.min().item()} to {input_ids.max().item()}; they must be "
-                    f"in [0, {self.embed_tokens.num_embeddings}), the vocabulary. Does the tokenizer belong to this model?"
+                    f"{self.ids_name} holds ids from {least} to {most}; they must be in [0, {rows}), the vocabulary. "
+                    "Does the tokenizer belong to this model?"
                 ) from None
         elif inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != self.config.d_model:
             raise ValueError(
@@ -190,15 +191,17 @@ class ScratchEncoder(ScratchStack):
             mask = bias if mask is None else mask + bias
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
         hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
-        states, attentions = (hidden_states,), ()
+        states, attentions = [], []
         for layer in self.layers_in_turn():
+            if output_hidden_states:
+                states.append(hidden_states)
             hidden_states, weights = layer(hidden_states, mask, rotation, output_attentions)
-            states, attentions = (*states, hidden_states), (*attentions, weights)
+            attentions.append(weights)
         hidden_states = self.layer_norm(hidden_states)
         return BaseModelOutput(
             last_hidden_state=hidden_states,
-            hidden_states=(*states[:-1], hidden_states) if output_hidden_states else None,
-            attentions=attentions if output_attentions else None,
+            hidden_states=(*states, hidden_states) if output_hidden_states else None,
+            attentions=tuple(attentions) if output_attentions else None,
         )
 
 
@@ -245,13 +248,18 @@ class ScratchDecoder(ScratchStack):
             attention_mask = None
         if attention_mask is None or is_square:
             counted = (torch.arange(length, device=device) + past_length)[None]
-            key_positions = torch.arange(key_length, device=device)[None]
         else:
             counted = count_positions(attention_mask)
-            key_positions = nn.functional.pad(counted, (0, key_length - counted.shape[1]))
-        position_ids = self.positions(position_ids, counted, hidden_states)
-        key_positions = key_positions + (position_ids[:, -1:] - counted[:, -1:])  # of one counting with the queries
-        bias = self.embed_positions.bias(hidden_states, position_ids, key_positions)
+        given, position_ids = position_ids, self.positions(position_ids, counted, hidden_states)
+        bias = None
+        if self.embed_positions.has_bias:
+            if attention_mask is None or is_square:
+                keys = torch.arange(key_length, device=device)[None]
+            else:
+                keys = nn.functional.pad(counted, (0, key_length - counted.shape[1]))
+            keys = keys + (position_ids[:, -1:] - counted[:, -1:])  # of one counting with the queries
+            is_whole = given is not None and room is None and not past_length
+            bias = self.embed_positions.bias(hidden_states, position_ids, given if is_whole else keys)
         flag_suffices = room is None and (length == 1 or not past_length)
         if is_square:
             mask = as_bias(attention_mask, hidden_states.dtype)
@@ -313,8 +321,10 @@ class ScratchDecoder(ScratchStack):
         encoder_attention_mask = as_bias(encoder_attention_mask, hidden_states.dtype)
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
         hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
-        states, attentions, cross_attentions = (hidden_states,), (), ()
+        states, attentions, cross_attentions = [], [], []
         for layer_idx, layer in enumerate(self.layers_in_turn()):
+            if output_hidden_states:
+                states.append(hidden_states)
             hidden_states, weights, cross_weights = layer(
                 hidden_states,
                 encoder_hidden_states,
@@ -325,13 +335,13 @@ class ScratchDecoder(ScratchStack):
                 layer_idx=layer_idx,
                 output_attentions=output_attentions,
             )
-            states, attentions = (*states, hidden_states), (*attentions, weights)
-            cross_attentions = (*cross_attentions, cross_weights)
+            attentions.append(weights)
+            cross_attentions.append(cross_weights)
         hidden_states = self.layer_norm(hidden_states)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden_states,
             past_key_values=past_key_values if use_cache else None,
-            hidden_states=(*states[:-1], hidden_states) if output_hidden_states else None,
-            attentions=attentions if output_attentions else None,
-            cross_attentions=cross_attentions if output_attentions else None,
+            hidden_states=(*states, hidden_states) if output_hidden_states else None,
+            attentions=tuple(attentions) if output_attentions else None,
+            cross_attentions=tuple(cross_attentions) if output_attentions else None,
         )

@@ -11,6 +11,7 @@ from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from .translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
@@ -152,20 +153,29 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def save_tokenizers(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the source's tokenizer, and, if it is another one, the target's into a sub-folder."""
-    _save(source, folder)
+def save_tokenizers(
+    source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, folder: Path, limit: int | None = None
+) -> None:
+    """
+    Write the source's tokenizer, and, if it is another one, the target's into a sub-folder.
+
+    Args:
+        limit: the most tokens that the model takes, where `truncation=True` is to cut; None: as the tokenizers have it.
+    """
+    _save(source, folder, limit)
     if target is not source:
-        _save(target, folder / TARGET_FOLDER)
+        _save(target, folder / TARGET_FOLDER, limit)
 
 
-def _save(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+def _save(tokenizer: PreTrainedTokenizerBase, folder: Path, limit: int | None) -> None:
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     if settings.get("tokenizer_class") == "TokenizersBackend":  # which Transformers 4 does not know by this name
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if limit is not None and settings.get("model_max_length", VERY_LARGE_INTEGER) >= VERY_LARGE_INTEGER:
+        settings["model_max_length"] = limit
+    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def cannot_load(name: str, error: Exception) -> ValueError:

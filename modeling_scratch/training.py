@@ -105,7 +105,7 @@ class TrainingRun:
         self.folder.check(False, overwrite)  # again: data was prepared meanwhile
         self.folder.create()
         write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
-        save_tokenizers(*self.tokenizers, self.folder.path)
+        save_tokenizers(*self.tokenizers, self.folder.path, model.config.max_position_embeddings)
         self._save_model_files(model, self.folder.path)
 
     def _save_model_files(self, model: PreTrainedModel, path: Path) -> None:
@@ -392,7 +392,7 @@ class TrainingRun:
 
         def write_model_files(folder: Path) -> None:
             self._save_model_files(self.unwrapped, folder)
-            save_tokenizers(*self.tokenizers, folder)
+            save_tokenizers(*self.tokenizers, folder, self.unwrapped.config.max_position_embeddings)
 
         save_checkpoint(
             self.accelerator,

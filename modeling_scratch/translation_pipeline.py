@@ -59,8 +59,8 @@ def load_target_tokenizer(
     except Exception as error:  # whatever the client and what is below it raise
         reason = " ".join(str(error).split())
         raise OSError(
-            f"{name}: {sizes}, and the target's tokenizer could not be loaded from {folder}: {reason}. Save it there, or "
-            "give it as target_tokenizer"
+            f"{name}: {sizes}, and the target's tokenizer could not be loaded from {folder}: {reason}. Save it there, "
+            "or give it as target_tokenizer"
         ) from error
 
 

@@ -9,8 +9,8 @@ class ResizableVocabularies:
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> nn.Embedding:
         """
-        Resize the source's embedding; and, where there is one vocabulary (`decoder_vocab_size` is None, or the embeddings
-        are shared), the target's with its output projection. Arguments and result as PreTrainedModel has them.
+        Resize the source's embedding; and, where there is one vocabulary (`decoder_vocab_size` is None, or the
+        embeddings are shared), the target's with its output projection. Arguments and result as PreTrainedModel's.
         """
         config = self.config
         if config.share_encoder_decoder_embeddings:

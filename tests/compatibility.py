@@ -7,9 +7,10 @@ from the package index.
     python tests/compatibility.py --folder runs/embedded   # another model than the small ones made here
 
 Prints a table: whether the model loads with `trust_remote_code`, whether logits (within 1e-6), greedy and beam search
-(5 beams), by our own search, n-best lists with scores, and `pipeline("translation")` are those of the installed release; from a folder and
-from a Hub on 127.0.0.1. `renamed` is the installed release with every underscore method of GenerationMixin renamed: what
-a later release may do. Each release has an environment of its own, which finds the PyTorch that is installed here.
+(5 beams), the use of our own search, n-best lists with scores, and `pipeline("translation")` are as under the
+installed release; from a folder and from a Hub on 127.0.0.1. `renamed` is the installed release with every underscore
+method of GenerationMixin renamed: what a later release may do. Each release has an environment of its own, which
+finds the PyTorch that is installed here.
 """
 
 import argparse
@@ -89,7 +90,7 @@ def make_environment(release: str, folder: Path) -> Path:
 
 
 def rename_private_methods(folder: Path) -> None:
-    """A copy of the installed Transformers under `folder` in which no underscore method of GenerationMixin has its name."""
+    """A copy of the installed Transformers in which every underscore method of GenerationMixin has another name."""
     import transformers
     from transformers import GenerationMixin
 

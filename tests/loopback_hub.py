@@ -42,7 +42,7 @@ class LoopbackHub:
         # Another host by its name: clients of huggingface_hub 1 take a redirect within one host for the Hub's own.
         self.url, storage_url = (
             f"http://{host}:{listener.server_port}"
-            for host, listener in zip(("127.0.0.1", "localhost"), self.listeners)
+            for host, listener in zip(("127.0.0.1", "localhost"), self.listeners, strict=True)
         )
         self.storage = Storage(storage_url, secrets.token_bytes(16))
 

@@ -82,8 +82,9 @@ def test_mixed_precision(translator, monkeypatch):
     prepared, forward, seen = model.forward, ScratchDecoder.forward, set()
 
     def watched(self, *args, **kwargs):
-        seen.add((torch.is_autocast_enabled("cpu"), type(kwargs["past_key_values"])))
-        return forward(self, *args, **kwargs)
+        output = forward(self, *args, **kwargs)
+        seen.add((torch.is_autocast_enabled("cpu"), type(output.past_key_values)))
+        return output
 
     monkeypatch.setattr(ScratchDecoder, "forward", watched)
     assert translate(model, *translator[1:], SENTENCES, accelerator=accelerator) == expected

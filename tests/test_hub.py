@@ -95,7 +95,7 @@ def damage(run: Path, how: str) -> None:
         (run / "config.json").write_text(json.dumps(config | {"note": "hf_" + "a" * 30}))
     elif how == "connection":
         text = "import socket\nsocket.create_connection(('127.0.0.1', 9))\n"
-        (run / "dropout.py").write_text((run / "dropout.py").read_text() + text)
+        (run / "fast_cpu.py").write_text((run / "fast_cpu.py").read_text() + text)
     elif how == "pipeline":
         text = (run / "translation_pipeline.py").read_text()
         (run / "translation_pipeline.py").write_text(

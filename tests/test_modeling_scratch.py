@@ -215,6 +215,15 @@ def test_shared_layers_are_one_that_runs_again(make_model, tmp_path):
     assert torch.equal(once.encoder_last_hidden_state, norm(output.encoder_hidden_states[1]))
 
 
+def test_layers_that_are_taken_out_do_not_run(make_model):
+    model, shallow = make_model(), make_model(**SHALLOW)
+    for stack in (model.get_encoder(), model.get_decoder()):
+        stack.layers = stack.layers[:1]
+    shallow.load_state_dict(model.state_dict())
+    inputs = {"input_ids": torch.tensor([[5, 6, 2]]), "decoder_input_ids": torch.tensor([[1, 7]])}
+    assert torch.equal(model(**inputs).logits, shallow(**inputs).logits)
+
+
 @pytest.mark.parametrize(("final_norm", "expected"), [(True, (1, 1)), (False, (0, 0)), ("decoder", (0, 1))])
 def test_which_stacks_end_with_a_norm(final_norm, expected, make_model):
     model = make_model(final_norm=final_norm)

@@ -161,6 +161,21 @@ def test_packed_sentences(kind, implementation, make_model):
         torch.testing.assert_close(output[:, target_numbers == number], alone.last_hidden_state, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["alibi", "rotary", "sinusoidal", "learned"])
+def test_positions_that_are_given(kind, make_model):
+    """Tokens at 0, 2 and 5 are as in a sequence of six whose other places a 4-D mask, which moves nothing, hides."""
+    model = make_model(position_embedding_type=kind).double().model
+    whole, places = torch.randint(4, 61, (1, 6)), torch.tensor([[0, 2, 5]])
+    ids, seen = whole[:, places[0]], torch.zeros(6).index_fill(0, places[0], 1.0).bool()
+    states = model.encoder(ids, position_ids=places).last_hidden_state
+    expected = model.encoder(whole, seen.expand(1, 1, 1, 6)).last_hidden_state[:, places[0]]
+    torch.testing.assert_close(states, expected, rtol=0, atol=1e-10)
+    causal = (torch.ones(6, 6).tril().bool() & seen)[None, None]
+    output = model.decoder(ids, encoder_hidden_states=states, position_ids=places).last_hidden_state
+    expected = model.decoder(whole, causal, states).last_hidden_state[:, places[0]]
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-10)
+
+
 # -- feed-forward and dropout --------------------------------------------------------------------------------------
 
 

@@ -178,6 +178,7 @@ def reported(model, source, **generation) -> list[float]:
         {"num_beams": 4, "num_return_sequences": 3},
         {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.0, "max_new_tokens": 4},
         {"num_beams": 1},
+        {"num_beams": 2, "decoder_start_token_id": 7},
         {"num_beams": 1, "do_sample": True, "temperature": 0.5, "top_k": 8, "num_return_sequences": 3},
     ],
     ids=str,

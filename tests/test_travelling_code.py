@@ -136,7 +136,8 @@ for folder in sys.argv[1:]:
     mask = torch.ones_like(ids)
     mask[1, 5:] = mask[2, 3:] = 0
     for beams in (1, 4):
-        options = dict(input_ids=ids, attention_mask=mask, max_new_tokens=12, num_beams=beams, return_dict_in_generate=True)
+        options = dict(input_ids=ids, attention_mask=mask, max_new_tokens=12, num_beams=beams)
+        options["return_dict_in_generate"] = True
         own, inherited = model.generate(**options), GenerationMixin.generate(model, **options)
         assert "Search" in type(own).__name__ and "Search" not in type(inherited).__name__
         assert torch.equal(own.sequences, inherited.sequences), folder
