@@ -97,6 +97,8 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, streamer: Any = None,
     names = ("logits_processor", "stopping_criteria", "generation_config", "encoder_outputs")
     if missing := [name for name in names if prepared.get(name) is None]:
         raise _NotHere(f"{', '.join(missing)} missing")
+    if not len(input_ids):
+        raise ValueError("there is nothing to generate from: the batch has no rows")
     processors, criteria, config, encoded = (prepared[name] for name in names)
     states, mask = encoded.last_hidden_state, prepared.get("attention_mask")
     if config.get_generation_mode().value not in _MODES or len(states) != len(input_ids):

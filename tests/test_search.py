@@ -656,6 +656,13 @@ def test_errors_are_those_of_the_inherited_loops(models):
             model.generate(encoder_outputs=encoded, decoder_input_ids=torch.ones(4, 1).long(), num_beams=beams)
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_an_empty_batch_is_named(beams, models):
+    model, source = next(iter(models()))
+    with pytest.raises(ValueError, match="the batch has no rows"):
+        model.generate(**{name: value[:0] for name, value in source.items()}, num_beams=beams, max_new_tokens=4)
+
+
 def test_streams_come_as_from_the_inherited_loop(models):
     class Streamer:
         def __init__(self):
