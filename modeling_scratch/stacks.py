@@ -59,6 +59,15 @@ class ScratchPreTrainedModel(PreTrainedModel):
         # The inherited method unties everything when tie_word_embeddings is False, the shared embedding included.
         return super().get_expanded_tied_weights_keys(all_submodels=True) if all_submodels else self.tied_weights()
 
+    def tie_weights(self, *args, **kwargs) -> None:
+        super().tie_weights(*args, **kwargs)
+        # Transformers 5.3 leaves the tied weights of code that came with a checkpoint without memory.
+        for target, source in self.tied_weights().items():
+            weight = self.get_parameter(source)
+            if self.get_parameter(target).is_meta and not weight.is_meta:
+                module, _, name = target.rpartition(".")
+                setattr(self.get_submodule(module), name, weight)
+
     def record_all(self, output_attentions: bool | None, output_hidden_states: bool | None) -> tuple[bool, bool]:
         """Whether to return every layer's attention weights and hidden states: as given, or as the config has it."""
         given = zip(
