@@ -105,7 +105,8 @@ class ScratchRotaryEmbedding(PositionEmbedding, nn.Module):
     def rotation(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         parameters, head_dim = self.config.rope_parameters, self.config.d_model // self.num_heads
         exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=position_ids.device) / head_dim
-        frequencies = 1.0 / parameters["rope_theta"] ** exponents / parameters.get("factor", 1.0)
+        factor = parameters["factor"] if parameters["rope_type"] == "linear" else 1.0
+        frequencies = 1.0 / parameters["rope_theta"] ** exponents / factor
         wide = torch.promote_types(hidden_states.dtype, torch.float32)
         angles = position_ids.unsqueeze(-1).to(wide) * frequencies.to(wide)
         angles = torch.cat((angles, angles), dim=-1)
