@@ -70,10 +70,11 @@ class ScratchPreTrainedModel(PreTrainedModel):
 
     def record_all(self, output_attentions: bool | None, output_hidden_states: bool | None) -> tuple[bool, bool]:
         """Whether to return every layer's attention weights and hidden states: as given, or as the config has it."""
-        given = zip(
-            (output_attentions, output_hidden_states), ("output_attentions", "output_hidden_states"), strict=True
-        )
-        return tuple(bool(getattr(self.config, name)) if value is None else value for value, name in given)
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        return bool(output_attentions), bool(output_hidden_states)
 
 
 class ScratchStack(ScratchPreTrainedModel):
