@@ -1,6 +1,6 @@
 """Multi-head attention (section 3.2): scaled dot-product, self- and cross-attention with their caches."""
 
-from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import nn
@@ -88,16 +88,15 @@ class ScratchAttention(nn.Module):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        output_attentions: bool,
+        implementation: str,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
-        Run the configured implementation on split heads and project its output. Returns (batch_size, query_length,
-        d_model) and, where they are wanted, the weights (batch_size, num_heads, query_length, key_length).
+        Run the implementation on split heads and project its output. Returns (batch_size, query_length, d_model) and,
+        of eager attention alone, the weights (batch_size, num_heads, query_length, key_length).
         """
-        implementation, weights = self.config._attn_implementation, None
-        dropout = self.attention_dropout if self.training else 0.0
+        weights, dropout = None, self.attention_dropout if self.training else 0.0
         is_causal = query.shape[2] > 1 and self.is_causal and attention_mask is None
-        if implementation == "eager" or output_attentions:
+        if implementation == "eager":
             output, weights = eager_attention(query, key, value, attention_mask, self.scaling, dropout, is_causal)
             output = output.transpose(1, 2)
         elif implementation == "sdpa":
@@ -108,17 +107,15 @@ class ScratchAttention(nn.Module):
 
     def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
         """As `eager_attention`, by PyTorch's own kernels."""
-        dtype = query.dtype
-        # Its backward pass in bfloat16 on the CPU takes longer than all else together (torch 2.13).
+        attend = partial(nn.functional.scaled_dot_product_attention, scale=self.scaling)
         needs_grad = torch.is_grad_enabled() and query.requires_grad
-        widen = needs_grad and dtype == torch.bfloat16 and query.device.type == "cpu"
-        if widen:
-            query, key, value = query.float(), key.float(), value.float()
-            attention_mask = None if attention_mask is None else attention_mask.float()
-        with torch.autocast("cpu", enabled=False) if widen else nullcontext():
-            return nn.functional.scaled_dot_product_attention(
-                query, key, value, attention_mask, dropout, is_causal, scale=self.scaling
-            ).to(dtype)
+        if not needs_grad or query.dtype != torch.bfloat16 or query.device.type != "cpu":
+            return attend(query, key, value, attention_mask, dropout, is_causal)
+        # Its backward pass in bfloat16 on the CPU takes longer than all else together (torch 2.13).
+        attention_mask = None if attention_mask is None else attention_mask.float()
+        with torch.autocast("cpu", enabled=False):
+            output = attend(query.float(), key.float(), value.float(), attention_mask, dropout, is_causal)
+        return output.to(query.dtype)
 
     def registered(
         self, implementation: str, query, key, value, attention_mask, dropout: float, is_causal: bool
@@ -146,7 +143,7 @@ class ScratchSelfAttention(ScratchAttention):
         rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
         past_key_values=None,
         layer_idx: int = 0,
-        output_attentions: bool = False,
+        implementation: str = "sdpa",
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         Args:
@@ -154,9 +151,10 @@ class ScratchSelfAttention(ScratchAttention):
             attention_mask: 4-D, added to the scores; None: everything, or, causal, everything before.
             rotation: cos and sin for rotary positions, (batch_size or 1, sequence_length, head_dim) each.
             past_key_values: the cache, to whose layer `layer_idx` the keys and values are added.
+            implementation: of attention, as the config names it.
 
         Returns:
-            (batch_size, sequence_length, d_model), and the weights if they are wanted.
+            (batch_size, sequence_length, d_model), and the weights of eager attention.
         """
         query = self.split_heads(self.q_proj(hidden_states))
         key = self.split_heads(self.k_proj(hidden_states))
@@ -165,7 +163,7 @@ class ScratchSelfAttention(ScratchAttention):
             query, key = apply_rotary(query, rotation), apply_rotary(key, rotation)
         if past_key_values is not None:
             key, value = past_key_values.self_attention_cache.update(key, value, layer_idx)
-        return self.attend(query, key, value, attention_mask, output_attentions)
+        return self.attend(query, key, value, attention_mask, implementation)
 
 
 class ScratchCrossAttention(ScratchAttention):
@@ -178,7 +176,7 @@ class ScratchCrossAttention(ScratchAttention):
         attention_mask: torch.Tensor | None = None,
         past_key_values=None,
         layer_idx: int = 0,
-        output_attentions: bool = False,
+        implementation: str = "sdpa",
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
         Args:
@@ -188,7 +186,7 @@ class ScratchCrossAttention(ScratchAttention):
             past_key_values: the cache, whose layer `layer_idx` is filled at the first step and read afterwards.
 
         Returns:
-            (batch_size, target_length, d_model), and the weights if they are wanted.
+            (batch_size, target_length, d_model), and the weights of eager attention.
         """
         # The beams of a sentence are so many queries to one source: (sentences, beams * target_length, d_model).
         query, beams = self.q_proj(hidden_states), getattr(past_key_values, "beams", 1)
@@ -204,5 +202,5 @@ class ScratchCrossAttention(ScratchAttention):
             if past_key_values is not None:
                 key, value = past_key_values.cross_attention_cache.update(key, value, layer_idx)
                 past_key_values.is_updated[layer_idx] = True
-        output, weights = self.attend(query, key, value, attention_mask, output_attentions)
+        output, weights = self.attend(query, key, value, attention_mask, implementation)
         return output.view(hidden_states.shape), weights

@@ -52,13 +52,10 @@ class SearchCache:
     """
     Takes the place of Transformers' EncoderDecoderCache in the decoder's forward pass, which asks for these names.
     Depends on nothing of Transformers, so that no release of it can change what our own search does.
-
-    Args:
-        beams: rows of the decoder a sentence; the source's keys and values are kept once for all of them.
     """
 
-    def __init__(self, beams: int):
-        self.beams = beams
+    def __init__(self):
+        self.beams = 1  # rows of the decoder a sentence; the source's keys and values are kept once for all of them
         self.self_attention_cache, self.cross_attention_cache = _Cache(), _Cache()
         self.is_updated: dict[int, bool] = {}
 
@@ -74,6 +71,12 @@ class SearchCache:
         """Row i takes over what row `rows[i]` has seen; both are of one sentence, unless `keep` follows."""
         for layer in self.self_attention_cache.layers:
             layer.move(rows)
+
+    def spread(self, beams: int) -> None:
+        """Go on with so many rows a sentence, which begin alike."""
+        keys = self.self_attention_cache.layers[0].keys
+        self.move(torch.arange(len(keys), device=keys.device).repeat_interleave(beams))
+        self.beams = beams
 
     def keep(self, sentences: torch.Tensor) -> None:
         """Go on with these sentences alone."""

@@ -10,8 +10,10 @@ from torch import nn
 _BITS = 16
 _PER_WORD = 64 // _BITS
 _BLOCK = 64  # tokens of a vocabulary whose largest score is compared first
-_FEW = 8  # rows for which copies of the weights would not pay
-_LARGE = 2**18  # elements of a weight from which other products than the BLAS's pay
+_FEW, _SEVERAL = 8, 128  # rows of a product, from which on another way is fastest
+_PART = 1024  # outputs of a product that are computed together
+_LARGE = 2**18  # elements of a weight from which other products than the BLAS's pay,
+_HUGE = 2**23  # for however many rows: it does not fit into a cache
 
 
 class _BitDropout(torch.autograd.Function):
@@ -45,25 +47,42 @@ class ScratchDropout(nn.Dropout):
         return _BitDropout.apply(hidden_states, threshold)
 
 
+def _by_parts(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
+    """
+    `nn.functional.linear`, one part of the outputs after another, each by one thread: for few rows the BLAS behind it
+    reads a large weight in a bad order, and with one thread.
+    """
+    weight, (outputs, width) = layer.weight, layer.weight.shape
+    states, rows = inputs.reshape(1, -1, width), inputs.shape[:-1].numel()
+    found = states.new_empty(rows, outputs)
+    if rows > _SEVERAL:  # many parts, each by all threads
+        for part, place in zip(weight.split(_PART), found.split(_PART, dim=1), strict=True):
+            torch.mm(states[0], part.t(), out=place)
+    else:
+        count = max(torch.get_num_threads(), outputs // _PART)
+        size = outputs // count
+        parts, main = weight[: count * size].view(count, size, width), found[:, : count * size]
+        if rows <= _FEW:
+            products = torch.bmm(parts, states.transpose(1, 2).expand(count, -1, -1))  # (count, size, rows)
+            main.copy_(products.view(-1, rows).t())
+        else:
+            products = torch.bmm(states.expand(count, -1, -1), parts.transpose(1, 2))  # (count, rows, size)
+            main.unflatten(1, (count, size)).copy_(products.transpose(0, 1))
+        if count * size < outputs:
+            torch.mm(states[0], weight[count * size :].t(), out=found[:, count * size :])
+    if layer.bias is not None:
+        found += layer.bias
+    return found.view(*inputs.shape[:-1], outputs)
+
+
 def _fast_forward(layer: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A forward pass for a layer that PyTorch's BLAS is slow for: what was fastest, by the number of rows."""
-    plain, packed = layer.forward, []
+    """A forward pass for a layer that PyTorch's BLAS is slow for."""
+    plain, is_huge = layer.forward, layer.weight.numel() >= _HUGE
 
     def forward(inputs: torch.Tensor) -> torch.Tensor:
-        rows, threads = inputs.shape[:-1].numel(), torch.get_num_threads()
-        if inputs.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
-            return plain(inputs)
-        if rows <= _FEW and threads > 1 and layer.out_features % threads == 0:
-            # The BLAS has one thread read the whole of the weight; here each reads its part.
-            parts = layer.weight.view(threads, -1, layer.in_features).transpose(1, 2)
-            outputs = torch.matmul(inputs.reshape(1, rows, -1).expand(threads, -1, -1), parts)
-            outputs = outputs.transpose(0, 1).reshape(*inputs.shape[:-1], layer.out_features)
-            return outputs if layer.bias is None else outputs + layer.bias
-        if rows == 1 or (rows > 128 and layer.in_features < 256):
-            return plain(inputs)
-        if not packed:  # oneDNN's copies, made when they are first of use
-            packed.extend([layer.weight.to_mkldnn(), None if layer.bias is None else layer.bias.to_mkldnn()])
-        return nn.functional.linear(inputs.to_mkldnn(), *packed).to_dense()
+        suits = is_huge or inputs.shape[:-1].numel() <= _SEVERAL
+        suits = suits and inputs.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        return _by_parts(inputs, layer) if suits and not torch.compiler.is_compiling() else plain(inputs)
 
     return forward
 

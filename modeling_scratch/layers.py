@@ -72,16 +72,16 @@ class ScratchEncoderLayer(ScratchLayer):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
-        output_attentions: bool = False,
+        implementation: str = "sdpa",
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
-        (batch_size, source_length, d_model) to the same shape, and the attention weights if they are wanted; the other
-        arguments as in ScratchSelfAttention.
+        (batch_size, source_length, d_model) to the same shape, and the weights of eager attention; the other arguments
+        as in ScratchSelfAttention.
         """
         residual = hidden_states
         hidden_states = self.enter(hidden_states, self.self_attn_layer_norm)
         hidden_states, weights = self.self_attn(
-            hidden_states, attention_mask, rotation, output_attentions=output_attentions
+            hidden_states, attention_mask, rotation, implementation=implementation
         )
         hidden_states = self.leave(residual, hidden_states, self.self_attn_layer_norm)
 
@@ -111,24 +111,24 @@ class ScratchDecoderLayer(ScratchLayer):
         rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
         past_key_values=None,
         layer_idx: int = 0,
-        output_attentions: bool = False,
+        implementation: str = "sdpa",
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """
         (batch_size, target_length, d_model) and (batch_size, source_length, d_model) to the shape of the first, and the
-        weights of both attentions if they are wanted; the other arguments as in ScratchSelfAttention and
+        weights of both eager attentions; the other arguments as in ScratchSelfAttention and
         ScratchCrossAttention.
         """
         residual = hidden_states
         hidden_states = self.enter(hidden_states, self.self_attn_layer_norm)
         hidden_states, self_weights = self.self_attn(
-            hidden_states, attention_mask, rotation, past_key_values, layer_idx, output_attentions
+            hidden_states, attention_mask, rotation, past_key_values, layer_idx, implementation
         )
         hidden_states = self.leave(residual, hidden_states, self.self_attn_layer_norm)
 
         residual = hidden_states
         hidden_states = self.enter(hidden_states, self.cross_attn_layer_norm)
         hidden_states, cross_weights = self.cross_attn(
-            hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values, layer_idx, output_attentions
+            hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values, layer_idx, implementation
         )
         hidden_states = self.leave(residual, hidden_states, self.cross_attn_layer_norm)
 

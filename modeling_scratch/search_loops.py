@@ -47,32 +47,46 @@ class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
 
 
 class Decoder:
-    """The model one token after another. beams: rows a sentence, which follow one another."""
+    """
+    The model one token after another.
+
+    Args:
+        states: the encoded sources, (sentences, source_length, d_model).
+        attention_mask: over the source, (sentences, source_length), or None: everything.
+        beams: rows a sentence, which follow one another and are alike at first.
+    """
 
     def __init__(self, model: nn.Module, states: torch.Tensor, attention_mask: torch.Tensor | None, beams: int):
-        self.model, self.states, self.cache = model, states, SearchCache(beams)
+        self.model, self.beams, self.cache = model, beams, SearchCache()
+        self.encoded = BaseModelOutput(last_hidden_state=states)
         self.mask = as_bias(attention_mask, states.dtype)
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """
         (rows, length) so far to the logits of what comes next, (rows, vocabulary), in float32.
         """
-        new = tokens[:, self.cache.get_seq_length() :]
-        logits = self.model(
+        past_length = self.cache.get_seq_length()
+        new = tokens[:, past_length:] if past_length else tokens[:: self.beams]
+        outputs = self.model(
             decoder_input_ids=new,
-            encoder_outputs=BaseModelOutput(last_hidden_state=self.states),
+            encoder_outputs=self.encoded,
             attention_mask=self.mask,
             past_key_values=self.cache,
             use_cache=True,
-            return_dict=True,
-        ).logits
+            output_attentions=False,
+            output_hidden_states=False,
+        )
         self.cache.advance(new.shape[1])
-        return logits[:, -1].float()
+        logits = outputs.logits[:, -1].float()
+        if past_length or self.beams == 1:
+            return logits
+        self.cache.spread(self.beams)
+        return logits.repeat_interleave(self.beams, dim=0)
 
     def keep(self, sentences: torch.Tensor) -> None:
         """Go on with these sentences alone, whose rows have been moved."""
         self.cache.keep(sentences)
-        self.states = self.states.index_select(0, sentences)
+        self.encoded = BaseModelOutput(last_hidden_state=self.encoded.last_hidden_state.index_select(0, sentences))
         self.mask = None if self.mask is None else self.mask.index_select(0, sentences)
 
 

@@ -201,11 +201,12 @@ class ScratchEncoder(ScratchStack):
             mask = bias if mask is None else mask + bias
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
         hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
+        implementation = "eager" if output_attentions else self.config._attn_implementation
         states, attentions = [], []
         for layer in self.layers_in_turn():
             if output_hidden_states:
                 states.append(hidden_states)
-            hidden_states, weights = layer(hidden_states, mask, rotation, output_attentions)
+            hidden_states, weights = layer(hidden_states, mask, rotation, implementation)
             attentions.append(weights)
         hidden_states = self.layer_norm(hidden_states)
         return BaseModelOutput(
@@ -331,6 +332,7 @@ class ScratchDecoder(ScratchStack):
         encoder_attention_mask = as_bias(encoder_attention_mask, hidden_states.dtype)
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
         hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
+        implementation = "eager" if output_attentions else self.config._attn_implementation
         states, attentions, cross_attentions = [], [], []
         for layer_idx, layer in enumerate(self.layers_in_turn()):
             if output_hidden_states:
@@ -343,7 +345,7 @@ class ScratchDecoder(ScratchStack):
                 rotation,
                 past_key_values=past_key_values,
                 layer_idx=layer_idx,
-                output_attentions=output_attentions,
+                implementation=implementation,
             )
             attentions.append(weights)
             cross_attentions.append(cross_weights)

@@ -144,7 +144,7 @@ def test_no_needless_mask(implementation, model, sentences, monkeypatch):
     """What reaches the backend: no mask where a flag or nothing suffices, and else one row for all queries."""
     shapes = []
 
-    def attend(self, query, key, value, attention_mask, output_attentions):
+    def attend(self, query, key, value, attention_mask, implementation):
         shapes.append(None if attention_mask is None else tuple(attention_mask.shape))
         return self.o_proj(query.transpose(1, 2).flatten(2)), None
 
