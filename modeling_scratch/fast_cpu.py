@@ -10,8 +10,8 @@ from torch import nn
 _BITS = 16
 _PER_WORD = 64 // _BITS
 _BLOCK = 64  # tokens of a vocabulary whose largest score is compared first
-_FEW, _SEVERAL = 8, 128  # rows of a product, from which on another way is fastest
-_PART = 1024  # outputs of a product that are computed together
+_FEW, _SEVERAL = 16, 128  # rows of a product, from which on another way is fastest
+_PART = 512  # outputs of a product that are computed together
 _LARGE = 2**18  # elements of a weight from which other products than the BLAS's pay,
 _HUGE = 2**23  # for however many rows: it does not fit into a cache
 
