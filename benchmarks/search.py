@@ -5,10 +5,12 @@ the model or the search costs or gains.
     git worktree add ../before HEAD~1
     python benchmarks/search.py ../before
     python benchmarks/search.py ../before --shapes base --batches 1 --cases greedy
+    python benchmarks/search.py ../before --folder runs/embedded --sources sentences.txt --tokens 100
 
 Cases: greedy, beam 5; `opus`, beam 5 with the generation config of OPUS-MT models (a banned token, a forced end);
 `recorded`, greedy after one forward pass with `output_attentions=True`; and `n-best`, the five best of beam 5 with
-their scores, against plain beam 5 of this checkout.
+their scores, against plain beam 5 of this checkout. Weights are random and no sentence ends, unless a trained model is
+given with sentences of its own; then there is also `file`, all of them through the pipeline with beam 5.
 """
 
 import argparse
@@ -24,7 +26,7 @@ from types import ModuleType
 import peers
 import torch
 
-CASES = ("greedy", "beam", "opus", "recorded", "n-best")
+CASES = ("greedy", "beam", "opus", "recorded", "n-best", "file")
 
 
 def load_package(checkout: Path) -> ModuleType:
@@ -38,16 +40,50 @@ def load_package(checkout: Path) -> ModuleType:
     return package
 
 
-def make_pair(shape: str, package: ModuleType) -> dict[str, torch.nn.Module]:
+def make_pair(shape: str, package: ModuleType, folder: Path | None) -> dict[str, torch.nn.Module]:
     torch.manual_seed(0)
-    mine = peers.ours(peers.SHAPES[shape]).eval()
-    for parameter in mine.parameters():
-        if parameter.ndim > 1:
-            parameter.data.mul_(2.0)  # so that rounding decides less often
+    if folder is None:
+        mine = peers.ours(peers.SHAPES[shape]).eval()
+        for parameter in mine.parameters():
+            if parameter.ndim > 1:
+                parameter.data.mul_(2.0)  # so that rounding decides less often
+    else:
+        mine = type(peers.ours(peers.SHAPES["tiny"])).from_pretrained(folder).eval()
     fields = {name: getattr(mine.config, name) for name in package.ScratchConfig.field_names()}
     before = package.ScratchForConditionalGeneration(package.ScratchConfig(**fields | {"rope_parameters": None})).eval()
     before.load_state_dict(mine.state_dict())
+    before.generation_config = copy.deepcopy(mine.generation_config)
     return {"this": mine, "before": before}
+
+
+def make_batch(shape: str, size: int, rows: list[list[int]] | None) -> dict[str, torch.Tensor]:
+    if rows is None:
+        torch.manual_seed(1)
+        lengths, _ = peers.make_lengths(max(16, size))
+        vocab_size = peers.SHAPES[shape].vocab_size
+        rows = [torch.randint(4, vocab_size, (int(length),)).tolist() for length in sorted(lengths[:size])]
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows[:size]], True, -1)
+    return {"input_ids": ids.masked_fill(ids < 0, peers.PAD), "attention_mask": (ids >= 0).long()}
+
+
+def through_pipelines(models: dict, folder: Path, sources: list[str], tokens: int) -> tuple:
+    """Two functions that translate all sentences, and give a tensor that says which translations they gave."""
+    from modeling_scratch import translation_pipeline
+    from modeling_scratch.tokenizer import load_tokenizers
+
+    tokenizer, target = load_tokenizers(str(folder))
+    other = importlib.import_module("before.translation_pipeline")
+
+    def make(module: ModuleType, model: torch.nn.Module) -> Callable[[], torch.Tensor]:
+        pipeline = module.ScratchTranslationPipeline(model, tokenizer, target)
+
+        def run() -> torch.Tensor:
+            found = pipeline(sources, num_beams=5, do_sample=False, max_new_tokens=tokens)
+            return torch.tensor([[hash(each["translation_text"])] for each in found])
+
+        return run
+
+    return make(translation_pipeline, models["this"]), make(other, models["before"])
 
 
 def make_case(case: str, models: dict, batch: dict, tokens: int) -> tuple[Callable, Callable]:
@@ -67,13 +103,8 @@ def make_case(case: str, models: dict, batch: dict, tokens: int) -> tuple[Callab
     return tuple(lambda model=model: model.generate(**batch, **settings) for model in models.values())
 
 
-def compare(case: str, shape: str, size: int, models: dict, options: argparse.Namespace) -> str:
-    torch.manual_seed(1)
-    lengths, _ = peers.make_lengths(max(16, size))
-    rows = [torch.randint(4, peers.SHAPES[shape].vocab_size, (int(length),)) for length in sorted(lengths[:size])]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
-    batch = {"input_ids": ids.masked_fill(ids < 0, peers.PAD), "attention_mask": (ids >= 0).long()}
-    first, second = make_case(case, models, batch, options.tokens)
+def compare(case: str, shape: str, size: int, pair: tuple[Callable, Callable], options: argparse.Namespace) -> str:
+    first, second = pair
     found, expected = first(), second()
     width = min(found.shape[1], expected.shape[1])
     same = int((found[:, :width] == expected[:, :width]).all(dim=1).sum())
@@ -105,15 +136,30 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16, help="new ones for each sentence at most")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement, about")
+    parser.add_argument("--folder", type=Path, help="a trained model instead of random weights")
+    parser.add_argument("--sources", type=Path, help="its sentences, one a line")
     options = parser.parse_args()
-    package = load_package(options.checkout)
+    if (options.folder is None) != (options.sources is None):
+        parser.error("give --folder and --sources together")
+    package, rows = load_package(options.checkout), None
+    if options.folder is not None:
+        from modeling_scratch.tokenizer import load_tokenizers
+
+        sources = options.sources.read_text().splitlines()
+        rows = load_tokenizers(str(options.folder))[0](sources).input_ids
     print(f"{peers.describe_machine()}; float32, {options.rounds} rounds, {options.tokens} new tokens a sentence\n")
     print("| case | shape | batch | ms | times as fast | sentences with the same tokens |\n|---|---|---|---|---|---|")
-    for shape in options.shapes:
-        models = make_pair(shape, package)
+    for shape in options.shapes if rows is None else [options.folder.name]:
+        models = make_pair(shape, package, options.folder)
         for case in options.cases:
+            if case == "file":
+                if rows is not None:
+                    pair = through_pipelines(models, options.folder, sources, options.tokens)
+                    print(compare(case, shape, len(sources), pair, options), flush=True)
+                continue
             for size in options.batches if case != "recorded" else options.batches[-1:]:
-                print(compare(case, shape, size, copy.copy(models), options), flush=True)
+                pair = make_case(case, copy.copy(models), make_batch(shape, size, rows), options.tokens)
+                print(compare(case, shape, size, pair, options), flush=True)
 
 
 if __name__ == "__main__":

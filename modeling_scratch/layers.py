@@ -80,9 +80,7 @@ class ScratchEncoderLayer(ScratchLayer):
         """
         residual = hidden_states
         hidden_states = self.enter(hidden_states, self.self_attn_layer_norm)
-        hidden_states, weights = self.self_attn(
-            hidden_states, attention_mask, rotation, implementation=implementation
-        )
+        hidden_states, weights = self.self_attn(hidden_states, attention_mask, rotation, implementation=implementation)
         hidden_states = self.leave(residual, hidden_states, self.self_attn_layer_norm)
 
         residual = hidden_states

@@ -23,9 +23,9 @@ from .layers import ScratchDecoderLayer, ScratchEncoderLayer
 from .loss import IGNORE_INDEX, cross_entropy_sum, linear_cross_entropy_sum, target_token_count
 from .masking import can_look_at, count_positions
 from .position_embeddings import POSITION_EMBEDDINGS
-from .stacks import ScratchDecoder, ScratchEncoder, ScratchPreTrainedModel
+from .pretrained import ScratchPreTrainedModel
+from .stacks import ScratchDecoder, ScratchEncoder
 from .translation_pipeline import ScratchTranslationPipeline
-from .vocabulary import ResizableVocabularies
 
 try:
     from .search import search
@@ -105,7 +105,7 @@ class ScratchEncoderModel(ScratchPreTrainedModel):
         return self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds, position_ids=position_ids, **kwargs)
 
 
-class ScratchModel(ResizableVocabularies, ScratchPreTrainedModel):
+class ScratchModel(ScratchPreTrainedModel):
     """Encoder and decoder without the output projection."""
 
     def __init__(self, config: ScratchConfig):
@@ -181,7 +181,7 @@ class ScratchModel(ResizableVocabularies, ScratchPreTrainedModel):
         )
 
 
-class ScratchForConditionalGeneration(ResizableVocabularies, ScratchPreTrainedModel, GenerationMixin):
+class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
     """The translator: encoder, decoder, output projection (section 3.4), loss, and `generate()`."""
 
     def __init__(self, config: ScratchConfig):

@@ -4,10 +4,8 @@ import math
 
 import torch
 from torch import nn
-from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
-from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import can_return_tuple
 
 from .configuration_scratch import ScratchConfig
@@ -15,66 +13,7 @@ from .fast_cpu import ScratchDropout
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer, ScratchLayer, build_norm
 from .masking import as_bias, causal_bias, check_mask, count_positions, is_all_attended
 from .position_embeddings import POSITION_EMBEDDINGS
-
-
-class ScratchPreTrainedModel(PreTrainedModel):
-    """Weight initialisation, tying, and what Transformers wants to know about every Scratch model."""
-
-    config: ScratchConfig
-    config_class = ScratchConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
-    _no_split_modules = ["ScratchEncoderLayer", "ScratchDecoderLayer"]
-    _supports_sdpa = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-    _can_compile_fullgraph = True
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        # The `init` functions leave alone what a checkpoint has filled.
-        std = self.config.init_std
-        if isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight) if std is None else init.normal_(module.weight, std=std)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=self.config.d_model**-0.5 if std is None else std)
-        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
-            init.ones_(module.weight)
-            if getattr(module, "bias", None) is not None:
-                init.zeros_(module.bias)
-
-    def tied_weights(self) -> dict[str, str]:
-        """{target: source} for the weights that are one, as the config has it: here those of the models inside."""
-        inner = [(name, child) for name, child in self.named_children() if isinstance(child, ScratchPreTrainedModel)]
-        return {f"{name}.{to}": f"{name}.{of}" for name, child in inner for to, of in child.tied_weights().items()}
-
-    def post_init(self) -> None:
-        self._tied_weights_keys = self.tied_weights()
-        super().post_init()
-
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        # The inherited method unties everything when tie_word_embeddings is False, the shared embedding included.
-        return super().get_expanded_tied_weights_keys(all_submodels=True) if all_submodels else self.tied_weights()
-
-    def tie_weights(self, *args, **kwargs) -> None:
-        super().tie_weights(*args, **kwargs)
-        # Transformers 5.3 leaves the tied weights of code that came with a checkpoint without memory.
-        for target, source in self.tied_weights().items():
-            weight = self.get_parameter(source)
-            if self.get_parameter(target).is_meta and not weight.is_meta:
-                module, _, name = target.rpartition(".")
-                setattr(self.get_submodule(module), name, weight)
-
-    def record_all(self, output_attentions: bool | None, output_hidden_states: bool | None) -> tuple[bool, bool]:
-        """Whether to return every layer's attention weights and hidden states: as given, or as the config has it."""
-        if output_attentions is None:
-            output_attentions = self.config.output_attentions
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        return bool(output_attentions), bool(output_hidden_states)
+from .pretrained import ScratchPreTrainedModel
 
 
 class ScratchStack(ScratchPreTrainedModel):
@@ -102,6 +41,14 @@ class ScratchStack(ScratchPreTrainedModel):
         self.layers = nn.ModuleList(layer_class(config) for _ in range(1 if config.share_layers else depth))
         self.layer_norm = build_norm(config) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
+
+    def record_all(self, output_attentions: bool | None, output_hidden_states: bool | None) -> tuple[bool, bool]:
+        """Whether to return every layer's attention weights and hidden states: as given, or as the config has it."""
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        return bool(output_attentions), bool(output_hidden_states)
 
     def layers_in_turn(self) -> list[nn.Module]:
         """As many as the stack is deep; where they share their weights, one layer again and again."""

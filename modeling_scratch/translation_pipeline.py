@@ -15,7 +15,6 @@ from huggingface_hub import hf_hub_download
 from transformers import AutoTokenizer, Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, setting_of, tokenize
-from .fast_cpu import fast_products
 
 TARGET_FOLDER = "target_tokenizer"
 
@@ -244,14 +243,12 @@ class ScratchTranslationPipeline(Pipeline):
         results = [[dict(empty) for _ in range(several)] for _ in sentences]
         if progress and not all(ids):
             progress(sum(not row for row in ids))
-        decoder, head = self.model.get_decoder(), self.model.get_output_embeddings()
-        with torch.no_grad(), fast_products([*decoder.modules(), head]):  # prepared once for all batches
-            for batch in batches_by_length([len(row) for row in ids], **limits):
-                outputs = self.forward({"ids": [ids[index] for index in batch]}, **forward)
-                for index, result in zip(batch, self.postprocess(outputs), strict=True):
-                    results[index] = result
-                if progress:
-                    progress(len(batch))
+        for batch in batches_by_length([len(row) for row in ids], **limits):
+            outputs = self.forward({"ids": [ids[index] for index in batch]}, **forward)
+            for index, result in zip(batch, self.postprocess(outputs), strict=True):
+                results[index] = result
+            if progress:
+                progress(len(batch))
         return results
 
     def preprocess(self, sentences: list[str], first: int = 0) -> list[list[int]]:

@@ -235,7 +235,8 @@ def test_what_is_done_leaves_the_batch(settings, models, monkeypatch):
         hook.remove()
         assert rows[0] == 6  # the beams of a sentence begin alike
         beams = settings.get("num_beams", 1)
-        assert rows[1:] == sorted(rows[1:], reverse=True) and not any(each % beams for each in rows[1:])
+        assert rows[1:] == sorted(rows[1:], reverse=True)
+        assert not any(each % beams for each in rows[1:])
         left += rows[-1] < 6 * beams
         assert torch.equal(found, inherited(model, **source, **options))
     assert left
@@ -275,11 +276,12 @@ def test_generation_under_autocast(make_model, sentences, monkeypatch, loops):
     assert loops == ["beam_search"]
 
 
-@pytest.mark.parametrize("rows", [1, 5, 200])
+@pytest.mark.parametrize("rows", [1, 5, 40, 200])
 @pytest.mark.parametrize("bias", [True, False])
 def test_products(bias, rows, monkeypatch):
-    monkeypatch.setattr(fast_cpu, "_LARGE", 0)
-    layers = torch.nn.ModuleList([torch.nn.Linear(24, width, bias=bias) for width in (40, 400, 41 * 9)])
+    for limit, value in {"_LARGE": 0, "_HUGE": 5000, "_PART": 16}.items():
+        monkeypatch.setattr(fast_cpu, limit, value)
+    layers = torch.nn.ModuleList([torch.nn.Linear(24, width, bias=bias) for width in (1, 40, 400, 41 * 9)])
     inputs = torch.randn(rows, 1, 24)
     state = torch.get_rng_state()
     with torch.no_grad():
@@ -292,7 +294,7 @@ def test_products(bias, rows, monkeypatch):
                     assert layer(inputs).dtype == torch.bfloat16
     assert torch.equal(torch.get_rng_state(), state)  # a run continued would draw anew
     assert not any("forward" in vars(layer) for layer in layers)
-    with fast_products(layers.modules()):  # with gradients, nothing is changed
+    with fast_products(layers.modules()):
         layers[0](inputs).sum().backward()
     assert layers[0].weight.grad is not None
 

@@ -6,9 +6,12 @@ installed Transformers from the package index unless it is given one.
     python tests/transformers_suite.py --only default        # one of them
     python tests/transformers_suite.py --peer                # MarianMTModel through the same harness, to compare
 
-Prints what pytest counts for each configuration, and the reasons of what was skipped. The modules that the source
-distribution's tests import but that it does not hold are replaced by empty ones: tests of export and generation, and
-the common keywords of configurations. This project tests export and generation itself.
+    python tests/transformers_suite.py --generation-tests transformers/tests/generation/test_utils.py
+
+Prints what pytest counts for each configuration, and the reasons of what was skipped. The source distribution lacks
+the generation tests: they are taken from a checkout's file, or else from GitHub, at the tag of this version. What can't
+be had is replaced by an empty module, as are the tests of export and the common keywords of configurations; this
+project tests export and generation itself.
 """
 
 import argparse
@@ -19,18 +22,23 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import transformers
 
 ROOT = Path(__file__).resolve().parent.parent
 
+GENERATION_TESTS = "tests/generation/test_utils.py"
+REPOSITORY = f"https://raw.githubusercontent.com/huggingface/transformers/v{transformers.__version__}/"
+
 STUBS = {
     "tests/__init__.py": "",
     "tests/exporters/__init__.py": "",
     "tests/exporters/test_export.py": "class ExportTesterMixin:\n    pass\n",
     "tests/generation/__init__.py": "",
-    "tests/generation/test_utils.py": "class GenerationTesterMixin:\n    pass\n",
+    GENERATION_TESTS: "class GenerationTesterMixin:\n    pass\n",
     "tests/utils/__init__.py": "",
     "tests/utils/test_configuration_utils.py": "config_common_kwargs = {}\n",
 }
@@ -184,6 +192,21 @@ CONFIGURATIONS = {
 }
 
 
+def fetch_generation_tests(given: Path | None, folder: Path) -> None:
+    """Put the file of generation tests under `folder`, if it can be had; say where it is from."""
+    target = folder / GENERATION_TESTS
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if given is None:
+            with urllib.request.urlopen(REPOSITORY + GENERATION_TESTS, timeout=20) as answer:
+                target.write_bytes(answer.read())
+        else:
+            target.write_bytes(given.read_bytes())
+        print(f"generation tests: {given or REPOSITORY + GENERATION_TESTS}")
+    except urllib.error.URLError as error:
+        print(f"generation tests: none, since {REPOSITORY}{GENERATION_TESTS} can't be had ({error})")
+
+
 def unpack(sdist: Path | None, folder: Path) -> None:
     """Put the tests of Transformers' source distribution, and what they lack, under `folder`."""
     if sdist is None:
@@ -227,11 +250,13 @@ def run(folder: Path, name: str, suite: str, selection: list[str]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sdist", type=Path, help="Transformers' source distribution, if it is here already")
+    parser.add_argument("--generation-tests", type=Path, help="the file of that name in Transformers' repository")
     parser.add_argument("--only", choices=CONFIGURATIONS, help="one configuration")
     parser.add_argument("--peer", action="store_true", help="run MarianMTModel instead")
     options, selection = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        fetch_generation_tests(options.generation_tests, folder)
         unpack(options.sdist, folder)
         if options.peer:
             return 0 if run(folder, "marian", PEER, selection) else 1
