@@ -108,6 +108,9 @@ class ScratchConfig(PreTrainedConfig):
         unknown = sorted(set(kwargs) - self.known_keys())
         if unknown and not is_loaded:
             raise ValueError("; ".join(self.describe_unknown(name) for name in unknown))
+        rope = given["rope_parameters"]
+        if is_loaded and isinstance(rope, dict) and "type" in rope:  # as Transformers 4 writes it
+            given["rope_parameters"] = {"rope_type": rope["type"]} | {key: rope[key] for key in rope if key != "type"}
         self._check(given)
         given["rope_parameters"] = _ROPE_DEFAULTS | (given["rope_parameters"] or {})
         # A checkpoint of an earlier version lacks the classes that came later; "repository--" says whose code it is.

@@ -1,7 +1,8 @@
 """What PyTorch is slow at on the CPU, done faster below its interfaces: dropout, and generation's products and topk."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import nn
@@ -75,16 +76,12 @@ def _by_parts(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
     return found.view(*inputs.shape[:-1], outputs)
 
 
-def _fast_forward(layer: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A forward pass for a layer that PyTorch's BLAS is slow for."""
-    plain, is_huge = layer.forward, layer.weight.numel() >= _HUGE
-
-    def forward(inputs: torch.Tensor) -> torch.Tensor:
-        suits = inputs.dtype == torch.float32 and (is_huge or inputs.shape[:-1].numel() <= _SEVERAL)
-        differs = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-        return _by_parts(inputs, layer) if suits and not differs else plain(inputs)
-
-    return forward
+def _forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    """`nn.Linear.forward`, for a layer that PyTorch's BLAS is slow for."""
+    suits = layer.weight.numel() >= _HUGE or inputs.shape[:-1].numel() <= _SEVERAL
+    suits = suits and inputs.dtype == torch.float32
+    differs = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    return _by_parts(inputs, layer) if suits and not differs else nn.Linear.forward(layer, inputs)
 
 
 @contextmanager
@@ -98,7 +95,7 @@ def fast_products(modules: Iterable[nn.Module]) -> Iterator[None]:
     try:
         for module in modules:
             if type(module) is nn.Linear and "forward" not in vars(module) and _is_large(module.weight):
-                module.forward = _fast_forward(module)
+                module.forward = partial(_forward, module)  # which a copy copies with its own weights
                 changed.append(module)
         yield
     finally:

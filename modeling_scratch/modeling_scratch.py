@@ -10,7 +10,7 @@ from torch import nn
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
-from transformers.utils import can_return_tuple
+from transformers.utils import can_return_tuple, logging
 
 # From a local folder, loaders up to Transformers 5.8 copy the files that this one imports and no others: so it imports
 # from each, and offers again what it does not need itself.
@@ -30,8 +30,13 @@ from .translation_pipeline import ScratchTranslationPipeline
 try:
     from .search import search
     from .search_loops import SearchOutput
-except ImportError:  # a release of Transformers that lacks what our own search needs
+
+    why_no_search = ""
+except ImportError as error:  # a release of Transformers that lacks what our own search needs
     search = SearchOutput = None
+    why_no_search = str(error)
+
+logger = logging.get_logger(__name__)
 
 # How each model was loaded. No attribute of theirs: whoever pickles a model must not pass on a token.
 _HUB_OPTIONS: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
@@ -102,7 +107,7 @@ class ScratchEncoderModel(ScratchPreTrainedModel):
         **kwargs,
     ) -> BaseModelOutput:
         """As ScratchEncoder."""
-        return self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds, position_ids=position_ids, **kwargs)
+        return self.encoder(input_ids, attention_mask, inputs_embeds, position_ids, return_dict=True, **kwargs)
 
 
 class ScratchModel(ScratchPreTrainedModel):
@@ -155,7 +160,8 @@ class ScratchModel(ScratchPreTrainedModel):
             last_hidden_state: (batch_size, target_length, d_model), the cache, and the encoder's states.
         """
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, position_ids, **kwargs)
+            source = (input_ids, attention_mask, inputs_embeds, position_ids)
+            encoder_outputs = self.encoder(*source, return_dict=True, **kwargs)
         elif not isinstance(encoder_outputs, BaseModelOutput):
             given = isinstance(encoder_outputs, Mapping)
             encoder_outputs = BaseModelOutput(**encoder_outputs) if given else BaseModelOutput(*encoder_outputs)
@@ -166,9 +172,8 @@ class ScratchModel(ScratchPreTrainedModel):
                 "here a mask (batch_size, source_length) or (batch_size, 1 or heads, 1, source_length)"
             )
         target = (decoder_input_ids, decoder_attention_mask, encoder_outputs.last_hidden_state, attention_mask)
-        decoder_outputs = self.decoder(
-            *target, past_key_values, decoder_inputs_embeds, decoder_position_ids, use_cache, **kwargs
-        )
+        others = (past_key_values, decoder_inputs_embeds, decoder_position_ids, use_cache)
+        decoder_outputs = self.decoder(*target, *others, return_dict=True, **kwargs)
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
             past_key_values=decoder_outputs.past_key_values,
@@ -238,6 +243,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         # An adapter may prepare inputs of its own, or be another one for each sentence.
         prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
         is_own = prepare is ScratchForConditionalGeneration.prepare_inputs_for_generation
+        if search is None:
+            logger.warning_once(f"this release of Transformers takes no loops of ours ({why_no_search}); it is slower")
         if search is None or not is_own or hasattr(self, "peft_config"):
             return super().generate(*args, **kwargs)
         return search(self, super().generate, *args, **kwargs)
@@ -303,7 +310,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         tokens = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask)
         others = (inputs_embeds, decoder_inputs_embeds, position_ids, decoder_position_ids, use_cache)
-        outputs = self.model(*tokens, encoder_outputs, past_key_values, *others, **kwargs)
+        outputs = self.model(*tokens, encoder_outputs, past_key_values, *others, return_dict=True, **kwargs)
         # What wraps a head or replaces its forward, as adapters and offloading do, must be called.
         is_plain = type(self.lm_head) is nn.Linear and "forward" not in vars(self.lm_head)
         if skip_logits and labels is not None and is_plain:

@@ -8,17 +8,19 @@ When `generate()` runs our own loops, and how they get what it has prepared.
 import copy
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.generation import GenerationMixin, StoppingCriteriaList, StopStringCriteria
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from .fast_cpu import fast_products
 from .masking import check_mask
-from .search_loops import Decoder, beam_search, sample
+from .search_loops import Decoder, beam_search, is_of_transformers, sample
 
 logger = logging.get_logger(__name__)
 
@@ -28,6 +30,8 @@ _ARGUMENTS |= {"decoder_input_ids", "generation_config", "logits_processor", "st
 _ARGUMENTS |= {"prefix_allowed_tokens_fn", "synced_gpus", "tokenizer", "trust_remote_code"}
 # Settings with which Transformers' loops do something else.
 _OTHERS = ("output_attentions", "output_hidden_states", "low_memory", "prefill_chunk_size", "is_assistant")
+_OTHERS += ("prompt_lookup_num_tokens", "penalty_alpha", "dola_layers", "constraints", "force_words_ids")
+_OTHERS += ("num_beam_groups", "token_healing")
 _MODES = ("greedy_search", "sample", "beam_search")
 
 
@@ -49,8 +53,9 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
     if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
         logger.warning_once("this release of Transformers takes no loops of ours: generation is slower")
         return inherited(*args, **kwargs)
-    # `generate` expands what the encoder said in place.
-    ours = {name: copy.copy(value) if name == "encoder_outputs" else value for name, value in kwargs.items()}
+    ours = {name: value for name, value in kwargs.items() if name != "custom_generate"}
+    if encoded := ours.get("encoder_outputs"):  # which `generate` expands in place, if it is no tuple
+        ours["encoder_outputs"] = BaseModelOutput(*encoded) if isinstance(encoded, tuple) else copy.copy(encoded)
     tokenizer, stop_strings = ours.pop("tokenizer", None), settings("stop_strings")
     if stop_strings:  # with a loop that is not its own, `generate` does not make this criterion
         ours["stop_strings"] = None
@@ -64,6 +69,11 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
         return inherited(*args, **kwargs)
 
 
+def is_distributed() -> bool:
+    """Whether this process is one of several that know of each other, be they only one."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def _settings(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Callable[[str], Any] | None:
     """What looks up a setting as `generate` will have it; None where our loops do not do what is asked for."""
     config = kwargs.get("generation_config", args[1] if len(args) > 1 else None)
@@ -74,8 +84,7 @@ def _settings(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Callable
         values = [kwargs.get(name), *(getattr(each, name, None) for each in given)]
         return next((value for value in values if value is not None), None)
 
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if distributed and kwargs.get("synced_gpus") is None and torch.distributed.get_world_size() > 1:
+    if is_distributed() and kwargs.get("synced_gpus") is None and torch.distributed.get_world_size() > 1:
         return None  # a model in shards must step on all processes alike
     can_end = kwargs.get("stop_strings") and kwargs.get("tokenizer")
     can_end = can_end and not any(getattr(each, "stop_strings", None) for each in given)  # which cannot be taken out
@@ -86,7 +95,8 @@ def _settings(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Callable
         and not any(setting(name) for name in _OTHERS)
         and setting("cache_implementation") in (None, "dynamic")
         and setting("use_cache") is not False
-        and not (setting("do_sample") and (setting("num_beams") or 1) > 1)
+        and not ((setting("do_sample") or kwargs.get("streamer")) and (setting("num_beams") or 1) > 1)
+        and not (model.training and model.is_gradient_checkpointing)  # which takes the cache away
         and (can_end or not setting("stop_strings"))
     )
     return setting if plain else None
@@ -100,15 +110,18 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, streamer: Any = None,
     if not len(input_ids):
         raise ValueError("there is nothing to generate from: the batch has no rows")
     processors, criteria, config, encoded = (prepared[name] for name in names)
-    states, mask = encoded.last_hidden_state, prepared.get("attention_mask")
+    states, mask = encoded["last_hidden_state"], prepared.get("attention_mask")
     if config.get_generation_mode().value not in _MODES or len(states) != len(input_ids):
         raise _NotHere
     if mask is not None:
         check_mask("attention_mask", mask, len(states), 1, 1, states.shape[1])
     beams = max(config.num_beams or 1, config.num_return_sequences or 1)
     decoder = Decoder(model, states[::beams], None if mask is None else mask[::beams], beams)
-    # Small steps take an eighth less of their time in inference mode. What is returned is cloned out of it.
-    with torch.inference_mode(), fast_products([*model.get_decoder().modules(), model.get_output_embeddings()]):
+    # Small steps take an eighth less of their time in inference mode. What is returned is cloned out of it; strangers'
+    # processors must not meet its tensors, nor can what shards a model.
+    strange = not all(map(is_of_transformers, [*criteria, *processors])) or is_distributed()
+    layers = [*model.get_decoder().modules(), model.get_output_embeddings()]
+    with nullcontext() if strange else torch.inference_mode(), fast_products(layers):
         if (config.num_beams or 1) > 1:
             found = beam_search(decoder, input_ids, processors, criteria, config)
         else:

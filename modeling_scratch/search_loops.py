@@ -75,6 +75,7 @@ class Decoder:
             use_cache=True,
             output_attentions=False,
             output_hidden_states=False,
+            return_dict=True,
         )
         self.cache.advance(new.shape[1])
         logits = outputs.logits[:, -1].float()
@@ -90,21 +91,26 @@ class Decoder:
         self.mask = None if self.mask is None else self.mask.index_select(0, sentences)
 
 
+def is_of_transformers(each: Any) -> bool:
+    """Whether a criterion or processor is one of Transformers' own."""
+    return type(each).__module__.startswith("transformers.")
+
+
 def _is_rowwise(each: Any) -> bool:
-    """Whether a criterion or processor judges each row by itself."""
-    of_transformers = type(each).__module__.startswith("transformers.")
-    return getattr(each, "is_rowwise", False) or (of_transformers and type(each).__name__ in _ROWWISE)
+    """Whether a criterion or processor judges each row by itself; others say so by an attribute `is_rowwise`."""
+    return getattr(each, "is_rowwise", False) or (is_of_transformers(each) and type(each).__name__ in _ROWWISE)
 
 
 def _end_tokens(config) -> list[int]:
-    eos = config.eos_token_id
-    return [] if eos is None else eos if isinstance(eos, list) else [eos]
+    """From a number, a list of them, or a tensor."""
+    return [] if config.eos_token_id is None else torch.as_tensor(config.eos_token_id).flatten().tolist()
 
 
 def sample(decoder: Decoder, input_ids: torch.Tensor, processors, criteria, config, streamer):
     """Greedy search and sampling, as GenerationMixin has them. input_ids: (batch_size, length)."""
     eos, returns_dict = _end_tokens(config), config.return_dict_in_generate
-    pad = eos[0] if config.pad_token_id is None and eos else config.pad_token_id
+    pad = config.pad_token_id if config.pad_token_id is None else int(config.pad_token_id)
+    pad = eos[0] if pad is None and eos else pad
     scores = [] if returns_dict and config.output_scores else None
     raw = [] if returns_dict and config.output_logits else None
     fills = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
@@ -116,7 +122,7 @@ def sample(decoder: Decoder, input_ids: torch.Tensor, processors, criteria, conf
     left: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []  # rows of the batch, tokens, log_probs
     while True:
         logits = decoder(sequences)
-        normaliser = logits.logsumexp(dim=-1) if returns_dict else None
+        of_model = logits.clone() if returns_dict and processors else logits  # some processors write into what they get
         ranked = processors(sequences, logits)
         if config.do_sample:
             chosen = torch.multinomial(ranked.softmax(dim=-1), num_samples=1).squeeze(1)
@@ -127,7 +133,8 @@ def sample(decoder: Decoder, input_ids: torch.Tensor, processors, criteria, conf
         if raw is not None:
             raw.append(logits)
         if returns_dict:
-            log_probs += (logits.gather(1, chosen[:, None]).squeeze(1) - normaliser).masked_fill(done, 0.0)
+            said = of_model.gather(1, chosen[:, None]).squeeze(1) - of_model.logsumexp(dim=-1)
+            log_probs += said.masked_fill(done, 0.0)
         if fills:
             chosen = torch.where(done, pad, chosen)
         sequences = torch.cat([sequences, chosen[:, None]], dim=1)
@@ -186,10 +193,11 @@ def beam_search(decoder: Decoder, input_ids: torch.Tensor, processors, criteria,
     eos = _end_tokens(config)
     keep = max(2, 1 + len(eos)) * beams  # one more than may end at once, so that as many as there are beams go on
     may_finish = torch.arange(keep, device=device) < beams
-    fill = (config.pad_token_id or eos[0]) if eos else -1
+    fill = int(config.pad_token_id or eos[0]) if eos else -1
     scores = [] if returns_dict and config.output_scores else None
     raw = [] if returns_dict and config.output_logits else None
     may_leave = scores is None and raw is None and all(map(_is_rowwise, [*criteria, *processors]))
+    may_reuse = all(map(is_of_transformers, processors))  # memory of all steps, since fresh memory is slow to touch
 
     zeros = torch.zeros(size, beams, device=device)
     running = {
@@ -206,7 +214,8 @@ def beam_search(decoder: Decoder, input_ids: torch.Tensor, processors, criteria,
     while True:
         tokens = running["tokens"].flatten(0, 1)
         logits = decoder(tokens)
-        room = torch.empty_like(logits) if room is None else room  # of all steps: fresh memory is slow to touch
+        if room is None or not may_reuse:
+            room = torch.empty_like(logits)
         log_probs = ranked = torch.log_softmax(logits, dim=-1, out=room[: len(logits)])
         if processors:
             normaliser = logits[:, :1] - log_probs[:, :1]

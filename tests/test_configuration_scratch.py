@@ -126,3 +126,11 @@ def test_an_earlier_checkpoint_learns_of_later_classes():
     elsewhere = {name: f"user/name--{path}" for name, path in earlier.items()}
     auto_map = ScratchConfig(auto_map=elsewhere).auto_map
     assert auto_map["AutoModelForTextEncoding"] == "user/name--modeling_scratch.ScratchEncoderModel"
+
+
+def test_rope_parameters_with_their_old_name(tmp_path):
+    config = ScratchConfig(position_embedding_type="rotary", rope_parameters={"rope_type": "linear", "factor": 2.0})
+    config.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(file.read_text().replace('"rope_type"', '"type"'))
+    assert ScratchConfig.from_pretrained(tmp_path).rope_parameters == config.rope_parameters

@@ -1,21 +1,28 @@
 """Greedy search, sampling and beam search: the tokens of GenerationMixin's own loops, whatever the settings."""
 
+import copy
 import itertools
+import logging
+import pickle
 import random
+import socket
 
 import peft
 import pytest
 import torch
-from conftest import CHOICES, SMALL_MODEL, every_choice_and_variant, padded
+from conftest import CHOICES, ROOT, SMALL_MODEL, every_choice_and_variant, padded, run_command
 from transformers import (
     GenerationConfig,
     GenerationMixin,
+    LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteria,
     StoppingCriteriaList,
 )
+from transformers.modeling_outputs import BaseModelOutput
 
+import modeling_scratch.modeling_scratch
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, fast_cpu, search, search_loops
 from modeling_scratch.batched_generation import log_probabilities
 from modeling_scratch.fast_cpu import ScratchDropout, best_tokens, fast_products
@@ -684,3 +691,127 @@ def test_streams_come_as_from_the_inherited_loop(models):
         model.generate(**one, max_new_tokens=8, streamer=streamers[0])
         inherited(model, **one, max_new_tokens=8, streamer=streamers[1])
         assert streamers[0].seen == streamers[1].seen
+
+
+# -- what others bring ---------------------------------------------------------------------------------------------
+
+
+def test_end_tokens_in_any_form(make_model, sentences, loops):
+    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+    options = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False}
+    for beams in (1, 3):
+        expected = inherited(model, input_ids=ids, num_beams=beams, eos_token_id=[2, 5], **options)
+        for eos in (torch.tensor([2, 5]), [2, 5]):
+            assert torch.equal(model.generate(ids, num_beams=beams, eos_token_id=eos, **options), expected)
+    assert len(loops) == 4
+
+
+def test_a_streamer_with_beams_is_refused(make_model, sentences):
+    class Streamer:
+        put = end = None
+
+    with pytest.raises(ValueError, match="`streamer` cannot be used with beam search"):
+        make_model().generate(padded(sentences, 9)[0], num_beams=2, streamer=Streamer())
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_encoder_outputs_in_any_form(beams, make_model, sentences, loops):
+    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+    options = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "num_beams": beams}
+    expected = model.generate(ids, **options)
+    states = model.get_encoder()(ids, attention_mask=mask).last_hidden_state
+    for encoded in ((states,), BaseModelOutput(last_hidden_state=states)):
+        assert torch.equal(model.generate(encoder_outputs=encoded, **options), expected)
+    model.config.return_dict = False
+    assert torch.equal(model.generate(ids, **options), expected)
+    assert isinstance(model(ids, attention_mask=mask, decoder_input_ids=ids), tuple)
+
+
+class Halving(LogitsProcessor):
+    """Writes into what it is given, and keeps it."""
+
+    def __init__(self):
+        self.kept = []
+
+    def __call__(self, input_ids, scores):
+        self.kept.append(scores)
+        scores /= 2
+        return scores
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_processors_may_write_and_keep(beams, make_model, sentences):
+    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+    halving = Halving()
+    options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False, "num_beams": beams}
+    found = model.generate(ids, logits_processor=[halving], return_dict_in_generate=True, **options)
+    assert len({scores.data_ptr() for scores in halving.kept}) == len(halving.kept)
+    assert not any(scores.is_inference() for scores in halving.kept)
+    source = {"input_ids": ids, "attention_mask": mask}
+    expected = log_probabilities(model, source, found.sequences, model.config.eos_token_id, model.config.pad_token_id)
+    torch.testing.assert_close(found.log_probabilities, expected, rtol=0, atol=1e-4)
+
+
+def test_without_own_search_one_warning(make_model, sentences, monkeypatch, caplog):
+    monkeypatch.setattr(modeling_scratch.modeling_scratch, "search", None)
+    monkeypatch.setattr(modeling_scratch.modeling_scratch, "why_no_search", "no such name")
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    ids = padded(sentences, 9)[0]
+    for _ in range(2):
+        make_model().generate(ids, max_new_tokens=2)
+    assert caplog.text.count("this release of Transformers takes no loops of ours (no such name)") == 1
+
+
+def test_arguments_that_are_spelt_out(make_model, sentences, loops):
+    ids = padded(sentences, 9)[0]
+    make_model().generate(ids, max_new_tokens=2, custom_generate=None, streamer=None, num_beams=2)
+    assert loops == ["beam_search"]
+
+
+def test_gradient_checkpointing_takes_the_inherited_loop(make_model, sentences, loops):
+    model = make_model()
+    model.gradient_checkpointing_enable()
+    model.train()
+    model.generate(padded(sentences, 9)[0], max_new_tokens=2, num_beams=2)
+    assert loops == []
+
+
+def test_copies_made_meanwhile(make_model, monkeypatch):
+    monkeypatch.setattr(fast_cpu, "_LARGE", 0)
+    model, inputs = make_model(), torch.randn(2, 1, 32)
+    with torch.no_grad(), fast_products(model.modules()):
+        copied, pickled = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        for each in (copied, pickled):
+            each.lm_head.weight.zero_()
+            assert not each.lm_head(inputs).any()
+        assert model.lm_head(inputs).any()
+
+
+SHARDED = """
+import sys, torch
+sys.path[:0] = [{root!r}, {tests!r}]
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from conftest import SMALL_MODEL
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:{port}", rank=0, world_size=1)
+torch.manual_seed(0)
+model = ScratchForConditionalGeneration(ScratchConfig(**SMALL_MODEL, tie_word_embeddings=False)).eval()
+ids = torch.randint(4, 61, (3, 7))
+expected = [model.generate(ids, max_new_tokens=5, num_beams=beams) for beams in (1, 2)]
+for layer in [*model.model.encoder.layers, *model.model.decoder.layers]:
+    fully_shard(layer)
+fully_shard(model)
+register_fsdp_forward_method(model, "generate")
+for beams, tokens in zip((1, 2), expected):
+    assert torch.equal(model.generate(ids, max_new_tokens=5, num_beams=beams), tokens)
+model(ids, labels=ids).loss.backward()
+print("done")
+"""
+
+
+def test_sharded_models_generate(tmp_path):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    result = run_command("-c", SHARDED.format(root=str(ROOT), tests=str(ROOT / "tests"), port=port))
+    assert "done" in result.stdout, result.stderr
