@@ -13,13 +13,14 @@ from modeling_scratch.cli import default_recipe, log_to_terminal, one_line_error
 from modeling_scratch.recipe import load_recipe
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
+Resume = Annotated[bool, typer.Option("--resume", help="continue the run in output_dir; --resume auto: or begin it")]
 Config = Annotated[Path | None, typer.Option(help="recipe, a YAML file  [default: the embedded corpus's]")]
 
 
 def main(
     overrides: Overrides = None,
     config: Config = None,
-    resume: Annotated[bool, typer.Option("--resume", help="continue the run in output_dir")] = False,
+    resume: Resume = False,
     resume_from: Annotated[str | None, typer.Option(help="as step-0000500; later checkpoints are deleted")] = None,
     max_minutes: Annotated[float | None, typer.Option(min=0, help="then write a checkpoint and exit with 75")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in output_dir")] = False,
@@ -30,6 +31,8 @@ def main(
     """Train a translator. For example: python train.py --config configuration/recipes/multi30k-en-de.yaml seed=1"""
     main_process = os.environ.get("RANK", "0") == "0"
     log_to_terminal(logging.INFO if main_process else logging.ERROR)
+    automatic = resume and "auto" in (overrides or [])
+    overrides = [each for each in overrides or [] if not automatic or each != "auto"]
     with one_line_errors(debug, main_process, "interrupted; if a checkpoint was written, --resume continues from it"):
         if evaluate and (resume or resume_from or overwrite):
             raise ValueError("--evaluate writes nothing: --resume and --overwrite do not go with it")
@@ -47,7 +50,8 @@ def main(
                 print(f"{evaluate}, {scores['sentences']:,} sentences of {split}")
                 print_scores(scores)
             return
-        run = TrainingRun(recipe, make_accelerator(recipe), resume_from or resume, overwrite, StopRequest(max_minutes))
+        whence = resume_from or ("auto" if automatic else resume)
+        run = TrainingRun(recipe, make_accelerator(recipe), whence, overwrite, StopRequest(max_minutes))
         run.train()
         result = run.finish()
         if main_process:

@@ -39,6 +39,8 @@ MAY_CHANGE = (
     "data.revision",  # the data themselves are compared
     "evaluation.batch_tokens",
     "evaluation.batch_size",
+    "evaluation.num_beams",  # of the final scores
+    "logging_steps",
     "checkpoints.keep_last",
     "trackers",
     "hub.repository",
@@ -56,6 +58,7 @@ class Progress:
 
     data: str = ""  # tells the training pairs from others
     processes: int = 1
+    device: str = ""  # the kind of their devices; unknown of earlier versions
     source: dict[str, Any] = field(default_factory=dict)  # where the next update's pairs are
     step: int = 0
     unsettled: bool = False  # stopped before the evaluation, or the averaging, of this step was done
@@ -74,17 +77,19 @@ class Progress:
 
 
 def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
-    """ValueError if a run cannot go on with this recipe in place of its own."""
+    """Log what is changed in the recipe of a run that goes on. ValueError if it cannot go on with that."""
     before = load_recipe(folder.path / RECIPE)
     may_change = set(MAY_CHANGE)
     if before.data.streaming:  # the stream stays cut as it is
         may_change.discard("optimization.gradient_accumulation_steps")
-    changed = [key for key in differing_keys(before, recipe) if key not in may_change]
-    if changed:
+    changed = differing_keys(before, recipe)
+    if wrong := [key for key in changed if key not in may_change]:
         raise ValueError(
-            f"the recipe differs from that of the run in {folder.path} in {', '.join(changed)}: a run resumes "
+            f"the recipe differs from that of the run in {folder.path} in {', '.join(wrong)}: a run resumes "
             f"with its own recipe (what may change is {', '.join(sorted(may_change))})"
         )
+    if changed:
+        logger.info(f"the recipe differs from that of the run so far in {', '.join(changed)}")
 
 
 def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -177,28 +182,39 @@ def load_checkpoint(
         raise ValueError(f"the training data is not what the run in {recipe.output_dir} was trained on{advice}")
     together(accelerator, lambda: source.load(before.source, checkpoint))
     together(accelerator, lambda: accelerator.load_state(str(checkpoint)))
-    if before.processes == progress.processes:
-        path = checkpoint / f"random_states_{accelerator.process_index}.pkl"
-        together(accelerator, lambda: _check_random_state(path, accelerator.device))
-    else:
-        logger.warning(
-            f"resuming a run of {before.processes} processes on {progress.processes}: the batches are the same, but "
-            "dropout is not"
-        )
+    path = checkpoint / f"random_states_{accelerator.process_index}.pkl"
+    differs = _other_devices(before, progress)
+    if not together(accelerator, lambda: not differs and _has_random_state(path, accelerator.device)):
+        differs = differs or "on another number of GPUs"
+        logger.warning(f"resuming a run {differs}: the batches are the same, but dropout is not")
         # Not the beginning's numbers over again.
         set_seed(recipe.seed + before.step, device_specific=True)
-    before.processes = progress.processes
+    before.processes, before.device = progress.processes, progress.device
     return before
 
 
-def _check_random_state(path: Path, device: torch.device) -> None:
-    """Accelerate reports random states that it cannot restore nowhere but in its log."""
+def _other_devices(before: Progress, now: Progress) -> str:
+    """How the processes of a run that goes on differ from those before; "" if they do not."""
+    if before.processes != now.processes:
+        return f"of {before.processes} processes on {now.processes}"
+    return f"on {before.device} on {now.device}" if before.device not in ("", now.device) else ""
+
+
+def _has_random_state(path: Path, device: torch.device) -> bool:
+    """
+    Whether this process goes on with the random states of a checkpoint that was loaded: not where it sees fewer or more
+    GPUs. ValueError if they could not be restored, which Accelerate reports nowhere but in its log.
+    """
     saved = load(path)
     same = torch.equal(saved["torch_manual_seed"], torch.get_rng_state())
     if device.type == "cuda":
-        same = same and torch.equal(saved["torch_cuda_manual_seed"][device.index], torch.cuda.get_rng_state(device))
+        of_gpus, now = saved.get("torch_cuda_manual_seed", []), torch.cuda.get_rng_state_all()
+        if len(of_gpus) != len(now):
+            return False
+        same = same and all(map(torch.equal, of_gpus, now))
     if not same:
         raise ValueError(f"{path}: the random state could not be restored; resume from another checkpoint")
+    return True
 
 
 def load_weights(accelerator: Accelerator, model: PreTrainedModel, path: Path) -> None:

@@ -175,8 +175,9 @@ def translate(
         if batch or is_sharded(accelerator):
             with _own_forward(model, accelerator):
                 sequences, _ = generate_batch(model, [ids[index] for index in batch or batches[0]], **generation)
-            texts = target_tokenizer.batch_decode(sequences[: len(batch), 0], skip_special_tokens=True)
-            translated += zip(batch, texts, strict=True)
+            if batch:  # of no rows `batch_decode` makes one text
+                texts = target_tokenizer.batch_decode(sequences[: len(batch), 0], skip_special_tokens=True)
+                translated += zip(batch, texts, strict=True)
     leave_if_asked(stop, accelerator)
     if processes > 1:
         translated = gather_object(translated)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration, broadcast_object_list
+from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration, broadcast_object_list, gather_object
 from datasets import Dataset
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from transformers import (
@@ -151,6 +151,18 @@ def main_first(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
     results: list[Any] = []
     on_main(accelerator, lambda: results.append(function()))
     return results[0] if results else function()
+
+
+def check_agreement(accelerator: Accelerator, facts: dict[str, Any]) -> None:
+    """ValueError, the same on all processes, for the first of these facts that is not the same on all of them."""
+    everybody = gather_object([facts])
+    for name, value in everybody[0].items():
+        for rank, other in enumerate(each.get(name) for each in everybody):
+            if other != value:
+                raise ValueError(
+                    f"the processes do not agree on {name}: {value} on process 0, {other} on process {rank}; start all "
+                    "with the same command, data and versions"
+                )
 
 
 def make_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:

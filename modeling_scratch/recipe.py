@@ -317,8 +317,8 @@ def model_fields(section: ModelSection) -> dict[str, Any]:
     return fields
 
 
-def differing_keys(first: Recipe, second: Recipe) -> list[str]:
-    """The dotted keys in which two recipes differ."""
+def flat_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Values by dotted keys."""
 
     def flatten(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         flat = {}
@@ -326,5 +326,10 @@ def differing_keys(first: Recipe, second: Recipe) -> list[str]:
             flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
         return flat
 
-    one, other = flatten(first.model_dump()), flatten(second.model_dump())
+    return flatten(recipe.model_dump())
+
+
+def differing_keys(first: Recipe, second: Recipe) -> list[str]:
+    """The dotted keys in which two recipes differ."""
+    one, other = flat_recipe(first), flat_recipe(second)
     return [key for key in one | other if one.get(key) != other.get(key)]

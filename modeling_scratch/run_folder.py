@@ -6,8 +6,10 @@ import logging
 import os
 import re
 import shutil
+import time
+import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ STATE = "training_state.json"
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 _SECONDS_TO_LOCK = 15  # the workers of a run that was killed end some seconds after it
+_SECONDS_TO_SEE = 20  # what a process on another node has written
 _CHECKPOINT = re.compile(r"step-(\d+)")
 
 
@@ -104,6 +107,11 @@ class RunFolder:
             return False
         return True
 
+    def can_go_on(self) -> bool:
+        """Whether there is a run with more to lose than its beginning: any checkpoint, be it damaged, or weights."""
+        replaced = self.checkpoints.glob(".step-*.old")
+        return self.is_run() and bool(self.checkpoint_steps() or any(replaced) or (self.path / WEIGHTS).exists())
+
     def check(self, resume: bool, overwrite: bool) -> None:
         """Lock the folder, if it is there. ValueError if it is not what the command line takes it to be, or in use."""
         if self.path.exists() and not self.path.is_dir():
@@ -118,6 +126,30 @@ class RunFolder:
             raise ValueError(f"{self.path} holds files that are not a run's; choose another output_dir")
         if self.path.is_dir():
             self.lock()
+
+    def leave_token(self) -> str:
+        """Make the folder, if it is not there, and a file in it for other processes to find; its name."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.lock()
+        token = f".seen-by-all-{uuid.uuid4().hex}"
+        (self.path / token).touch()
+        return token
+
+    def sees_token(self, token: str) -> bool:
+        """Whether this process sees that file, within the seconds that a network's file system may take."""
+        for _ in range(_SECONDS_TO_SEE):
+            with suppress(OSError):
+                if token in os.listdir(self.path):
+                    return True
+            time.sleep(1)
+        return False
+
+    def remove_token(self, token: str) -> None:
+        """And the folder, if there is nothing else in it."""
+        (self.path / token).unlink(missing_ok=True)
+        if {path.name for path in self.path.iterdir()} <= {LOCK}:
+            self._lock.release()
+            shutil.rmtree(self.path)
 
     def create(self) -> None:
         """

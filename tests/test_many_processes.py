@@ -1,0 +1,225 @@
+"""What only shows with several launchers, several nodes or several kinds of device."""
+
+import json
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from conftest import ROOT, SMALL_RUN, read_metrics, run_training
+
+from modeling_scratch import checkpoints
+from modeling_scratch.checkpoints import Progress, _has_random_state, _other_devices
+from modeling_scratch.run_folder import RunFolder
+
+# -- two launchers -------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def start_nodes(*options_of_each, script="train.py"):
+    """A launcher for each, as on so many machines; the exit codes and what each said on stderr."""
+    port, nodes = str(free_port()), []
+    for rank, options in enumerate(options_of_each):
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--rdzv_backend", "c10d"]
+        command += ["--num_machines", "2", "--num_processes", "2", "--machine_rank", str(rank), "--mixed_precision"]
+        command += ["no", "--dynamo_backend", "no", "--main_process_ip", "127.0.0.1", "--main_process_port", port]
+        command += ["--rdzv_conf", f"is_host={int(rank == 0)}"]  # which nodes of their own find out by their address
+        command += [str(ROOT / script), *options]
+        pipe = subprocess.PIPE
+        nodes.append(subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True))
+    deadline = time.monotonic() + 120
+    while all(node.poll() is None for node in nodes) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    said = []
+    for node in nodes:
+        try:
+            said.append(node.communicate(timeout=20)[1])
+        except subprocess.TimeoutExpired:  # c10d's launcher waits minutes for one that has failed
+            node.terminate()
+            said.append(node.communicate()[1])
+    return [node.returncode for node in nodes], said
+
+
+def test_two_nodes_with_a_shared_folder_train_one_model(tmp_path):
+    options = (*SMALL_RUN, f"output_dir={tmp_path / 'run'}")
+    codes, said = start_nodes(options, options)
+    assert codes == [0, 0], said
+    assert len(read_metrics(tmp_path / "run", "train")) == 20
+    assert not list((tmp_path / "run").glob(".seen-by-all-*"))
+
+
+def test_two_nodes_with_folders_of_their_own_are_refused(tmp_path):
+    codes, said = start_nodes(*([*SMALL_RUN, f"output_dir={tmp_path / str(node)}"] for node in range(2)))
+    assert all(codes)
+    line = rf"error: process 1 does not see what process 0 writes to {tmp_path}/0: set output_dir to a folder that all"
+    assert re.search(line, "".join(said)), said
+    assert not any(tmp_path.iterdir())
+
+
+def test_two_nodes_with_other_data_are_refused(tmp_path):
+    shared = [*SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
+    files = []
+    for node, word in enumerate(("Haus", "Baum")):
+        folder = tmp_path / str(node)
+        folder.mkdir()
+        (folder / "train.en").write_text("a small house\n" * 400)
+        (folder / "train.de").write_text(f"ein kleines {word}\n" * 400)
+        files.append([f"data.train_files={folder / 'train'}", "data.validation_size=20"])
+    codes, said = start_nodes(*([*shared, *own] for own in files))
+    assert all(codes)
+    assert re.search(r"error: the processes do not agree on training data, by SHA-256: \w+ on process 0", "".join(said))
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_nodes_with_other_recipes_are_refused(tmp_path):
+    shared = [*SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
+    codes, said = start_nodes(
+        [*shared, "optimization.learning_rate=1e-3"], [*shared, "optimization.learning_rate=2e-3"]
+    )
+    assert all(codes)
+    assert "do not agree on optimization.learning_rate: 0.001 on process 0, 0.002 on process 1" in "".join(said)
+
+
+# -- resuming ------------------------------------------------------------------------------------------------------
+
+
+def test_resume_auto_begins_and_goes_on(tmp_path):
+    """One command line for a first start, for a start after a kill, and for one too many."""
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    run_training(*SMALL_RUN, f"output_dir={whole}")
+    options = (*SMALL_RUN, f"output_dir={run}")
+    with pytest.raises(SystemExit) as ended:
+        run_training(*options, "auto", resume=True, max_minutes=0.0001)
+    assert ended.value.code == 75
+    assert len(read_metrics(run, "train")) < 20
+    run_training(*options, "auto", resume=True)
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    run_training(*options, "auto", resume=True)  # scores it again
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_resume_auto_begins_again_where_there_is_no_checkpoint(tmp_path):
+    run = tmp_path / "run"
+    run_training(*SMALL_RUN, "optimization.max_steps=1", f"output_dir={run}")
+    for path in [*run.glob("checkpoints/step-*/*"), run / "model.safetensors"]:
+        path.unlink()
+    for path in run.glob("checkpoints/step-*"):
+        path.rmdir()
+    run_training(*SMALL_RUN, "optimization.max_steps=2", "auto", f"output_dir={run}", resume=True)
+    assert [record["step"] for record in read_metrics(run, "train")] == [1, 2]
+
+
+def test_resume_auto_deletes_nothing_that_took_time(tmp_path, capsys):
+    run = tmp_path / "run"
+    run_training(*SMALL_RUN, "optimization.max_steps=2", f"output_dir={run}")
+    for weights in run.glob("checkpoints/step-*/model.safetensors"):
+        weights.write_bytes(b"damaged")
+    assert RunFolder(str(run)).can_go_on()
+    with pytest.raises(SystemExit):
+        run_training(*SMALL_RUN, "optimization.max_steps=2", "auto", f"output_dir={run}", resume=True)
+    assert "holds no checkpoint to resume from" in capsys.readouterr().err
+    assert (run / "model.safetensors").stat().st_size > 1000
+
+
+def test_what_alters_no_update_may_change(tmp_path, capsys):
+    run = tmp_path / "run"
+    run_training(*SMALL_RUN, "optimization.max_steps=2", f"output_dir={run}")
+    changed = ("logging_steps=2", "evaluation.num_beams=1")
+    run_training(*SMALL_RUN, "optimization.max_steps=4", *changed, f"output_dir={run}", resume=True)
+    said = (
+        "the recipe differs from that of the run so far in optimization.max_steps, evaluation.num_beams, logging_steps"
+    )
+    assert said in capsys.readouterr().err
+    assert [record["step"] for record in read_metrics(run, "train")] == [1, 2, 4]
+    generation = json.loads((run / "generation_config.json").read_text())
+    assert generation.get("num_beams", 1) == 1
+
+
+@pytest.fixture
+def gpus(monkeypatch, tmp_path):
+    """A checkpoint's random states, and as many GPUs as asked for, whose random states are `states`."""
+
+    def make(saved, seen):
+        path = tmp_path / "random_states_0.pkl"
+        states = {"torch_manual_seed": torch.get_rng_state()}
+        torch.save(states if saved is None else states | {"torch_cuda_manual_seed": saved}, path)
+        monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: seen)
+        return path
+
+    return make
+
+
+ONE, TWO = torch.arange(4, dtype=torch.uint8), torch.arange(4, 8, dtype=torch.uint8)
+GPU, CPU = torch.device("cuda"), torch.device("cpu")  # of a single process, Accelerate's device has no index
+
+
+def test_random_states_of_gpus(gpus):
+    assert _has_random_state(gpus([ONE], [ONE]), GPU)
+    assert _has_random_state(gpus([ONE, TWO], [ONE, TWO]), torch.device("cuda", 1))
+    assert not _has_random_state(gpus(None, [ONE]), GPU)  # of a run on the CPU
+    assert not _has_random_state(gpus([ONE], [ONE, TWO]), torch.device("cuda", 1))
+    assert not _has_random_state(gpus([ONE, TWO], [ONE]), GPU)
+    assert _has_random_state(gpus([ONE], []), CPU)  # a run on the CPU of a machine with a GPU
+    with pytest.raises(ValueError, match="the random state could not be restored"):
+        _has_random_state(gpus([ONE], [TWO]), GPU)
+
+
+def test_what_other_devices_are():
+    one = Progress(processes=1, device="cpu")
+    assert _other_devices(one, one) == ""
+    assert _other_devices(Progress(processes=1), one) == ""  # an earlier version's
+    assert _other_devices(one, Progress(processes=2, device="cpu")) == "of 1 processes on 2"
+    assert _other_devices(one, Progress(processes=1, device="cuda")) == "on cpu on cuda"
+
+
+def test_a_checkpoint_of_the_cpu_goes_on_elsewhere(tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    run_training(*SMALL_RUN, "optimization.max_steps=2", f"output_dir={run}")
+    monkeypatch.setattr(checkpoints, "_other_devices", lambda before, now: "on cpu on cuda")
+    run_training(*SMALL_RUN, "optimization.max_steps=3", f"output_dir={run}", resume=True)
+    assert "resuming a run on cpu on cuda: the batches are the same, but dropout is not" in capsys.readouterr().err
+    assert [record["step"] for record in read_metrics(run, "train")] == [1, 2, 3]
+
+
+# -- what the documented commands mean to the launcher ---------------------------------------------------------------
+
+
+def launcher_commands() -> list[str]:
+    text = "\n".join(path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+    return [found.group(1) for found in re.finditer(r"`(accelerate launch [^`]+)`", text.replace("\n", " "))]
+
+
+@pytest.mark.parametrize("command", launcher_commands())
+def test_the_launcher_understands_what_is_documented(command, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = [{"RANK": "1", "ADDRESS": "127.0.0.1"}.get(word, word) for word in shlex.split(command)[2:]]
+    if not any(word.endswith(".py") for word in words):
+        words.append("train.py")
+    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+    given = {word[2:] for word in words if word.startswith("--")}
+    assert "rdzv_backend" in given or "ddp-nodes" not in command
+    if "rdzv_backend" in given:
+        assert arguments.rdzv_backend == "c10d"
+    if arguments.config_file is None:
+        return
+    settings = yaml.safe_load((ROOT / arguments.config_file).read_text())
+    flat = settings | settings.pop("fsdp_config", {})
+    understood = SimpleNamespace(**vars(arguments))
+    for key, value in flat.items():
+        if key in given or key in ("compute_environment", "distributed_type", "use_cpu"):
+            continue
+        assert str(getattr(understood, key)) == str(value), key
+    assert understood.multi_gpu == (settings["distributed_type"] == "MULTI_GPU")
+    assert understood.use_fsdp == (settings["distributed_type"] == "FSDP")
