@@ -9,6 +9,7 @@ Pictures: the curves of a training run, positional encodings, attention maps of 
 
 import json
 import logging
+import math
 import textwrap
 import warnings
 from collections.abc import Sequence
@@ -86,8 +87,8 @@ def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
         (rate_axis, train, "learning_rate", "learning rate", BLUE, None),
     ]
     for axis, rows, key, label, colour, marker in series:
-        steps = [row["step"] for row in rows]
-        axis.plot(steps, [row[key] for row in rows], label=label, color=colour, marker=marker, markersize=4)
+        steps, values = [row["step"] for row in rows], [row.get(key, math.nan) for row in rows]
+        axis.plot(steps, values, label=label, color=colour, marker=marker, markersize=4)
     loss_axis.set(title="Loss a target token", ylabel="nats")
     score_axis.set(title="Validation scores", ylim=(0, 100))
     rate_axis.set(title="Learning rate", ylim=(0, None))

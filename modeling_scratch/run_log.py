@@ -1,5 +1,6 @@
 """What a run tells while it trains: metrics.jsonl, trackers, curves, samples."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +43,11 @@ class RunLog:
             on_main(self.accelerator, function)
 
     def record(self, step: int, record: dict[str, Any]) -> None:
-        """A line of metrics.jsonl; its numbers go to the trackers too, by the name of its split."""
+        """
+        A line of metrics.jsonl, without what is not finite, which JSON has no word for; its numbers go to the trackers
+        too, by the name of its split.
+        """
+        record = {name: value for name, value in record.items() if not isinstance(value, float) or math.isfinite(value)}
         self.write(METRICS, lambda: self.folder.log(record))
         values = {f"{record['split']}/{key}": value for key, value in record.items() if isinstance(value, int | float)}
         self.accelerator.log(values, step=step)  # nothing where there are no trackers

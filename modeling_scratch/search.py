@@ -31,7 +31,7 @@ _ARGUMENTS |= {"prefix_allowed_tokens_fn", "synced_gpus", "tokenizer", "trust_re
 # Settings with which Transformers' loops do something else.
 _OTHERS = ("output_attentions", "output_hidden_states", "low_memory", "prefill_chunk_size", "is_assistant")
 _OTHERS += ("prompt_lookup_num_tokens", "penalty_alpha", "dola_layers", "constraints", "force_words_ids")
-_OTHERS += ("num_beam_groups", "token_healing")
+_OTHERS += ("token_healing",)
 _MODES = ("greedy_search", "sample", "beam_search")
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from conftest import ROOT, SMALL_RUN, read_metrics, run_training
+from conftest import ROOT, SMALL_RUN, read_metrics, run_command, run_training
 
 from modeling_scratch import checkpoints
 from modeling_scratch.checkpoints import Progress, _has_random_state, _other_devices
@@ -83,6 +83,7 @@ def test_two_nodes_with_other_data_are_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_two_nodes_with_other_recipes_are_refused(tmp_path):
     shared = [*SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
     codes, said = start_nodes(
@@ -90,6 +91,37 @@ def test_two_nodes_with_other_recipes_are_refused(tmp_path):
     )
     assert all(codes)
     assert "do not agree on optimization.learning_rate: 0.001 on process 0, 0.002 on process 1" in "".join(said)
+
+
+DYING = """
+import os, runpy, signal, sys
+sys.path.insert(0, {root!r})
+from modeling_scratch.training import TrainingRun
+settle = TrainingRun._settle
+
+def die_once(run):
+    settle(run)
+    if run.progress.step == 13 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+TrainingRun._settle = die_once
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+def test_a_launcher_that_restarts_its_workers_goes_on(tmp_path):
+    """With the weights of a run that nothing has disturbed."""
+    script = tmp_path / "dying.py"
+    script.write_text(DYING.format(root=str(ROOT), script=str(ROOT / "train.py")))
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1", "--num_processes", "2"]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "--max_restarts", "1"]
+    for name, program in (("whole", str(ROOT / "train.py")), ("run", str(script))):
+        options = [*SMALL_RUN, "--resume", "auto", f"output_dir={tmp_path / name}"]
+        result = run_command(*launch, program, *options)
+        assert result.returncode == 0, result.stderr
+    assert "resuming from" in result.stderr
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "run")]
+    assert weights[0] == weights[1]
 
 
 # -- resuming ------------------------------------------------------------------------------------------------------

@@ -260,6 +260,8 @@ def test_resuming_from_before_the_best(tmp_path, monkeypatch):
 
     run([math.nan, 3.0, 1.0, 2.0])
     assert best() == ["step-0000015"]
+    assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()  # which is no JSON
+    assert [record.get("loss") for record in read_metrics(tmp_path / "run", "validation")][:2] == [None, 3.0]
     run([4.0, 5.0], resume_from="step-0000010")
     assert best() == ["step-0000010"]
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000010")
