@@ -36,6 +36,8 @@ def main(
     with one_line_errors(debug, main_process, "interrupted; if a checkpoint was written, --resume continues from it"):
         if evaluate and (resume or resume_from or overwrite):
             raise ValueError("--evaluate writes nothing: --resume and --overwrite do not go with it")
+        if resume_from == "auto":
+            raise ValueError("--resume-from takes the name of a checkpoint; --resume auto continues a run or begins it")
         recipe = load_recipe(config or default_recipe(evaluate), overrides)
 
         from modeling_scratch.evaluation import score_model

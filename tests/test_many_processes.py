@@ -153,6 +153,12 @@ def test_resume_auto_begins_again_where_there_is_no_checkpoint(tmp_path):
     assert [record["step"] for record in read_metrics(run, "train")] == [1, 2]
 
 
+def test_resume_from_auto_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        run_training(*SMALL_RUN, f"output_dir={tmp_path / 'run'}", resume_from="auto")
+    assert "--resume auto continues a run or begins it" in capsys.readouterr().err
+
+
 def test_resume_auto_deletes_nothing_that_took_time(tmp_path, capsys):
     run = tmp_path / "run"
     run_training(*SMALL_RUN, "optimization.max_steps=2", f"output_dir={run}")
