@@ -31,6 +31,7 @@ def main(
     """Train a translator. For example: python train.py --config configuration/recipes/multi30k-en-de.yaml seed=1"""
     main_process = os.environ.get("RANK", "0") == "0"
     log_to_terminal(logging.INFO if main_process else logging.ERROR)
+    # --resume is a flag, so what stands after it is among the other words.
     automatic = resume and "auto" in (overrides or [])
     overrides = [each for each in overrides or [] if not automatic or each != "auto"]
     with one_line_errors(debug, main_process, "interrupted; if a checkpoint was written, --resume continues from it"):

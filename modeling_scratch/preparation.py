@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration, broadcast_object_list, gather_object
+from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration, broadcast_object_list
 from datasets import Dataset
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from transformers import (
@@ -89,6 +89,13 @@ def describe(accelerator: Accelerator, model: PreTrainedModel) -> dict[str, Any]
         "processes": accelerator.num_processes,
         "mixed_precision": accelerator.mixed_precision,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        **versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that a run's updates depend on."""
+    return {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "modeling_scratch": __version__,
@@ -151,18 +158,6 @@ def main_first(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
     results: list[Any] = []
     on_main(accelerator, lambda: results.append(function()))
     return results[0] if results else function()
-
-
-def check_agreement(accelerator: Accelerator, facts: dict[str, Any]) -> None:
-    """ValueError, the same on all processes, for the first of these facts that is not the same on all of them."""
-    everybody = gather_object([facts])
-    for name, value in everybody[0].items():
-        for rank, other in enumerate(each.get(name) for each in everybody):
-            if other != value:
-                raise ValueError(
-                    f"the processes do not agree on {name}: {value} on process 0, {other} on process {rank}; start all "
-                    "with the same command, data and versions"
-                )
 
 
 def make_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:

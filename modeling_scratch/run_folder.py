@@ -6,10 +6,8 @@ import logging
 import os
 import re
 import shutil
-import time
-import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,6 @@ STATE = "training_state.json"
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 _SECONDS_TO_LOCK = 15  # the workers of a run that was killed end some seconds after it
-_SECONDS_TO_SEE = 20  # what a process on another node has written
 _CHECKPOINT = re.compile(r"step-(\d+)")
 
 
@@ -127,26 +124,12 @@ class RunFolder:
         if self.path.is_dir():
             self.lock()
 
-    def leave_token(self) -> str:
-        """Make the folder, if it is not there, and a file in it for other processes to find; its name."""
+    def make(self) -> None:
+        """Make the folder, if it is not there, and lock it."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.lock()
-        token = f".seen-by-all-{uuid.uuid4().hex}"
-        (self.path / token).touch()
-        return token
 
-    def sees_token(self, token: str) -> bool:
-        """Whether this process sees that file, within the seconds that a network's file system may take."""
-        for _ in range(_SECONDS_TO_SEE):
-            with suppress(OSError):
-                if token in os.listdir(self.path):
-                    return True
-            time.sleep(1)
-        return False
-
-    def remove_token(self, token: str) -> None:
-        """And the folder, if there is nothing else in it."""
-        (self.path / token).unlink(missing_ok=True)
+    def remove_if_empty(self) -> None:
         if {path.name for path in self.path.iterdir()} <= {LOCK}:
             self._lock.release()
             shutil.rmtree(self.path)
@@ -157,8 +140,7 @@ class RunFolder:
         are deleted, its recipe last, so that what an interrupt leaves is still a run. What was pushed where, and the
         card, stay: the next push goes on from them.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.lock()
+        self.make()
         if self.is_run():
             logger.info(f"deleting the run in {self.path}")
             patterns = ["checkpoints", "averaging", "target_tokenizer", TRACKING, "*.safetensors", "*.json", "*.py"]

@@ -69,8 +69,8 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
         return inherited(*args, **kwargs)
 
 
-def is_distributed() -> bool:
-    """Whether this process is one of several that know of each other, be they only one."""
+def _is_distributed() -> bool:
+    """Whether there is a process group, be it of one process."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
@@ -84,7 +84,7 @@ def _settings(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Callable
         values = [kwargs.get(name), *(getattr(each, name, None) for each in given)]
         return next((value for value in values if value is not None), None)
 
-    if is_distributed() and kwargs.get("synced_gpus") is None and torch.distributed.get_world_size() > 1:
+    if _is_distributed() and kwargs.get("synced_gpus") is None and torch.distributed.get_world_size() > 1:
         return None  # a model in shards must step on all processes alike
     can_end = kwargs.get("stop_strings") and kwargs.get("tokenizer")
     can_end = can_end and not any(getattr(each, "stop_strings", None) for each in given)  # which cannot be taken out
@@ -119,7 +119,7 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, streamer: Any = None,
     decoder = Decoder(model, states[::beams], None if mask is None else mask[::beams], beams)
     # Small steps take an eighth less of their time in inference mode. What is returned is cloned out of it; strangers'
     # processors must not meet its tensors, nor can what shards a model.
-    strange = not all(map(is_of_transformers, [*criteria, *processors])) or is_distributed()
+    strange = not all(map(is_of_transformers, [*criteria, *processors])) or _is_distributed()
     layers = [*model.get_decoder().modules(), model.get_output_embeddings()]
     with nullcontext() if strange else torch.inference_mode(), fast_products(layers):
         if (config.num_beams or 1) > 1:

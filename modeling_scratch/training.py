@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from accelerate import Accelerator
 from accelerate.utils import gather_object, set_seed
 from safetensors.torch import load_file
@@ -21,7 +20,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
-from . import __version__
+from .agreement import check_folder, check_run
 from .checkpoints import Progress, check_recipe, load_checkpoint, load_weights, save_checkpoint, stored_weights
 from .data import texts
 from .evaluation import EVALUATION_TOKENS, corpus_loss, is_sharded, score, translate
@@ -33,8 +32,8 @@ from .faults import (
 )
 from .hub import check_destination, try_push
 from .optimization import learning_rate_at, make_optimizer
-from .preparation import check_agreement, describe, on_main, prepare_inputs
-from .recipe import Recipe, flat_recipe, recipe_text
+from .preparation import describe, on_main, prepare_inputs
+from .recipe import Recipe, recipe_text
 from .run_folder import RECIPE, WEIGHTS, RunFolder, write_whole
 from .run_log import RunLog
 from .stopping import Stopped, StopRequest
@@ -72,7 +71,7 @@ class TrainingRun:
             overwrite = overwrite or not resume  # what an interrupt left before the first checkpoint
         on_main(accelerator, lambda: self.folder.check(bool(resume), overwrite))
         if accelerator.num_processes > 1:
-            self._check_the_folder()
+            check_folder(accelerator, self.folder)
         if recipe.hub.repository is not None:
             on_main(accelerator, lambda: check_destination(recipe))
         checkpoint = on_main(accelerator, lambda: self._checkpoint_to_resume(resume)) if resume else None
@@ -85,7 +84,7 @@ class TrainingRun:
         self.progress = Progress(data=self.source.key(), **processes, tracked_as=name)
         self.last_loss, self.asked_to_stop = math.nan, False
         self.total_steps = self._count_steps()
-        self._check_agreement()
+        check_run(accelerator, recipe, self.progress.data, self.total_steps)
         if not resume:
             on_main(accelerator, lambda: self._create_folder(model, overwrite))
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
@@ -111,27 +110,6 @@ class TrainingRun:
         for why in passed_over:
             logger.warning(f"passed over a checkpoint: {why}")
         return checkpoint
-
-    def _check_the_folder(self) -> None:
-        """ValueError if a process does not see what the main one writes to the run's folder."""
-        token = on_main(self.accelerator, self.folder.leave_token)
-        try:
-            blind = gather_object([not self.folder.sees_token(token)])
-        finally:
-            on_main(self.accelerator, lambda: self.folder.remove_token(token))
-        if any(blind):
-            raise ValueError(
-                f"process {blind.index(True)} does not see what process 0 writes to {self.folder.path.resolve()}: set "
-                "output_dir to a folder that all nodes share"
-            )
-
-    def _check_agreement(self) -> None:
-        """ValueError if the processes would not train the same model."""
-        versions = {"torch": torch.__version__, "transformers": transformers.__version__, "this package": __version__}
-        run = {"training data, by SHA-256": self.progress.data, "number of updates": self.total_steps}
-        paths = ("output_dir", "data.train_files", "data.validation_files", "data.test_files")  # may be node's own
-        recipe = {key: value for key, value in flat_recipe(self.recipe).items() if key not in paths}
-        check_agreement(self.accelerator, recipe | versions | run)
 
     def _create_folder(self, model: PreTrainedModel, overwrite: bool) -> None:
         self.folder.check(False, overwrite)  # again: data was prepared meanwhile

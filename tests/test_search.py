@@ -5,7 +5,6 @@ import itertools
 import logging
 import pickle
 import random
-import socket
 
 import peft
 import pytest
@@ -793,7 +792,7 @@ sys.path[:0] = [{root!r}, {tests!r}]
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from conftest import SMALL_MODEL
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:{port}", rank=0, world_size=1)
+torch.distributed.init_process_group("gloo", init_method="file://{store}", rank=0, world_size=1)
 torch.manual_seed(0)
 model = ScratchForConditionalGeneration(ScratchConfig(**SMALL_MODEL, tie_word_embeddings=False)).eval()
 ids = torch.randint(4, 61, (3, 7))
@@ -810,8 +809,5 @@ print("done")
 
 
 def test_sharded_models_generate(tmp_path):
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    result = run_command("-c", SHARDED.format(root=str(ROOT), tests=str(ROOT / "tests"), port=port))
+    result = run_command("-c", SHARDED.format(root=str(ROOT), tests=str(ROOT / "tests"), store=tmp_path / "store"))
     assert "done" in result.stdout, result.stderr
