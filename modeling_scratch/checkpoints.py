@@ -2,6 +2,7 @@
 
 import json
 import logging
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,20 +10,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import load, set_seed
 from safetensors.torch import load_file
 from torch import nn
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from transformers import PreTrainedModel
 
-from .evaluation import is_sharded
 from .faults import explained_failure_to_write, together
 from .preparation import on_main
 from .recipe import Recipe, differing_keys, load_recipe
-from .run_folder import METRICS, RECIPE, STATE, WEIGHTS, RunFolder
+from .run_folder import METRICS, OPTIMIZER, RECIPE, SCALER, STATE, WEIGHTS, RunFolder, random_states
+from .sharding import is_sharded, load_whole_optimizer_state, load_whole_weights, whole_optimizer_state
 from .updates import PlannedUpdates, StreamedUpdates
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class Progress:
     data: str = ""  # tells the training pairs from others
     processes: int = 1
     device: str = ""  # the kind of their devices; unknown of earlier versions
+    precision: str = ""  # of matrix products, as Accelerate names it; likewise
     source: dict[str, Any] = field(default_factory=dict)  # where the next update's pairs are
     step: int = 0
     unsettled: bool = False  # stopped before the evaluation, or the averaging, of this step was done
@@ -101,6 +102,7 @@ def save_checkpoint(
     accelerator: Accelerator,
     folder: RunFolder,
     model: nn.Module,
+    optimizer: torch.optim.Optimizer,
     source: PlannedUpdates | StreamedUpdates,
     progress: Progress,
     write_model_files: Callable[[Path], None],
@@ -108,7 +110,8 @@ def save_checkpoint(
     average_last: int,
 ) -> None:
     """
-    Write a checkpoint of all processes' states, which is also a model's folder.
+    Write a checkpoint of all processes' states, which is also a model's folder. Weights and optimizer are whole,
+    however the processes hold them, so that any number of processes, sharded or not, can go on from it.
 
     Args:
         write_model_files: writes config, code and tokenizers, on the main process.
@@ -122,15 +125,23 @@ def save_checkpoint(
     temporary = folder.unfinished(step)
     what = f"the checkpoint of update {step}"
     with explained_failure_to_write(accelerator, what, folder.path), _removed_if_it_fails(accelerator, temporary):
-        on_main(accelerator, lambda: folder.begin_checkpoint(step))
-        together(accelerator, lambda: _write_state(accelerator, temporary, source))
-        weights = None
-        if not on_main(accelerator, lambda: (temporary / WEIGHTS).exists()):  # sharded: FSDP
-            weights = accelerator.get_state_dict(model)
+        weights, optimizer_state = accelerator.get_state_dict(model), whole_optimizer_state(optimizer)
+
+        def begin() -> None:
+            folder.begin_checkpoint(step)
+            folder.write_weights(stored_weights(accelerator.unwrap_model(model), weights), temporary)
+            torch.save(optimizer_state, temporary / OPTIMIZER)
+            if accelerator.scaler is not None:
+                torch.save(accelerator.scaler.state_dict(), temporary / SCALER)
+
+        def write_own_state() -> None:
+            torch.save(_random_states(accelerator.device), temporary / random_states(accelerator.process_index))
+            source.save(temporary)
+
+        on_main(accelerator, begin)
+        together(accelerator, write_own_state)
 
         def finish() -> None:
-            if weights is not None:
-                folder.write_weights(stored_weights(accelerator.unwrap_model(model), weights), temporary)
             write_model_files(temporary)
             if average_last > 1:  # first: a run that goes on from this checkpoint must find it
                 kept = progress.averaging | folder.snapshot(step, temporary / WEIGHTS)
@@ -146,26 +157,23 @@ def save_checkpoint(
 def _removed_if_it_fails(accelerator: Accelerator, folder: Path) -> Iterator[None]:
     try:
         yield
-    except (Exception, CheckpointException):
+    except Exception:
         if accelerator.is_main_process:
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _write_state(accelerator: Accelerator, temporary: Path, source: PlannedUpdates | StreamedUpdates) -> None:
-    accelerator.save_state(str(temporary))
-    source.save(temporary)
-
-
 def load_checkpoint(
     accelerator: Accelerator,
     checkpoint: Path,
+    optimizer: torch.optim.Optimizer,
     source: PlannedUpdates | StreamedUpdates,
     progress: Progress,
     recipe: Recipe,
 ) -> Progress:
     """
-    Give model, optimizer, random states and source the states of a checkpoint. Returns its progress.
+    Give optimizer, random states and source the states of a checkpoint, whose weights the model has already. Returns
+    its progress.
 
     Args:
         progress: that of a run at its beginning, to compare with.
@@ -181,39 +189,58 @@ def load_checkpoint(
             advice += f" (data_revision in {METRICS})" if source.revision else ""
         raise ValueError(f"the training data is not what the run in {recipe.output_dir} was trained on{advice}")
     together(accelerator, lambda: source.load(before.source, checkpoint))
-    together(accelerator, lambda: accelerator.load_state(str(checkpoint)))
-    path = checkpoint / f"random_states_{accelerator.process_index}.pkl"
-    differs = _other_devices(before, progress)
-    if not together(accelerator, lambda: not differs and _has_random_state(path, accelerator.device)):
-        differs = differs or "on another number of GPUs"
-        logger.warning(f"resuming a run {differs}: the batches are the same, but dropout is not")
+    together(accelerator, lambda: _load_optimizer(accelerator, optimizer, checkpoint))
+    differs = _differences(before, progress)
+    path = checkpoint / random_states(accelerator.process_index)
+    if not together(accelerator, lambda: not differs and _restore_random_states(path, accelerator.device)):
+        how = ", ".join(differs) or "without the random states of its device"
+        logger.warning(f"the run continues {how}: its batches stay the same, its dropout does not")
         # Not the beginning's numbers over again.
         set_seed(recipe.seed + before.step, device_specific=True)
-    before.processes, before.device = progress.processes, progress.device
+    before.processes, before.device, before.precision = progress.processes, progress.device, progress.precision
     return before
 
 
-def _other_devices(before: Progress, now: Progress) -> str:
-    """How the processes of a run that goes on differ from those before; "" if they do not."""
+def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
+    load_whole_optimizer_state(optimizer, load(checkpoint / OPTIMIZER, map_location="cpu"))
+    if accelerator.scaler is not None and (checkpoint / SCALER).exists():
+        accelerator.scaler.load_state_dict(load(checkpoint / SCALER))
+
+
+def _differences(before: Progress, now: Progress) -> list[str]:
+    """On what a run continues that it did not begin on; earlier versions have not written all of it down."""
+    full, found = {"no": "full precision"}, []
     if before.processes != now.processes:
-        return f"of {before.processes} processes on {now.processes}"
-    return f"on {before.device} on {now.device}" if before.device not in ("", now.device) else ""
+        found.append(f"with {now.processes} processes instead of {before.processes}")
+    if before.device not in ("", now.device):
+        found.append(f"on {now.device} instead of {before.device}")
+    if before.precision not in ("", now.precision):
+        names = [full.get(precision, precision) for precision in (now.precision, before.precision)]
+        found.append(f"in {names[0]} instead of {names[1]}")
+    return found
 
 
-def _has_random_state(path: Path, device: torch.device) -> bool:
-    """
-    Whether this process goes on with the random states of a checkpoint that was loaded: not where it sees fewer or more
-    GPUs. ValueError if they could not be restored, which Accelerate reports nowhere but in its log.
-    """
-    saved = load(path)
-    same = torch.equal(saved["torch_manual_seed"], torch.get_rng_state())
-    if device.type == "cuda":
-        of_gpus, now = saved.get("torch_cuda_manual_seed", []), torch.cuda.get_rng_state_all()
-        if len(of_gpus) != len(now):
-            return False
-        same = same and all(map(torch.equal, of_gpus, now))
-    if not same:
-        raise ValueError(f"{path}: the random state could not be restored; resume from another checkpoint")
+def _random_states(device: torch.device) -> dict[str, Any]:
+    states = {
+        "random_state": random.getstate(),
+        "numpy_random_seed": np.random.get_state(),
+        "torch_manual_seed": torch.get_rng_state(),
+    }
+    if device.type != "cpu":  # this process's own; not of all that it sees, whose number may change
+        states[device.type] = torch.get_device_module(device).get_rng_state()
+    return states
+
+
+def _restore_random_states(path: Path, device: torch.device) -> bool:
+    """Go on with the random states of a checkpoint; False where it has none of this device."""
+    states = load(path)
+    if device.type not in ("cpu", *states):
+        return False
+    random.setstate(states["random_state"])
+    np.random.set_state(states["numpy_random_seed"])
+    torch.set_rng_state(states["torch_manual_seed"])
+    if device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(states[device.type])
     return True
 
 
@@ -221,7 +248,7 @@ def load_weights(accelerator: Accelerator, model: PreTrainedModel, path: Path) -
     """Give a model, which may be sharded, the weights of a file that holds all of them."""
     weights = load_file(path)
     if is_sharded(accelerator):
-        set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+        load_whole_weights(model, weights)
         return
     report = model.load_state_dict(weights, strict=False)
     # Tied weights are stored once; anything else that is missing would be left as it is.

@@ -8,7 +8,7 @@ import datasets
 import evaluate
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, gather_object
+from accelerate.utils import gather_object
 from datasets import Dataset
 from sacrebleu.metrics import BLEU, CHRF
 from torch import nn
@@ -20,6 +20,7 @@ from .batching import make_loader, plan_batches
 from .data import load_pairs, pair_lengths, texts
 from .preparation import load_translator, main_first, on_main
 from .recipe import Recipe
+from .sharding import is_sharded
 from .stopping import StopDecoding, Stopped, StopRequest
 from .tokenizer import load_tokenizers
 
@@ -65,11 +66,6 @@ def leave_if_asked(stop: StopRequest | None, accelerator: Accelerator | None) ->
     """Raise Stopped on all processes if any was asked to stop. All must call this together."""
     if stop is not None and accelerator is not None and stop.agreed(accelerator):
         raise Stopped
-
-
-def is_sharded(accelerator: Accelerator | None) -> bool:
-    """Whether each process holds a part of each weight, so that all must make every forward pass together (FSDP)."""
-    return accelerator is not None and accelerator.distributed_type == DistributedType.FSDP
 
 
 @torch.no_grad()

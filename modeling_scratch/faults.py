@@ -17,7 +17,6 @@ from accelerate.utils import gather_object
 from accelerate.utils.memory import clear_device_cache
 from safetensors import SafetensorError
 from torch import nn
-from torch.distributed.checkpoint.api import CheckpointException
 
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 _LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|timeout|\bpeer\b|nccl|gloo", re.IGNORECASE)
@@ -102,7 +101,7 @@ def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path
     """ValueError that says how much room there is, and that nothing is lost."""
     try:
         yield
-    except (OSError, RuntimeError, SafetensorError, ValueError, CheckpointException) as error:
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
         if is_loss_of_a_process(error, accelerator):
             raise
         raise ValueError(

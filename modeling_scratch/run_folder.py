@@ -20,6 +20,7 @@ from .recipe import load_recipe
 logger = logging.getLogger(__name__)
 
 WEIGHTS = "model.safetensors"
+OPTIMIZER, SCALER = "optimizer.bin", "scaler.pt"
 RECIPE = "recipe.yaml"
 METRICS = "metrics.jsonl"
 CURVES = "curves.png"
@@ -30,6 +31,11 @@ MANIFEST = "manifest.json"
 LOCK = ".lock"
 _SECONDS_TO_LOCK = 15  # the workers of a run that was killed end some seconds after it
 _CHECKPOINT = re.compile(r"step-(\d+)")
+
+
+def random_states(process: int) -> str:
+    """The file of a process's random states in a checkpoint."""
+    return f"random_states_{process}.pkl"
 
 
 def _sha256(path: Path) -> str:

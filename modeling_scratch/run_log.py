@@ -1,6 +1,7 @@
 """What a run tells while it trains: metrics.jsonl, trackers, curves, samples."""
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ class RunLog:
 
     def __init__(self, accelerator: Accelerator, folder: RunFolder):
         self.accelerator, self.folder = accelerator, folder
+        self._drawn = time.monotonic()
 
     def open_trackers(self, name: str) -> None:
         """
@@ -52,9 +54,20 @@ class RunLog:
         values = {f"{record['split']}/{key}": value for key, value in record.items() if isinstance(value, int | float)}
         self.accelerator.log(values, step=step)  # nothing where there are no trackers
 
-    def curves(self) -> None:
-        """Plot metrics.jsonl."""
-        self.write(CURVES, lambda: plot_curves(self.folder.metrics(), self.folder.path / CURVES))
+    def curves(self, older_than: float = 0.0) -> None:
+        """
+        Plot metrics.jsonl, which takes as long as many updates of a small model.
+
+        Args:
+            older_than: seconds; what was plotted since then, or when the run began, will do.
+        """
+
+        def draw() -> None:  # by the main process's clock
+            if time.monotonic() - self._drawn >= older_than:
+                plot_curves(self.folder.metrics(), self.folder.path / CURVES)
+                self._drawn = time.monotonic()
+
+        self.write(CURVES, draw)
 
     def samples(self, samples: list[tuple[str, str, str]], split: str) -> None:
         """

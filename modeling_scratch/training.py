@@ -15,7 +15,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object, set_seed
 from safetensors.torch import load_file
-from torch.distributed.fsdp import register_fsdp_forward_method
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
@@ -23,7 +22,7 @@ from transformers.dynamic_module_utils import custom_object_save
 from .agreement import check_folder, check_run
 from .checkpoints import Progress, check_recipe, load_checkpoint, load_weights, save_checkpoint, stored_weights
 from .data import texts
-from .evaluation import EVALUATION_TOKENS, corpus_loss, is_sharded, score, translate
+from .evaluation import EVALUATION_TOKENS, corpus_loss, score, translate
 from .faults import (
     ProcessError,
     explained_lack_of_memory,
@@ -31,16 +30,20 @@ from .faults import (
     pieces_that_fit,
 )
 from .hub import check_destination, try_push
+from .modeling_scratch import ScratchForConditionalGeneration
 from .optimization import learning_rate_at, make_optimizer
 from .preparation import describe, on_main, prepare_inputs
 from .recipe import Recipe, recipe_text
 from .run_folder import RECIPE, WEIGHTS, RunFolder, write_whole
 from .run_log import RunLog
+from .sharding import is_sharded, prepare
 from .stopping import Stopped, StopRequest
 from .tokenizer import save_tokenizers
 from .updates import Update
 
 logger = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_CURVES = 60
 
 
 class TrainingRun:
@@ -80,17 +83,20 @@ class TrainingRun:
         self.pairs, self.tokenizers, model = inputs.pairs, inputs.tokenizers, inputs.model
         self.validation_data, self.source = inputs.validation_data, inputs.source
         name = on_main(accelerator, lambda: f"{self.folder.path.name}-{uuid.uuid4().hex[:8]}")
-        processes = {"processes": accelerator.num_processes, "device": accelerator.device.type}
-        self.progress = Progress(data=self.source.key(), **processes, tracked_as=name)
+        self.progress = Progress(
+            data=self.source.key(),
+            processes=accelerator.num_processes,
+            device=accelerator.device.type,
+            precision=accelerator.mixed_precision,
+            tracked_as=name,
+        )
         self.last_loss, self.asked_to_stop = math.nan, False
         self.total_steps = self._count_steps()
         check_run(accelerator, recipe, self.progress.data, self.total_steps)
         if not resume:
             on_main(accelerator, lambda: self._create_folder(model, overwrite))
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
-        self.model, self.optimizer = accelerator.prepare(model, make_optimizer(model, recipe.optimization))
-        if is_sharded(accelerator):  # it runs parts of the model by themselves
-            register_fsdp_forward_method(self.unwrapped, "generate")
+        self.model, self.optimizer = prepare(accelerator, model, make_optimizer(model, recipe.optimization))
         if checkpoint is not None:
             self._go_on_from(checkpoint, drop_later=isinstance(resume, str))
         if recipe.trackers:
@@ -120,10 +126,10 @@ class TrainingRun:
 
     def _save_model_files(self, model: PreTrainedModel, path: Path) -> None:
         """Config, generation config and the code that travels; the weights are written apart from these."""
-        model.config.architectures = [type(model).__name__]
+        model.config.architectures = [ScratchForConditionalGeneration.__name__]  # a sharded model has another class
         model.config.save_pretrained(path)
         model.generation_config.save_pretrained(path)
-        custom_object_save(model, path)
+        custom_object_save(ScratchForConditionalGeneration, path)
 
     def _count_steps(self) -> int:
         optimization = self.recipe.optimization
@@ -353,7 +359,7 @@ class TrainingRun:
         self._log(record)
         found = ", ".join(f"{name} {record[name]:.2f}" for name in ("loss", "bleu", "chrf") if name in record)
         logger.info(f"step {progress.step}, epoch {self.source.epochs():.1f}: validation {found}")
-        self.log.curves()
+        self.log.curves(older_than=_SECONDS_BETWEEN_CURVES)
         if section.metric not in record:
             return
         value = record[section.metric]
@@ -362,6 +368,7 @@ class TrainingRun:
             progress.best, progress.best_step, progress.without_better = value, progress.step, 0
             self._write_root(self.accelerator.get_state_dict(self.model))
             if self.recipe.hub.repository is not None and self.recipe.hub.push == "best":
+                self.log.curves()
                 on_main(self.accelerator, lambda: try_push(self.recipe, f"Upload model of step {progress.step}"))
         else:
             progress.without_better += 1
@@ -408,6 +415,7 @@ class TrainingRun:
             self.accelerator,
             self.folder,
             self.model,
+            self.optimizer,
             self.source,
             self.progress,
             write_model_files,
@@ -423,7 +431,8 @@ class TrainingRun:
 
     def _go_on_from(self, checkpoint: Path, drop_later: bool) -> None:
         accelerator = self.accelerator
-        self.progress = before = load_checkpoint(accelerator, checkpoint, self.source, self.progress, self.recipe)
+        run = (self.optimizer, self.source, self.progress, self.recipe)
+        self.progress = before = load_checkpoint(accelerator, checkpoint, *run)
         logger.info(f"resuming from {checkpoint}")
 
         def restore() -> bool:

@@ -307,17 +307,15 @@ def test_a_disk_that_fills_up(small_disk, whole, capsys):
 
 
 def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch, capsys):
-    from accelerate import Accelerator
+    save = torch.save
 
-    save_state = Accelerator.save_state
-
-    def full(self, output_dir, **options):
-        if "step-0000020" in str(output_dir):
-            Path(output_dir, "model.safetensors").write_bytes(b"half")
+    def full(state, path):
+        save(state, path)
+        if path.name == "optimizer.bin" and "step-0000020" in str(path):
+            path.write_bytes(b"half")
             raise OSError(28, "No space left on device")
-        return save_state(self, output_dir, **options)
 
-    monkeypatch.setattr(Accelerator, "save_state", full)
+    monkeypatch.setattr(torch, "save", full)
     line = fails(capsys, f"output_dir={tmp_path / 'run'}")
     assert re.search(r"the checkpoint of update 20 cannot be written .*No space left on device.*then --resume", line)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-0000010"]

@@ -16,7 +16,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from conftest import ROOT, SMALL_RUN, read_metrics, run_command, run_training
 
 from modeling_scratch import checkpoints
-from modeling_scratch.checkpoints import Progress, _has_random_state, _other_devices
+from modeling_scratch.checkpoints import Progress, _differences, _random_states, _restore_random_states
 from modeling_scratch.run_folder import RunFolder
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -190,48 +190,50 @@ def test_what_alters_no_update_may_change(tmp_path, capsys):
 
 
 @pytest.fixture
-def gpus(monkeypatch, tmp_path):
-    """A checkpoint's random states, and as many GPUs as asked for, whose random states are `states`."""
-
-    def make(saved, seen):
-        path = tmp_path / "random_states_0.pkl"
-        states = {"torch_manual_seed": torch.get_rng_state()}
-        torch.save(states if saved is None else states | {"torch_cuda_manual_seed": saved}, path)
-        monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: seen)
-        return path
-
-    return make
+def gpu(monkeypatch):
+    """A GPU whose random state is `gpu[0]`."""
+    state = [torch.arange(4, dtype=torch.uint8)]
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: state[0])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda value: state.__setitem__(0, value))
+    return state
 
 
-ONE, TWO = torch.arange(4, dtype=torch.uint8), torch.arange(4, 8, dtype=torch.uint8)
-GPU, CPU = torch.device("cuda"), torch.device("cpu")  # of a single process, Accelerate's device has no index
+# Of a single process, Accelerate's device has no index.
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "cpu"])
+def test_random_states_are_of_the_device_of_the_process(device, gpu, tmp_path):
+    torch.save(_random_states(torch.device(device)), tmp_path / "states")
+    expected, was = torch.rand(3), gpu[0]
+    gpu[0] = torch.arange(4, 8, dtype=torch.uint8)
+    assert _restore_random_states(tmp_path / "states", torch.device(device))
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(gpu[0], was) == (device != "cpu")
 
 
-def test_random_states_of_gpus(gpus):
-    assert _has_random_state(gpus([ONE], [ONE]), GPU)
-    assert _has_random_state(gpus([ONE, TWO], [ONE, TWO]), torch.device("cuda", 1))
-    assert not _has_random_state(gpus(None, [ONE]), GPU)  # of a run on the CPU
-    assert not _has_random_state(gpus([ONE], [ONE, TWO]), torch.device("cuda", 1))
-    assert not _has_random_state(gpus([ONE, TWO], [ONE]), GPU)
-    assert _has_random_state(gpus([ONE], []), CPU)  # a run on the CPU of a machine with a GPU
-    with pytest.raises(ValueError, match="the random state could not be restored"):
-        _has_random_state(gpus([ONE], [TWO]), GPU)
+def test_a_gpu_has_no_random_states_of_the_cpu(gpu, tmp_path):
+    torch.save(_random_states(torch.device("cpu")), tmp_path / "states")
+    before = torch.get_rng_state()
+    assert not _restore_random_states(tmp_path / "states", torch.device("cuda"))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_what_other_devices_are():
-    one = Progress(processes=1, device="cpu")
-    assert _other_devices(one, one) == ""
-    assert _other_devices(Progress(processes=1), one) == ""  # an earlier version's
-    assert _other_devices(one, Progress(processes=2, device="cpu")) == "of 1 processes on 2"
-    assert _other_devices(one, Progress(processes=1, device="cuda")) == "on cpu on cuda"
+def test_what_differs_is_named():
+    one = Progress(processes=1, device="cpu", precision="no")
+    assert _differences(one, one) == _differences(Progress(processes=1), one) == []  # the latter of an earlier version
+    two = Progress(processes=2, device="cuda", precision="bf16")
+    assert _differences(one, two) == [
+        "with 2 processes instead of 1",
+        "on cuda instead of cpu",
+        "in bf16 instead of full precision",
+    ]
 
 
 def test_a_checkpoint_of_the_cpu_goes_on_elsewhere(tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
     run_training(*SMALL_RUN, "optimization.max_steps=2", f"output_dir={run}")
-    monkeypatch.setattr(checkpoints, "_other_devices", lambda before, now: "on cpu on cuda")
+    monkeypatch.setattr(checkpoints, "_differences", lambda before, now: ["on cuda instead of cpu"])
     run_training(*SMALL_RUN, "optimization.max_steps=3", f"output_dir={run}", resume=True)
-    assert "resuming a run on cpu on cuda: the batches are the same, but dropout is not" in capsys.readouterr().err
+    said = "the run continues on cuda instead of cpu: its batches stay the same, its dropout does not"
+    assert said in capsys.readouterr().err
     assert [record["step"] for record in read_metrics(run, "train")] == [1, 2, 3]
 
 

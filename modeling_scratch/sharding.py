@@ -1,0 +1,90 @@
+"""Models whose weights are cut among processes (FSDP2, by Accelerate): how they come to be so, and whole again."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel
+
+
+def is_sharded(accelerator: Accelerator | None) -> bool:
+    """Whether each process holds a part of each weight, so that all must make every forward pass together."""
+    return accelerator is not None and accelerator.distributed_type == DistributedType.FSDP
+
+
+def prepare(
+    accelerator: Accelerator, model: PreTrainedModel, optimizer: torch.optim.Optimizer
+) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """
+    Model and optimizer as Accelerate wraps them for its processes.
+
+    Raises:
+        ValueError: Accelerate is set to FSDP's first version.
+    """
+    if not is_sharded(accelerator):
+        return accelerator.prepare(model, optimizer)
+    plugin = accelerator.state.fsdp_plugin
+    if plugin.fsdp_version != 2:
+        raise ValueError(f"fsdp_version is {plugin.fsdp_version}; set it to 2, as configuration/accelerate/fsdp.yaml")
+    if plugin.mixed_precision_policy is not None:
+        # Accelerate's own policy rounds losses and sums of gradients to 16 bits.
+        policy = replace(plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None)
+        plugin.mixed_precision_policy = policy
+    with _embeddings_hidden(model):
+        model, optimizer = accelerator.prepare(model, optimizer)
+    register_fsdp_forward_method(model, "generate")  # it runs parts of the model by themselves
+    return model, optimizer
+
+
+@contextmanager
+def _embeddings_hidden(model: PreTrainedModel) -> Iterator[None]:
+    """
+    Embeddings and output projection in one group with all that is in no layer. Accelerate 1.15 would make groups of
+    their own of them, but a weight that is tied may be in one group only, and the fused loss reads the projection's
+    weight without the call by which a group of its own would be gathered.
+    """
+    model.get_input_embeddings = model.get_output_embeddings = lambda: None
+    try:
+        yield
+    finally:
+        del model.get_input_embeddings, model.get_output_embeddings
+
+
+def load_whole_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
+    """Give each process its part; tied weights are there once."""
+    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+
+
+def whole_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Its `state_dict`, of whole tensors. By all processes together."""
+    state = optimizer.state_dict()
+    whole = {
+        index: {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in values.items()}
+        for index, values in state["state"].items()
+    }
+    return state | {"state": whole}
+
+
+def load_whole_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Give an optimizer what `whole_optimizer_state` has made of one for the same model, cut as its parameters are."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def cut(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+        if not isinstance(parameter, DTensor) or value.shape != parameter.shape:  # a count of steps
+            return value
+        mesh = parameter.device_mesh
+        return distribute_tensor(value.to(mesh.device_type), mesh, parameter.placements, src_data_rank=None)
+
+    cut_state = {
+        index: {name: cut(value, parameters[index]) for name, value in values.items()}
+        for index, values in state["state"].items()
+    }
+    optimizer.load_state_dict(state | {"state": cut_state})

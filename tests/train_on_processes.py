@@ -1,0 +1,44 @@
+"""
+Runs of train.py one after another on the processes of one launcher, sharded as Accelerate does it on GPUs, or not; not
+a test itself. The argument is a JSON file: for each run its `overrides` and, if need be, `resume`, `resume_from`,
+`sharded`, `precision`, `float64`. Without a GPU Accelerate takes FSDP for DDP: here it is told that gloo's processes
+have devices of their own.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+
+import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils import DistributedType
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import train
+
+prepare_backend = PartialState._prepare_backend
+
+
+def set_up(sharded: bool, precision: str, float64: bool) -> None:
+    for state in (AcceleratorState, PartialState, GradientState):
+        state._shared_state.clear()
+    os.environ["ACCELERATE_USE_FSDP"] = str(sharded).lower()
+    os.environ["ACCELERATE_MIXED_PRECISION"] = precision
+    torch.set_default_dtype(torch.float64 if float64 else torch.float32)
+    torch.accelerator.is_available = lambda: sharded
+    gloo = lambda *arguments: ("gloo", DistributedType.MULTI_GPU)  # noqa: E731
+    PartialState._prepare_backend = gloo if sharded else prepare_backend
+
+
+if __name__ == "__main__":
+    for run in json.loads(Path(sys.argv[1]).read_text()):
+        set_up(run.get("sharded", True), run.get("precision", "no"), run.get("float64", False))
+        try:
+            train.main(run["overrides"], resume=run.get("resume", False), resume_from=run.get("resume_from"))
+        except SystemExit as end:
+            print(f"exit code {end.code}", file=sys.stderr)
+            if end.code != 2:
+                raise
