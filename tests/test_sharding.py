@@ -5,6 +5,8 @@ trains as what is not, and each goes on with what the other has left.
 
 import json
 import shutil
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -15,16 +17,19 @@ from safetensors.torch import load_file
 from modeling_scratch import ScratchForConditionalGeneration
 
 RUN = [*SMALL_RUN, "model.overrides.dropout=0.0", "evaluation.max_new_tokens=2", "evaluation.every=1000"]
-FSDP = "configuration/accelerate/fsdp.yaml"
+FSDP = ["fsdp.yaml"]
+HYBRID = ["hsdp.yaml", "--num_machines", "1", "--parallelism_config_dp_replicate_size", "2"]
+HYBRID += ["--parallelism_config_dp_shard_size", "2"]
 
 
-def run_all(processes: int, runs: list[dict], folder: Path, config: str = FSDP) -> str:
+def run_all(processes: int, runs: list[dict], folder: Path, launcher: list[str] = FSDP) -> str:
     """Runs one after another on so many processes of one launcher; what they said."""
     (folder / "runs.json").write_text(json.dumps(runs))
     script = [str(ROOT / "tests" / "train_on_processes.py"), str(folder / "runs.json")]
-    launcher = ["-m", "accelerate.commands.launch", "--config_file", config, "--num_processes", str(processes)]
-    command = script if processes == 1 else [*launcher, "--main_process_port", "0", *script]
-    result = run_command(*command)
+    config, *options = launcher
+    launch = ["-m", "accelerate.commands.launch", "--config_file", f"configuration/accelerate/{config}", *options]
+    launch += ["--num_processes", str(processes), "--main_process_port", "0"]
+    result = run_command(*([] if processes == 1 else launch), *script)
     assert result.returncode == 0, result.stderr
     return result.stderr
 
@@ -106,24 +111,47 @@ def test_a_sharded_run_in_bf16_leaves_models(tmp_path):
         torch.testing.assert_close(torch.tensor(json.loads(printed)), expected, atol=1e-6, rtol=0)
 
 
-KINDS = {"1": (1, False), "2": (2, False), "2 sharded": (2, True), "4": (4, False), "4 sharded": (4, True)}
+@dataclass
+class Kind:
+    """How a run is spread."""
+
+    processes: int
+    sharded: bool = False
+    launcher: list[str] = field(default_factory=lambda: FSDP)
+
+
+KINDS = {
+    "1": Kind(1),
+    "2": Kind(2),
+    "2 sharded": Kind(2, True),
+    "4": Kind(4),
+    "4 sharded": Kind(4, True),
+    "4 sharded by two": Kind(4, True, HYBRID),
+}
 
 
 def check_resuming(kinds: list[str], pairs: list[tuple[str, str]], tmp_path: Path) -> None:
     """Runs of `kinds`, and what goes on from their middle as another kind, make the updates of one process."""
 
-    def run_by_processes(jobs: list[tuple[str, Path]], **options) -> None:
-        for processes in (1, 2, 4):
-            mine = [(KINDS[kind][1], folder) for kind, folder in jobs if KINDS[kind][0] == processes]
-            settings = {"float64": True, **options}
+    def run_by_launcher(jobs: list[tuple[str, Path]], **options) -> None:
+        for (processes, launcher), mine in groupby(
+            sorted(jobs, key=lambda job: by_launcher(job[0])), key=lambda job: by_launcher(job[0])
+        ):
             runs = [
-                {"overrides": [*RUN, f"output_dir={folder}"], "sharded": sharded, **settings}
-                for sharded, folder in mine
+                {
+                    "overrides": [*RUN, f"output_dir={folder}"],
+                    "sharded": KINDS[kind].sharded,
+                    "float64": True,
+                    **options,
+                }
+                for kind, folder in mine
             ]
-            if runs:
-                run_all(processes, runs, tmp_path)
+            run_all(processes, runs, tmp_path, launcher)
 
-    run_by_processes([(kind, tmp_path / kind) for kind in kinds])
+    def by_launcher(kind: str) -> tuple[int, list[str]]:
+        return KINDS[kind].processes, KINDS[kind].launcher
+
+    run_by_launcher([(kind, tmp_path / kind) for kind in kinds])
     expected = train_losses(tmp_path / kinds[0])
     for kind in kinds:
         assert list(train_losses(tmp_path / kind).values()) == pytest.approx(list(expected.values()), abs=1e-9), kind
@@ -132,7 +160,7 @@ def check_resuming(kinds: list[str], pairs: list[tuple[str, str]], tmp_path: Pat
         folder = tmp_path / f"{begun} to {goes_on}"
         shutil.copytree(tmp_path / begun, folder)
         resumed.append((goes_on, folder))
-    run_by_processes(resumed, resume_from="step-0000010")
+    run_by_launcher(resumed, resume_from="step-0000010")
     weights = load_file(tmp_path / kinds[0] / "model.safetensors")
     for _, folder in resumed:
         found = train_losses(folder)

@@ -18,6 +18,7 @@ from accelerate.utils import DistributedType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import train
+from modeling_scratch import cli, run_log
 
 prepare_backend = PartialState._prepare_backend
 
@@ -34,6 +35,8 @@ def set_up(sharded: bool, precision: str, float64: bool) -> None:
 
 
 if __name__ == "__main__":
+    run_log.plot_curves = lambda *arguments: None  # which takes as long as a run here
+    wait_for_threads, cli.wait_for_threads = cli.wait_for_threads, lambda: None
     for run in json.loads(Path(sys.argv[1]).read_text()):
         set_up(run.get("sharded", True), run.get("precision", "no"), run.get("float64", False))
         try:
@@ -42,3 +45,4 @@ if __name__ == "__main__":
             print(f"exit code {end.code}", file=sys.stderr)
             if end.code != 2:
                 raise
+    wait_for_threads()
