@@ -2,7 +2,7 @@
 Kills a training run with SIGKILL at random moments, resumes it each time, and compares its weights at the end with
 those of a run that nobody touched: they must be the same bit for bit. Prints a table.
 
-    python benchmarks/resume.py                       # one process and two, map-style and streamed: 20 kills each
+    python benchmarks/resume.py                       # one process and two, streamed, compiled: 20 kills each
     python benchmarks/resume.py --modes one --kills 5
 """
 
@@ -46,6 +46,7 @@ LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "
 LAUNCH += ["--dynamo_backend", "no", "--num_processes", "2", "--main_process_port", "0"]
 MODES = {
     "one": ([], []),
+    "one-compiled": ([], ["compile=true"]),
     "two": (LAUNCH, []),
     "stream": ([], ["data.streaming=true", "data.shuffle_buffer=100", "data.num_workers=1"]),
     "two-stream": (LAUNCH, ["data.streaming=true", "data.shuffle_buffer=100"]),

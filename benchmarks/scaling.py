@@ -67,7 +67,7 @@ def measure_corpus(pairs: int, batches: int = 50) -> dict:
     import numpy as np
     from datasets import Dataset
 
-    from modeling_scratch.batching import make_loader, plan_epoch
+    from modeling_scratch.batching import PairCollator, make_loader, plan_epoch
 
     lengths = peers.make_lengths(pairs)
     sides = [np.split(np.random.default_rng(0).integers(4, 10_000, each.sum()), each.cumsum()[:-1]) for each in lengths]
@@ -75,7 +75,7 @@ def measure_corpus(pairs: int, batches: int = 50) -> dict:
     began = time.perf_counter()
     plan = plan_epoch(*lengths, 4096, 0, 0)
     planning = (time.perf_counter() - began) / lengths[1].sum()
-    loader = make_loader(data, itertools.islice(plan.micro_batches(0, 0, 1, 1), batches), peers.PAD)
+    loader = make_loader(data, itertools.islice(plan.micro_batches(0, 0, 1, 1), batches), PairCollator(peers.PAD))
     began = time.perf_counter()
     tokens = sum(map(peers.target_tokens, loader))
     return {"seconds": planning + (time.perf_counter() - began) / tokens}

@@ -27,6 +27,7 @@ def read(pairs: int) -> dict[str, float]:
         peak and before: mebibytes at the most, and before reading began; rate: target tokens a second after the first
         batch.
     """
+    from modeling_scratch.batching import PairCollator
     from modeling_scratch.corpus import make_corpus
     from modeling_scratch.data import PairTokenizer
     from modeling_scratch.loss import IGNORE_INDEX
@@ -39,7 +40,7 @@ def read(pairs: int) -> dict[str, float]:
     stream = open_stream(DataSection(streaming=True, embedded_size=pairs), seed=0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began, tokens, seen = None, 0, 0
-    for batch, indices, position in StreamReader(stream, tokenizer, 0, 4096, 20_000, 0, 0, 1, Position()):
+    for batch, indices, position in StreamReader(stream, tokenizer, PairCollator(0), 4096, 20_000, 0, 0, 1, Position()):
         if position.passes and seen >= AT_LEAST:
             break
         if began is None:

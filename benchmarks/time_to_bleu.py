@@ -62,6 +62,7 @@ def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, 
     )
 
     from modeling_scratch import ScratchConfig
+    from modeling_scratch.batching import PairCollator
     from modeling_scratch.data import PairTokenizer, load_pairs, texts, tokenize_pairs
     from modeling_scratch.evaluation import score, translate
     from modeling_scratch.preparation import make_accelerator
@@ -75,7 +76,7 @@ def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, 
     tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
     data = tokenize_pairs(pairs["train"], tokenizer, "train", 1)
     updates_an_epoch = PlannedUpdates(
-        data, recipe, tokenizers[0].pad_token_id, make_accelerator(recipe)
+        data, recipe, PairCollator(tokenizers[0].pad_token_id), make_accelerator(recipe)
     ).updates_an_epoch
     data = Dataset.from_dict({name: data[name] for name in ("input_ids", "labels")})
     names = set(MarianConfig().to_dict()) & set(ScratchConfig.field_names())

@@ -91,40 +91,45 @@ class _Pairs(torch.utils.data.Dataset):
         return len(self.dataset)
 
 
-def pad(sequences: list[list[int]], value: int) -> torch.Tensor:
-    """(batch_size, longest), padded on the right."""
-    return torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(sequence) for sequence in sequences], batch_first=True, padding_value=value
-    )
-
-
 class PairCollator:
-    """Pads pairs to the longest of their batch."""
+    """
+    Pads pairs to the longest of their batch.
 
-    def __init__(self, pad_token_id: int):
-        self.pad_token_id = pad_token_id
+    Args:
+        multiple: lengths are a multiple of it.
+        pairs: at least so many; those that are added count for nothing.
+    """
+
+    def __init__(self, pad_token_id: int, multiple: int = 1, pairs: int = 1):
+        self.pad_token_id, self.multiple, self.pairs = pad_token_id, multiple, pairs
 
     def __call__(self, pairs: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
         """
         Returns input_ids and attention_mask (1: attend), (batch_size, source_length), and labels (batch_size,
         target_length) with -100 for padding.
         """
-        sources, targets = zip(*pairs, strict=True)
+        missing = self.pairs - len(pairs)
+        sources, targets = zip(*pairs, *[(pairs[0][0], [IGNORE_INDEX])] * missing, strict=True)
         return {
-            "input_ids": pad(sources, self.pad_token_id),
-            "attention_mask": pad([[1] * len(source) for source in sources], 0),
-            "labels": pad(targets, IGNORE_INDEX),
+            "input_ids": self._pad(sources, self.pad_token_id),
+            "attention_mask": self._pad([[1] * len(source) for source in sources], 0),
+            "labels": self._pad(targets, IGNORE_INDEX),
         }
+
+    def _pad(self, sequences: list[list[int]], value: int) -> torch.Tensor:
+        """(batch_size, longest), padded on the right."""
+        longest = -(-max(map(len, sequences)) // self.multiple) * self.multiple
+        return torch.tensor([sequence + [value] * (longest - len(sequence)) for sequence in sequences])
 
 
 def make_loader(
-    dataset: Dataset, micro_batches: Iterator[list[int]], pad_token_id: int, num_workers: int = 0, pin: bool = False
+    dataset: Dataset, micro_batches: Iterator[list[int]], collate: PairCollator, num_workers: int = 0, pin: bool = False
 ) -> DataLoader:
     """A DataLoader over one process's micro-batches of tokenized pairs."""
     return DataLoader(
         _Pairs(dataset),
         batch_sampler=micro_batches,
-        collate_fn=PairCollator(pad_token_id),
+        collate_fn=collate,
         num_workers=num_workers,
         pin_memory=pin,
         # An iterator draws a seed for its workers: from its own generator, or a run continued within an epoch would

@@ -40,6 +40,7 @@ MAY_CHANGE = (
     "evaluation.batch_tokens",
     "evaluation.batch_size",
     "evaluation.num_beams",  # of the final scores
+    "compile",
     "logging_steps",
     "checkpoints.keep_last",
     "trackers",

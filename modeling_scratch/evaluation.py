@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 
 from .batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, tokenize
-from .batching import make_loader, plan_batches
+from .batching import PairCollator, make_loader, plan_batches
 from .data import load_pairs, pair_lengths, texts
 from .preparation import load_translator, main_first, on_main
 from .recipe import Recipe
@@ -89,7 +89,7 @@ def corpus_loss(
     rounds, total = -(-len(batches) // accelerator.num_processes), 0.0
     own = len(mine)
     mine += [batches[0].tolist()] * (rounds - own) if is_sharded(accelerator) else []  # whose loss is not counted
-    loader = iter(make_loader(dataset, mine, pad_token_id))
+    loader = iter(make_loader(dataset, mine, PairCollator(pad_token_id)))
     training = model.training
     model.eval()
     try:

@@ -44,8 +44,11 @@ def check_mask(
 
 
 def is_all_attended(attention_mask: torch.Tensor) -> bool:
-    """Whether a mask is known to hide nothing."""
-    return can_look_at(attention_mask) and bool((attention_mask != 0).all())
+    """
+    Whether a mask is known to hide nothing. Never in training, where few batches have no padding, and what compiled
+    layers are given must not depend on it.
+    """
+    return not torch.is_grad_enabled() and can_look_at(attention_mask) and bool((attention_mask != 0).all())
 
 
 def count_positions(attention_mask: torch.Tensor) -> torch.Tensor:

@@ -288,12 +288,13 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
                 weight of the output projection and does not call its hooks.
             label_smoothing: 0.0 if not given; in [0, 1), see `cross_entropy_sum`. Not in the signature, because Trainer
                 takes every parameter with "label" in its name for a column that evaluation data must have.
+            compile_loss: False if not given; with skip_logits, see `linear_cross_entropy_sum`.
             The others as in ScratchModel.
 
         Returns:
             loss, if labels were given; logits (batch_size, target_length, target vocabulary); the rest as ScratchModel.
         """
-        label_smoothing = kwargs.pop("label_smoothing", 0.0)
+        label_smoothing, compile_loss = kwargs.pop("label_smoothing", 0.0), kwargs.pop("compile_loss", False)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing is {label_smoothing}; it must be in [0, 1)")
         if labels is not None:
@@ -315,7 +316,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         is_plain = type(self.lm_head) is nn.Linear and "forward" not in vars(self.lm_head)
         if skip_logits and labels is not None and is_plain:
             logits = None
-            loss = linear_cross_entropy_sum(outputs.last_hidden_state, self.lm_head, labels, label_smoothing)
+            states = outputs.last_hidden_state
+            loss = linear_cross_entropy_sum(states, self.lm_head, labels, label_smoothing, compile_loss)
         else:
             logits = self.lm_head(outputs.last_hidden_state)
             loss = None if labels is None else cross_entropy_sum(logits, labels, label_smoothing)

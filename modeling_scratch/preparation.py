@@ -13,7 +13,13 @@ from typing import Any
 import torch
 import transformers
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration, broadcast_object_list
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    DynamoBackend,
+    InitProcessGroupKwargs,
+    ProjectConfiguration,
+    broadcast_object_list,
+)
 from datasets import Dataset
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from transformers import (
@@ -24,6 +30,8 @@ from transformers import (
 )
 
 from . import __version__
+from .batching import PairCollator
+from .compilation import LENGTHS_OF, is_compiled
 from .configuration_scratch import ScratchConfig
 from .data import SOURCE, TARGET, PairTokenizer, load_pairs, texts, tokenize_pairs
 from .faults import explained_damage_of_the_cache
@@ -56,7 +64,10 @@ def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
     """Processes, devices and precision as `accelerate launch` or its config set them; the recipe's trackers."""
     trackers = recipe.trackers if recipe else []
     accelerator = Accelerator(
-        kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)],
+        kwargs_handlers=[
+            InitProcessGroupKwargs(timeout=PATIENCE),
+            DistributedDataParallelKwargs(gradient_as_bucket_view=True),  # 4 bytes a parameter less
+        ],
         cpu=not torch.accelerator.is_available(),
         log_with=trackers or None,
         project_config=ProjectConfiguration(logging_dir=str(Path(recipe.output_dir) / TRACKING)) if trackers else None,
@@ -69,6 +80,10 @@ def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
             f"Accelerate is set to {accelerator.gradient_accumulation_steps} gradient accumulation steps; set "
             "optimization.gradient_accumulation_steps in the recipe instead"
         )
+    if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
+        raise ValueError("Accelerate is set to compile; set compile=true in the recipe instead")
+    if accelerator.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32, where products are not in a narrower type
     return accelerator
 
 
@@ -285,13 +300,14 @@ def prepare_inputs(recipe: Recipe, accelerator: Accelerator, checkpoint: Path | 
             workers = recipe.data.num_workers
             return main_first(accelerator, lambda: tokenize_pairs(pairs[split], tokenizer, split, workers))
 
-        pad_token_id = tokenizers[0].pad_token_id
+        shapes = {"multiple": LENGTHS_OF, "pairs": 2} if is_compiled(recipe, accelerator) else {}
+        collate = PairCollator(tokenizers[0].pad_token_id, **shapes)
         if isinstance(train, PairStream):
             state = json.loads((checkpoint / STATE).read_text(encoding="utf-8")) if checkpoint else None
             readers = state["source"]["readers"] if state else None
-            source = StreamedUpdates(train, tokenizer, recipe, pad_token_id, accelerator, readers)
+            source = StreamedUpdates(train, tokenizer, recipe, collate, accelerator, readers)
         else:
-            source = PlannedUpdates(tokenized("train"), recipe, pad_token_id, accelerator)
+            source = PlannedUpdates(tokenized("train"), recipe, collate, accelerator)
         return Inputs(pairs, tokenizers, model, source, tokenized("validation"))
 
 

@@ -196,7 +196,7 @@ class StreamReader(torch.utils.data.IterableDataset):
         self,
         stream: PairStream,
         tokenizer: PairTokenizer,
-        pad_token_id: int,
+        collate: PairCollator,
         tokens_per_batch: int,
         pool_size: int,
         seed: int,
@@ -204,7 +204,7 @@ class StreamReader(torch.utils.data.IterableDataset):
         readers: int,
         position: Position,
     ):
-        self.stream, self.tokenizer, self.collate = stream, tokenizer, PairCollator(pad_token_id)
+        self.stream, self.tokenizer, self.collate = stream, tokenizer, collate
         self.tokens_per_batch, self.pool_size = tokens_per_batch, pool_size
         self.seed, self.reader, self.readers, self.position = seed, reader, readers, position
 

@@ -21,6 +21,7 @@ from transformers.dynamic_module_utils import custom_object_save
 
 from .agreement import check_folder, check_run
 from .checkpoints import Progress, check_recipe, load_checkpoint, load_weights, save_checkpoint, stored_weights
+from .compilation import compile_layers, example_batch, is_compiled, not_compiled
 from .data import texts
 from .evaluation import EVALUATION_TOKENS, corpus_loss, score, translate
 from .faults import (
@@ -97,6 +98,7 @@ class TrainingRun:
             on_main(accelerator, lambda: self._create_folder(model, overwrite))
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
         self.model, self.optimizer = prepare(accelerator, model, make_optimizer(model, recipe.optimization))
+        self.compiled = is_compiled(recipe, accelerator)
         if checkpoint is not None:
             self._go_on_from(checkpoint, drop_later=isinstance(resume, str))
         if recipe.trackers:
@@ -159,6 +161,8 @@ class TrainingRun:
             dynamic_ncols=True,
         )
         self.model.train()
+        if self.compiled:
+            self._compile()
         with bar, self._stoppable():
             if self.progress.unsettled:
                 self._settle()
@@ -174,6 +178,16 @@ class TrainingRun:
                 if self.progress.step % self.recipe.logging_steps == 0 or self.progress.step >= self.total_steps:
                     self._log_training()
                 self._settle()
+
+    def _compile(self) -> None:
+        """Make the graphs, from a batch that is never trained on."""
+        logger.info("compiling the layers, which takes a minute or two")
+        compile_layers(self.unwrapped)
+        batch = example_batch(self.unwrapped, self.accelerator.device)
+        devices = [self.accelerator.device] if self.accelerator.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            self.accelerator.backward(self._forward(batch, batch["labels"].numel()))
+        self.optimizer.zero_grad()
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
@@ -221,18 +235,13 @@ class TrainingRun:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         total = torch.zeros((), device=accelerator.device, dtype=torch.get_default_dtype())
-        options = {
-            "label_smoothing": optimization.label_smoothing,
-            "num_items_in_batch": update.target_tokens,
-            "skip_logits": True,
-        }
         for number, batch in enumerate(update.micro_batches, start=1):
             batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
             with (
                 nullcontext() if number == update.count else accelerator.no_sync(self.model),
-                self._within_memory(batch, options),
+                self._within_memory(batch),
             ):
-                loss = self.model(**batch, **options).loss
+                loss = self._forward(batch, update.target_tokens)
                 # DDP takes the mean over processes; the loss is divided by the tokens of all of them already.
                 accelerator.backward(loss * accelerator.num_processes)
             total += loss.detach()
@@ -254,10 +263,19 @@ class TrainingRun:
         self.optimizer.zero_grad()
         return total, finite, asked > 0
 
-    def _within_memory(self, batch: dict[str, torch.Tensor], options: dict[str, Any]) -> AbstractContextManager:
+    def _forward(self, batch: dict[str, torch.Tensor], target_tokens: int) -> torch.Tensor:
+        """The loss of a micro-batch, summed over its own tokens and divided by those of the global batch."""
+        return self.model(**batch, num_items_in_batch=target_tokens, **self._loss_options()).loss
+
+    def _loss_options(self) -> dict[str, Any]:
+        smoothing = self.recipe.optimization.label_smoothing
+        return {"label_smoothing": smoothing, "skip_logits": True, "compile_loss": self.compiled}
+
+    def _within_memory(self, batch: dict[str, torch.Tensor]) -> AbstractContextManager:
         def advice() -> str:
             self.optimizer.zero_grad()
-            pieces = 2 if is_sharded(self.accelerator) else pieces_that_fit(self.unwrapped, batch, **options)
+            alone = not is_sharded(self.accelerator)
+            pieces = pieces_that_fit(self.unwrapped, batch, **self._loss_options()) if alone else 2
             return self.source.in_smaller_pieces(pieces) if pieces else "not even one pair fits: use a smaller model"
 
         shapes = f"{tuple(batch['input_ids'].shape)} source and {tuple(batch['labels'].shape)} target tokens"
@@ -337,7 +355,7 @@ class TrainingRun:
         advice = (
             f"{tokens} tokens at once, without gradients, do not fit beside what training keeps: use a smaller model"
         )
-        with explained_lack_of_memory(self.accelerator, "evaluating", lambda: advice):
+        with not_compiled(), explained_lack_of_memory(self.accelerator, "evaluating", lambda: advice):
             return corpus_loss(
                 self.unwrapped,
                 self.validation_data,
@@ -379,6 +397,7 @@ class TrainingRun:
         halves = (f"evaluation.{name}={max(1, getattr(section, name) // 2)}" for name in ("batch_size", "batch_tokens"))
         advice = f"set {' '.join(halves)}, and --resume"
         with (
+            not_compiled(),
             self.accelerator.autocast(),
             explained_lack_of_memory(self.accelerator, f"translating the {split} split", lambda: advice),
         ):

@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
-from .batching import EMPTY, EpochPlan, make_loader, plan_epoch
+from .batching import EMPTY, EpochPlan, PairCollator, make_loader, plan_epoch
 from .data import PairTokenizer, pair_lengths
 from .faults import ProcessError
 from .loss import IGNORE_INDEX
@@ -54,8 +54,8 @@ class PlannedUpdates:
 
     revision = None  # what is not streamed is told by its content
 
-    def __init__(self, dataset: Dataset, recipe: Recipe, pad_token_id: int, accelerator: Accelerator):
-        self.dataset, self.recipe, self.pad_token_id, self.accelerator = dataset, recipe, pad_token_id, accelerator
+    def __init__(self, dataset: Dataset, recipe: Recipe, collate: PairCollator, accelerator: Accelerator):
+        self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
         self.lengths = pair_lengths(dataset)
         self.epoch, self.update = 0, 0  # where the next one is
         # The same in every epoch: where batches are cut depends on the sorted lengths alone.
@@ -96,7 +96,7 @@ class PlannedUpdates:
             loader = make_loader(
                 self.dataset,
                 shares,
-                self.pad_token_id,
+                self.collate,
                 self.recipe.data.num_workers,
                 pin=accelerator.device.type == "cuda",
             )
@@ -138,13 +138,13 @@ class StreamedUpdates:
         stream: PairStream,
         tokenizer: PairTokenizer,
         recipe: Recipe,
-        pad_token_id: int,
+        collate: PairCollator,
         accelerator: Accelerator,
         readers: int | None = None,
     ):
         self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
         self.revision = stream.revision
-        self.pad_token_id, self.accelerator = pad_token_id, accelerator
+        self.collate, self.accelerator = collate, accelerator
         self._cut(readers or accelerator.num_processes * recipe.optimization.gradient_accumulation_steps)
         self.positions = {reader: Position() for reader in self.mine}
 
@@ -203,7 +203,7 @@ class StreamedUpdates:
         pairs = StreamReader(
             self.stream,
             self.tokenizer,
-            self.pad_token_id,
+            self.collate,
             self.tokens_per_batch(self.readers),
             max(1, recipe.data.shuffle_buffer // self.readers),
             recipe.seed,

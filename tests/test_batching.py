@@ -54,7 +54,7 @@ def test_resuming_yields_the_exact_tail():
 
 def test_loader_pads_masks_and_marks_empty_shares():
     dataset = Dataset.from_dict({"input_ids": [[5, 2], [6, 7, 2]], "labels": [[8, 9, 2], [2]]})
-    full, empty = list(make_loader(dataset, [[0, 1], [EMPTY]], pad_token_id=4))
+    full, empty = list(make_loader(dataset, [[0, 1], [EMPTY]], PairCollator(4)))
     assert full["input_ids"].tolist() == [[5, 2, 4], [6, 7, 2]]
     assert full["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
     assert full["labels"].tolist() == [[8, 9, 2], [2, -100, -100]]
@@ -65,7 +65,7 @@ def test_loader_pads_masks_and_marks_empty_shares():
 def test_a_loader_draws_nothing_from_the_global_stream():
     dataset = Dataset.from_dict({"input_ids": [[2]], "labels": [[2]]})
     before = torch.get_rng_state()
-    list(make_loader(dataset, [[0]], 0))
+    list(make_loader(dataset, [[0]], PairCollator(0)))
     assert torch.equal(torch.get_rng_state(), before)
 
 

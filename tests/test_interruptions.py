@@ -254,7 +254,11 @@ def test_killed_between_two_writes(after, whole, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("mode", "kills"),
-    [("one", 1), *(pytest.param(mode, 3, marks=pytest.mark.slow) for mode in ("one", "two", "stream", "two-stream"))],
+    [
+        ("one", 1),
+        *(pytest.param(mode, 3, marks=pytest.mark.slow) for mode in ("one", "two", "stream", "two-stream")),
+        pytest.param("one-compiled", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_killed(mode, kills, tmp_path):
     outcome = survive(mode, kills, tmp_path)

@@ -177,3 +177,18 @@ def test_sharded_runs_go_on_whole_and_whole_runs_sharded(tmp_path):
 @pytest.mark.slow
 def test_every_kind_of_run_goes_on_as_every_other(tmp_path):
     check_resuming(list(KINDS), [(begun, goes_on) for begun in KINDS for goes_on in KINDS], tmp_path)
+
+
+@pytest.mark.slow
+def test_compiled_layers_are_sharded_and_spread_as_others(tmp_path):
+    """In float32: compiled or not, sharded or not, two processes make nearly the same updates."""
+    runs = [
+        {"overrides": [*RUN, f"compile={compiled}", f"output_dir={tmp_path / name}"], "sharded": name == "sharded"}
+        for name, compiled in (("eager", "false"), ("sharded", "true"), ("spread", "true"))
+    ]
+    run_all(2, runs, tmp_path)
+    eager = train_losses(tmp_path / "eager")
+    for name in ("sharded", "spread"):
+        assert list(train_losses(tmp_path / name).values()) == pytest.approx(list(eager.values()), abs=1e-4)
+        weights = [load_file(tmp_path / run / "model.safetensors") for run in ("eager", name)]
+        assert set(weights[0]) == set(weights[1])

@@ -15,6 +15,7 @@ from conftest import ROOT, SMALL_RUN, read_metrics, run_training, small_run
 from safetensors.torch import load_file
 from test_training import launch
 
+from modeling_scratch.batching import PairCollator
 from modeling_scratch.corpus import HELD_OUT, make_corpus, stream_corpus, write_corpus
 from modeling_scratch.data import PairTokenizer
 from modeling_scratch.loss import IGNORE_INDEX
@@ -58,7 +59,9 @@ def parquet(folder) -> DataSection:
 
 def reader(data, reader=0, readers=1, position=None, pool_size=60, seed=3, limit=256, tokens=256):
     tokenizer, position = PairTokenizer(TOKENIZER, TOKENIZER, limit, limit), position or Position()
-    return StreamReader(open_stream(data, 0), tokenizer, 0, tokens, pool_size, seed, reader, readers, position)
+    return StreamReader(
+        open_stream(data, 0), tokenizer, PairCollator(0), tokens, pool_size, seed, reader, readers, position
+    )
 
 
 def one_pass(stream) -> list:
@@ -214,10 +217,10 @@ def test_parts_too_small_for_the_longest_pair(tmp_path):
     )
     tokenizer = PairTokenizer(TOKENIZER, TOKENIZER, 64, 64)
     with pytest.raises(ValueError, match=r"leaves 56 tokens to each of 9 parts of the stream, .* allow \(64\)"):
-        StreamedUpdates(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, 0, Accelerator(cpu=True))
+        StreamedUpdates(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), Accelerator(cpu=True))
     three = SimpleNamespace(num_processes=3, process_index=0)
     with pytest.raises(ValueError, match="into 2, which 3 processes cannot share evenly; resume it on 1 or 2"):
-        StreamedUpdates(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, 0, three, readers=2)
+        StreamedUpdates(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), three, readers=2)
 
 
 def files(folder) -> list[str]:

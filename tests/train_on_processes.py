@@ -13,12 +13,13 @@ from pathlib import Path
 os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
 
 import torch
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import DistributedType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import train
-from modeling_scratch import cli, run_log
+from modeling_scratch import cli, preparation, run_log
 
 prepare_backend = PartialState._prepare_backend
 
@@ -29,9 +30,9 @@ def set_up(sharded: bool, precision: str, float64: bool) -> None:
     os.environ["ACCELERATE_USE_FSDP"] = str(sharded).lower()
     os.environ["ACCELERATE_MIXED_PRECISION"] = precision
     torch.set_default_dtype(torch.float64 if float64 else torch.float32)
-    torch.accelerator.is_available = lambda: sharded
     gloo = lambda *arguments: ("gloo", DistributedType.MULTI_GPU)  # noqa: E731
     PartialState._prepare_backend = gloo if sharded else prepare_backend
+    preparation.Accelerator = lambda **options: Accelerator(**options | {"cpu": not sharded})
 
 
 if __name__ == "__main__":
