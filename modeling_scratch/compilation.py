@@ -23,14 +23,14 @@ def is_compiled(recipe: Recipe, accelerator: Accelerator) -> bool:
     return recipe.compile
 
 
-def compile_layers(model: PreTrainedModel) -> None:
+def compile_layers(model: PreTrainedModel, **options) -> None:
     """
     Have each layer's call compiled, in place, so that weights keep their names. Layers of a kind share a graph, and so
     do those that hooks, adapters and sharding have changed alike.
     """
     for stack in (model.model.encoder, model.model.decoder):
         for layer in stack.layers:
-            layer.compile(dynamic=True)
+            layer.compile(**{"dynamic": True, **options})
 
 
 def example_batch(model: PreTrainedModel, device: torch.device) -> dict[str, torch.Tensor]:

@@ -55,10 +55,12 @@ def _losses_and_gradient(
     """
     dtype, vocab_size = logits.dtype, logits.shape[1]
     kept, target = (labels != IGNORE_INDEX)[:, None], labels.clamp(min=0)[:, None]
-    logits = logits.to(torch.promote_types(dtype, torch.float32))
+    wide = torch.promote_types(dtype, torch.float32)
+    target_logits = logits.gather(1, target).to(wide)
+    logits = logits.to(wide)
     if bias is not None:
         logits += bias
-    target_logits = logits.gather(1, target)
+        target_logits += bias[target]
     mean_logits = logits.mean(dim=1, keepdim=True) if label_smoothing else 0.0
     largest = logits.amax(dim=1, keepdim=True)
     probabilities = logits.sub_(largest).exp_()

@@ -44,11 +44,8 @@ def check_mask(
 
 
 def is_all_attended(attention_mask: torch.Tensor) -> bool:
-    """
-    Whether a mask is known to hide nothing. Never in training, where few batches have no padding, and what compiled
-    layers are given must not depend on it.
-    """
-    return not torch.is_grad_enabled() and can_look_at(attention_mask) and bool((attention_mask != 0).all())
+    """Whether a mask is known to hide nothing."""
+    return can_look_at(attention_mask) and bool((attention_mask != 0).all())
 
 
 def count_positions(attention_mask: torch.Tensor) -> torch.Tensor:
@@ -68,14 +65,15 @@ def as_bias(attention_mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Te
             float, a bias already.
 
     Returns:
-        4-D, one row for all queries where they see the same; or None, where everything is attended to.
+        4-D, one row for all queries where they see the same; or None, where all is attended to, except in training.
     """
     if attention_mask is None:
         return None
     if attention_mask.ndim == 4 and attention_mask.is_floating_point():
         bias = attention_mask.to(dtype).clamp(min=torch.finfo(dtype).min)
         return bias.masked_fill(bias.amax(dim=-1, keepdim=True) == torch.finfo(dtype).min, 0.0)
-    if attention_mask.ndim == 2 and is_all_attended(attention_mask):
+    # In training few batches have no padding, and what compiled layers are given must not depend on it.
+    if attention_mask.ndim == 2 and not torch.is_grad_enabled() and is_all_attended(attention_mask):
         return None
     return _hide(attention_mask != 0 if attention_mask.ndim == 4 else (attention_mask != 0)[:, None, None, :], dtype)
 

@@ -58,6 +58,11 @@ def _embeddings_hidden(model: PreTrainedModel) -> Iterator[None]:
         del model.get_input_embeddings, model.get_output_embeddings
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """What all processes' parts of a tensor are together; of one that is not sharded, itself. By all together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def load_whole_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
     """Give each process its part; tied weights are there once."""
     set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
@@ -66,11 +71,10 @@ def load_whole_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor])
 def whole_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Its `state_dict`, of whole tensors. By all processes together."""
     state = optimizer.state_dict()
-    whole = {
-        index: {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in values.items()}
-        for index, values in state["state"].items()
+    gathered = {
+        index: {name: whole(value) for name, value in values.items()} for index, values in state["state"].items()
     }
-    return state | {"state": whole}
+    return state | {"state": gathered}
 
 
 def load_whole_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ from .preparation import describe, on_main, prepare_inputs
 from .recipe import Recipe, recipe_text
 from .run_folder import RECIPE, WEIGHTS, RunFolder, write_whole
 from .run_log import RunLog
-from .sharding import is_sharded, prepare
+from .sharding import is_sharded, prepare, whole
 from .stopping import Stopped, StopRequest
 from .tokenizer import save_tokenizers
 from .updates import Update
@@ -246,7 +246,7 @@ class TrainingRun:
                 accelerator.backward(loss * accelerator.num_processes)
             total += loss.detach()
         asked = torch.full_like(total, float(bool(self.stop)))
-        total, asked = accelerator.reduce(torch.stack([total, asked]), "sum").tolist()
+        sums = accelerator.reduce(torch.stack([total, asked]), "sum")
         with explained_lack_of_memory(
             accelerator,
             "for the optimizer, whose states are 8 bytes a parameter",
@@ -255,7 +255,9 @@ class TrainingRun:
             norm = accelerator.clip_grad_norm_(
                 self.model.parameters(), math.inf if optimization.max_grad_norm is None else optimization.max_grad_norm
             )
-            finite = math.isfinite(total) and math.isfinite(float(norm))
+            norm = whole(norm).to(sums.dtype)
+            total, asked, norm = torch.cat([sums, norm[None]]).tolist()  # here alone the device is waited for
+            finite = math.isfinite(total) and math.isfinite(norm)
             if finite:
                 self.optimizer.step()
             elif accelerator.scaler is not None:

@@ -153,13 +153,16 @@ def test_no_needless_mask(implementation, model, sentences, monkeypatch):
     source, mask = padded(sentences, 8)
     target, target_mask = source[:, :5], mask[:, :5]
 
-    def seen(**inputs):
+    def seen(training=False, **inputs):
         shapes.clear()
-        model.model(input_ids=source, **({"decoder_input_ids": target} | inputs))
+        with torch.set_grad_enabled(training):
+            model.model(input_ids=source, **({"decoder_input_ids": target} | inputs))
         return shapes[0], shapes[2], shapes[3]  # encoder, causal, cross
 
     for ones in (torch.ones_like(mask), torch.ones_like(mask).bool(), torch.ones_like(mask).float()):
         assert seen(attention_mask=ones, decoder_attention_mask=ones[:, :5]) == (None, None, None)
+        # Few batches of training have no padding, and all are to be alike to a compiler.
+        assert seen(training=True, attention_mask=ones) == ((3, 1, 1, 8), None, (3, 1, 1, 8))
     assert seen() == (None, None, None)
     assert seen(attention_mask=mask) == ((3, 1, 1, 8), None, (3, 1, 1, 8))
     assert seen(decoder_attention_mask=target_mask) == (None, (3, 1, 5, 5), None)

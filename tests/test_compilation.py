@@ -1,17 +1,23 @@
 """Compiled training: the losses of eager mode, three graphs for all batches, the same checkpoints, exact resuming."""
 
 import importlib.util
+import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import SMALL_RUN, read_metrics, run_training
+from conftest import ROOT, SMALL_RUN, read_metrics, run_training
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
-from modeling_scratch import ScratchForConditionalGeneration
+from modeling_scratch import ScratchForConditionalGeneration, loss
 from modeling_scratch.compilation import is_compiled
 from modeling_scratch.recipe import CONFIGURATION_FOLDER, load_recipe
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import ceilings
 
 MIXED = [*SMALL_RUN, "optimization.max_steps=100", "optimization.tokens_per_batch=128", "evaluation.every=50"]
 
@@ -71,3 +77,16 @@ def test_by_default_the_cpu_does_not_compile():
     recipe.compile = "auto"
     has_triton = importlib.util.find_spec("triton") is not None
     assert is_compiled(recipe, SimpleNamespace(device=torch.device("cuda"))) is has_triton
+
+
+def test_no_micro_batch_waits_for_the_device(monkeypatch):
+    """Counted as on a GPU; and what it would do if it looked at labels there, as on the CPU."""
+    eager, compiled = (ceilings.count("tiny", 3125, compiled) for compiled in (False, True))
+    assert eager.waits == compiled.waits == 0
+    assert eager.operations == pytest.approx(compiled.operations, rel=0.01)
+    assert compiled.transferred < 0.7 * eager.transferred
+    assert eager.operations == pytest.approx(ceilings.useful_operations("tiny", 3125), rel=0.05)
+    monkeypatch.setattr(ceilings, "as_on_a_gpu", nullcontext)
+    monkeypatch.setattr(loss, "can_look_at", lambda labels: True)
+    with pytest.raises(DynamicOutputShapeException):  # how many labels count
+        ceilings.count("tiny", 3125, False)

@@ -192,3 +192,25 @@ def test_compiled_layers_are_sharded_and_spread_as_others(tmp_path):
         assert list(train_losses(tmp_path / name).values()) == pytest.approx(list(eager.values()), abs=1e-4)
         weights = [load_file(tmp_path / run / "model.safetensors") for run in ("eager", name)]
         assert set(weights[0]) == set(weights[1])
+
+
+# -- float16 -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_gradient_scaler_recovers_and_resumes(processes, tmp_path):
+    """
+    From a scale by which the gradients overflow, on one process and sharded on two: updates are skipped until it has
+    come down, and a run that is resumed goes on with its scale.
+    """
+    run = {"sharded": processes > 1, "precision": "fp16", "scale": 2.0**24}
+    run["overrides"] = [*RUN, "checkpoints.every=5", f"output_dir={tmp_path / 'run'}"]
+    seen = []
+    for resumed in ({}, {"resume_from": "step-0000010"}):
+        run_all(processes, [run | resumed], tmp_path)
+        names = ("step", "loss", "nonfinite_updates")
+        records = [[record.get(name) for name in names] for record in read_metrics(tmp_path / "run", "train")]
+        seen.append((records, (tmp_path / "run" / "model.safetensors").read_bytes()))
+    assert seen[0] == seen[1]
+    assert 0 < records[-1][2] < 10
+    assert records[-1][1] < records[10][1]

@@ -60,6 +60,7 @@ def test_compiled_forward_equals_eager(fields, make_model, inputs):
     check_compiled(make_model(**SHALLOW, **fields), inputs, "aot_eager")
 
 
+@pytest.mark.slow
 def test_compiled_by_inductor(make_model, inputs):
     check_compiled(make_model(**SHALLOW), inputs, "inductor")
 
@@ -361,6 +362,7 @@ def test_seq2seq_trainer(trained, tmp_path):
     assert torch.equal(reloaded.generate(**source, max_new_tokens=5), results[1].generate(**source, max_new_tokens=5))
 
 
+@pytest.mark.slow
 def test_fsdp_plan(tmp_path):
     environment = {"PYTHONPATH": os.pathsep.join([*sys.path, os.path.dirname(__file__)])}
     command = ["-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1", "--nproc_per_node", "2"]
