@@ -306,7 +306,7 @@ def count(shape: str, tokens: int, compiled: bool) -> Work:
         optimizer.step()  # which makes its states
         optimizer.zero_grad()
         ids = torch.ones(-(-tokens // LENGTH), LENGTH, dtype=torch.long)
-        counter = Counter()
+        positions, counter = torch.arange(LENGTH)[None], Counter()
         options = {"label_smoothing": 0.1, "num_items_in_batch": tokens, "skip_logits": True, "compile_loss": compiled}
         if compiled:
             compile_layers(model, backend=counting_backend(counter), dynamic=False)
@@ -318,7 +318,7 @@ def count(shape: str, tokens: int, compiled: bool) -> Work:
             patched = mock.patch.object(loss, "_compiled_losses_and_gradient", return_value=step)
         with patched if compiled else mock.MagicMock(), counter:
             with torch.autocast("cpu", torch.bfloat16):
-                found = model(input_ids=ids, attention_mask=ids, labels=ids, **options).loss
+                found = model(input_ids=ids, attention_mask=ids, position_ids=positions, labels=ids, **options).loss
             found.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

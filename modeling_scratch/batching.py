@@ -105,14 +105,16 @@ class PairCollator:
 
     def __call__(self, pairs: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
         """
-        Returns input_ids and attention_mask (1: attend), (batch_size, source_length), and labels (batch_size,
-        target_length) with -100 for padding.
+        Returns input_ids and attention_mask (1: attend), (batch_size, source_length), position_ids (1, source_length),
+        which for padding on the right are those of all, and labels (batch_size, target_length) with -100 for padding.
         """
         missing = self.pairs - len(pairs)
         sources, targets = zip(*pairs, *[(pairs[0][0], [IGNORE_INDEX])] * missing, strict=True)
+        input_ids = self._pad(sources, self.pad_token_id)
         return {
-            "input_ids": self._pad(sources, self.pad_token_id),
+            "input_ids": input_ids,
             "attention_mask": self._pad([[1] * len(source) for source in sources], 0),
+            "position_ids": torch.arange(input_ids.shape[1])[None],
             "labels": self._pad(targets, IGNORE_INDEX),
         }
 

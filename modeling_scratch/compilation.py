@@ -37,7 +37,8 @@ def example_batch(model: PreTrainedModel, device: torch.device) -> dict[str, tor
     """What the graphs of training are to be made from, before the first batch."""
     tokens = torch.ones(_PAIRS, _SOURCE_LENGTH, dtype=torch.long, device=device)
     labels = torch.ones(_PAIRS, _TARGET_LENGTH, dtype=torch.long, device=device)
-    return {"input_ids": tokens, "attention_mask": tokens, "labels": labels}
+    positions = torch.arange(_SOURCE_LENGTH, device=device)[None]
+    return {"input_ids": tokens, "attention_mask": tokens, "position_ids": positions, "labels": labels}
 
 
 def not_compiled():
