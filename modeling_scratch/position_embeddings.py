@@ -65,7 +65,7 @@ class SinusoidalPositionEmbedding(PositionEmbedding, nn.Module):
 
     def add(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         d_model, dtype = hidden_states.shape[-1], hidden_states.dtype
-        if position_ids.shape[0] > 1 and can_look_at(position_ids) and 0 <= position_ids.min():
+        if position_ids.shape[0] > 1 and can_look_at(position_ids) and position_ids.min() >= 0:
             largest = int(position_ids.max())
             if largest < position_ids.numel():  # each position once, and not once for every row
                 table = self.encode(torch.arange(largest + 1)[None], d_model).to(dtype)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .configuration_scratch import ScratchConfig
 
@@ -18,6 +18,8 @@ FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # w
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Interval = Literal["epoch"] | Annotated[int, Field(ge=1)]
+_DURATION = r"[1-9]\d*[mh]"
+Duration = Annotated[str, Field(pattern=f"^{_DURATION}$")]
 Files = Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
 
 
@@ -142,9 +144,32 @@ class EvaluationSection(Section):
 class CheckpointSection(Section):
     """What is kept to continue from, and what becomes the final model."""
 
-    every: Interval = "epoch"
+    every: Interval | Duration = Field("epoch", description="epoch, so many updates, or a time as 10m or 2h")
     keep_last: int = Field(2, ge=1)
     average_last: int = Field(1, ge=1, description="the final model is the mean of so many last checkpoints")
+
+    @field_validator("every", mode="before")
+    @classmethod
+    def _is_an_interval(cls, value):
+        if isinstance(value, str) and value != "epoch" and not re.fullmatch(_DURATION, value):
+            raise ValueError(f"{value!r} is not epoch, a number of updates, or a time as 10m or 2h")
+        return value
+
+    @model_validator(mode="after")
+    def _averages_what_is_not_chance(self):
+        if self.seconds is not None and self.average_last > 1:
+            raise ValueError(
+                f"checkpoints.average_last: after how many updates {self.every} have passed is chance, and so would be "
+                "the average; set checkpoints.every to epoch or a number of updates"
+            )
+        return self
+
+    @property
+    def seconds(self) -> float | None:
+        """Between two checkpoints, where `every` is a time."""
+        if not isinstance(self.every, str) or self.every == "epoch":
+            return None
+        return int(self.every[:-1]) * {"m": 60, "h": 3600}[self.every[-1]]
 
 
 class HubSection(Section):

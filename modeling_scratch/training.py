@@ -92,6 +92,7 @@ class TrainingRun:
             tracked_as=name,
         )
         self.last_loss, self.asked_to_stop = math.nan, False
+        self.saved, self.time_to_save = time.monotonic(), False
         self.total_steps = self._count_steps()
         check_run(accelerator, recipe, self.progress.data, self.total_steps)
         if not resume:
@@ -202,7 +203,7 @@ class TrainingRun:
         progress, limit = self.progress, self.recipe.optimization.max_nonfinite_updates
         started = time.perf_counter()
         progress.step += 1
-        self.last_loss, finite, self.asked_to_stop = self._update(update)
+        self.last_loss, finite, self.asked_to_stop, self.time_to_save = self._update(update)
         progress.source = self.source.state()
         progress.seconds += time.perf_counter() - started
         progress.target_tokens += update.target_tokens
@@ -222,13 +223,13 @@ class TrainingRun:
             )
         logger.warning(f"{what}; skipped. Its training pairs: {places}")
 
-    def _update(self, update: Update) -> tuple[float, bool, bool]:
+    def _update(self, update: Update) -> tuple[float, bool, bool, bool]:
         """
         One step of the optimizer on one global batch, left out if it is not finite.
 
         Returns:
             Its loss a target token, over all processes; whether the step was made; whether any process was asked to
-            stop.
+            stop; and whether the main one's clock asks for a checkpoint.
         """
         accelerator, optimization = self.accelerator, self.recipe.optimization
         rate = learning_rate_at(self.progress.step, optimization, self.total_steps)
@@ -245,8 +246,8 @@ class TrainingRun:
                 # DDP takes the mean over processes; the loss is divided by the tokens of all of them already.
                 accelerator.backward(loss * accelerator.num_processes)
             total += loss.detach()
-        asked = torch.full_like(total, float(bool(self.stop)))
-        sums = accelerator.reduce(torch.stack([total, asked]), "sum")
+        asked, late = (torch.full_like(total, float(bool(fact))) for fact in (self.stop, self._clock_asks()))
+        sums = accelerator.reduce(torch.stack([total, asked, late]), "sum")
         with explained_lack_of_memory(
             accelerator,
             "for the optimizer, whose states are 8 bytes a parameter",
@@ -256,14 +257,19 @@ class TrainingRun:
                 self.model.parameters(), math.inf if optimization.max_grad_norm is None else optimization.max_grad_norm
             )
             norm = whole(norm).to(sums.dtype)
-            total, asked, norm = torch.cat([sums, norm[None]]).tolist()  # here alone the device is waited for
+            total, asked, late, norm = torch.cat([sums, norm[None]]).tolist()  # here alone the device is waited for
             finite = math.isfinite(total) and math.isfinite(norm)
             if finite:
                 self.optimizer.step()
             elif accelerator.scaler is not None:
                 accelerator.scaler.update()  # to a smaller scale
         self.optimizer.zero_grad()
-        return total, finite, asked > 0
+        return total, finite, asked > 0, late > 0
+
+    def _clock_asks(self) -> bool:
+        seconds = self.recipe.checkpoints.seconds
+        due = seconds is not None and time.monotonic() - self.saved >= seconds
+        return due and self.accelerator.is_main_process
 
     def _forward(self, batch: dict[str, torch.Tensor], target_tokens: int) -> torch.Tensor:
         """The loss of a micro-batch, summed over its own tokens and divided by those of the global batch."""
@@ -321,8 +327,9 @@ class TrainingRun:
         ) from None
 
     def _due(self, interval: int | str) -> bool:
-        at_the_end_of_an_epoch = self.progress.source.get("update") == 0
-        return at_the_end_of_an_epoch if interval == "epoch" else self.progress.step % interval == 0
+        if interval == "epoch":
+            return self.progress.source.get("update") == 0
+        return self.progress.step % interval == 0 if isinstance(interval, int) else self.time_to_save
 
     def _out_of_patience(self) -> bool:
         patience = self.recipe.evaluation.patience
@@ -427,6 +434,7 @@ class TrainingRun:
             counts: whether it is one of those that the recipe asks for, and averages.
         """
         section, step = self.recipe.checkpoints, self.progress.step
+        self.saved = time.monotonic()
 
         def write_model_files(folder: Path) -> None:
             self._save_model_files(self.unwrapped, folder)

@@ -1,5 +1,6 @@
 """What only shows with several launchers, several nodes or several kinds of device."""
 
+import itertools
 import json
 import re
 import shlex
@@ -17,6 +18,7 @@ from conftest import ROOT, SMALL_RUN, read_metrics, run_command, run_training
 
 from modeling_scratch import checkpoints
 from modeling_scratch.checkpoints import Progress, _differences, _random_states, _restore_random_states
+from modeling_scratch.recipe import load_recipe
 from modeling_scratch.run_folder import RunFolder
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -267,3 +269,39 @@ def test_the_launcher_understands_what_is_documented(command, monkeypatch):
         assert str(getattr(understood, key)) == str(value), key
     assert understood.multi_gpu == (settings["distributed_type"] == "MULTI_GPU")
     assert understood.use_fsdp == (settings["distributed_type"] == "FSDP")
+
+
+# -- checkpoints by the clock --------------------------------------------------------------------------------------
+
+
+def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
+    """By the main process's; and the run that goes on from one is the same."""
+    monkeypatch.setattr(time, "monotonic", itertools.count(step=10).__next__)
+    options = [*SMALL_RUN, "checkpoints.every=1m", "checkpoints.keep_last=100", f"output_dir={tmp_path / 'run'}"]
+    run_training(*options)
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert len(names) > 2
+    assert names[-1] == "step-0000020"
+    weights = (tmp_path / "run" / "model.safetensors").read_bytes()
+    run_training(*options, resume_from=names[0])
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["checkpoints.every=10"], None),
+        (["checkpoints.every=2h"], None),
+        (["checkpoints.every=soon"], "'soon' is not epoch, a number of updates, or a time as 10m or 2h"),
+        (["checkpoints.every=0m"], "'0m' is not epoch, a number of updates, or a time as 10m or 2h"),
+        (["checkpoints.every=10m", "checkpoints.average_last=2"], "after how many updates 10m have passed is chance"),
+        (["evaluation.every=10m"], "evaluation.every"),
+    ],
+)
+def test_intervals(options, message):
+    path = ROOT / "configuration" / "recipes" / "embedded.yaml"
+    if message is None:
+        load_recipe(path, options)
+        return
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_recipe(path, options)
