@@ -25,6 +25,9 @@ def main(
     max_minutes: Annotated[float | None, typer.Option(min=0, help="then write a checkpoint and exit with 75")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in output_dir")] = False,
     evaluate: Annotated[str | None, typer.Option(help="score this model folder or Hub name; do not train")] = None,
+    dry_run: Annotated[
+        int | None, typer.Option(min=1, metavar="PROCESSES", help="say what so many would do; do not train")
+    ] = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what --evaluate scores")] = "test",
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:
@@ -39,8 +42,11 @@ def main(
             raise ValueError("--evaluate writes nothing: --resume and --overwrite do not go with it")
         if resume_from == "auto":
             raise ValueError("--resume-from takes the name of a checkpoint; --resume auto continues a run or begins it")
+        if dry_run and (evaluate or resume or resume_from or overwrite):
+            raise ValueError("--dry-run writes nothing: --evaluate, --resume and --overwrite do not go with it")
         recipe = load_recipe(config or default_recipe(evaluate), overrides)
 
+        from modeling_scratch.dry_run import describe_run
         from modeling_scratch.evaluation import score_model
         from modeling_scratch.hub import push_run
         from modeling_scratch.preparation import make_accelerator
@@ -52,6 +58,10 @@ def main(
             if main_process:
                 print(f"{evaluate}, {scores['sentences']:,} sentences of {split}")
                 print_scores(scores)
+            return
+        if dry_run:
+            for line in describe_run(recipe, make_accelerator(recipe), dry_run):
+                print(line)
             return
         whence = resume_from or ("auto" if automatic else resume)
         run = TrainingRun(recipe, make_accelerator(recipe), whence, overwrite, StopRequest(max_minutes))

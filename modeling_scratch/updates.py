@@ -59,9 +59,10 @@ class PlannedUpdates:
         self.lengths = pair_lengths(dataset)
         self.epoch, self.update = 0, 0  # where the next one is
         # The same in every epoch: where batches are cut depends on the sorted lengths alone.
-        self.updates_an_epoch = len(self._plan())
+        self.updates_an_epoch = len(self.plan())
 
-    def _plan(self) -> EpochPlan:
+    def plan(self) -> EpochPlan:
+        """Of the epoch where it stands."""
         return plan_epoch(*self.lengths, self.recipe.optimization.tokens_per_batch, self.recipe.seed, self.epoch)
 
     def key(self) -> str:
@@ -89,7 +90,7 @@ class PlannedUpdates:
         """Without end, from where it stands."""
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
-            plan = self._plan()
+            plan = self.plan()
             shares = list(
                 plan.micro_batches(self.update, accelerator.process_index, accelerator.num_processes, accumulation)
             )

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import shlex
 import socket
@@ -17,7 +18,9 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from conftest import ROOT, SMALL_RUN, read_metrics, run_command, run_training
 
 from modeling_scratch import checkpoints
+from modeling_scratch.batching import EMPTY
 from modeling_scratch.checkpoints import Progress, _differences, _random_states, _restore_random_states
+from modeling_scratch.preparation import make_accelerator, prepare_inputs
 from modeling_scratch.recipe import load_recipe
 from modeling_scratch.run_folder import RunFolder
 
@@ -305,3 +308,93 @@ def test_intervals(options, message):
         return
     with pytest.raises(ValueError, match=re.escape(message)):
         load_recipe(path, options)
+
+
+# -- before a machine is booked ------------------------------------------------------------------------------------
+
+
+def dry_run(capsys, processes: int, *options: str) -> dict[str, str]:
+    """What is said, by its first words."""
+    capsys.readouterr()
+    run_training(*SMALL_RUN, *options, dry_run=processes)
+    return dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize(("processes", "pieces"), [(1, 1), (4, 2)])
+def test_a_dry_run_says_what_each_process_would_do(processes, pieces, tmp_path, capsys):
+    cut = f"optimization.gradient_accumulation_steps={pieces}"
+    said = dry_run(capsys, processes, cut, "optimization.max_steps=50", f"output_dir={tmp_path / 'run'}")
+    assert not any(tmp_path.iterdir())
+    recipe = load_recipe(ROOT / "configuration" / "recipes" / "embedded.yaml", [*SMALL_RUN, cut])
+    inputs = prepare_inputs(recipe, make_accelerator(recipe), None)
+    plan = inputs.source.plan()
+    micro_batches = [
+        micro_batch
+        for rank in range(processes)
+        for micro_batch in plan.micro_batches(0, rank, processes, pieces)
+        if micro_batch != [EMPTY]
+    ]
+    lengths = [[plan.target_lengths[row] for row in rows] for rows in micro_batches]
+    largest = max(len(several) * max(several) for several in lengths)
+    expected = f"in an update: {pieces}; padded target tokens in one: at most {largest}"
+    assert said[f"each of {processes} processes"].endswith(expected)
+    assert said["updates"].startswith(f"50, {len(plan)} an epoch, of ")
+    assert said["model"].startswith(f"{inputs.model.num_parameters():,} parameters")
+
+
+def test_a_dry_run_says_when_processes_would_be_idle(tmp_path, capsys):
+    said = dry_run(capsys, 64, f"output_dir={tmp_path / 'run'}")
+    (idle,) = [line for line in said if line.startswith("of ")]
+    parts, empty = (int(number.replace(",", "")) for number in re.findall(r"[\d,]+", idle)[:2])
+    assert parts % 64 == 0
+    assert 0 < empty < parts
+    assert "fewer processes" in said[idle]
+
+
+def test_a_dry_run_of_a_stream(tmp_path, capsys):
+    stream = ["data.streaming=true", "optimization.max_steps=70"]
+    said = dry_run(capsys, 2, *stream, f"output_dir={tmp_path / 'run'}")
+    assert said["updates"].startswith("70, of at most 512 padded tokens each")
+    assert said["each of 2 processes"].endswith("at most 256")
+    assert not any(tmp_path.iterdir())
+
+
+# -- SLURM ---------------------------------------------------------------------------------------------------------
+
+# Two nodes on this machine, of one process each. By their addresses, which are one, they could not tell who is first.
+STUBS = {
+    "scontrol": "echo 127.0.0.1; echo 127.0.0.2",
+    "srun": 'for node in 0 1; do SLURM_NODEID=$node "$@" & done; wait -n && wait -n',
+    "accelerate": """
+shift
+for word; do
+    shift
+    [ "$previous" = --main_process_port ] && word=PORT
+    previous=$word
+    set -- "$@" "$word"
+done
+exec PYTHON -m accelerate.commands.launch --rdzv_conf is_host=$((SLURM_NODEID == 0)) "$@"
+""",
+}
+
+
+@pytest.mark.slow
+def test_the_slurm_script(tmp_path):
+    """As a job and, requeued, as one that finds the run finished."""
+    port = str(free_port())
+    for name, text in STUBS.items():
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("#!/bin/bash\n" + text.replace("PORT", port).replace("PYTHON", sys.executable))
+        path.chmod(0o755)
+    job = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1"}
+    job |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    command = ["bash", "configuration/slurm.sh", *SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
+    for said in ("step 20 of 20", "resuming from"):
+        result = subprocess.run(
+            command, cwd=ROOT, env=os.environ | job, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert result.returncode == 0, result.stderr
+        assert said in result.stderr
+    record = read_metrics(tmp_path / "run", "run")[0]
+    assert (record["processes"], record["mixed_precision"]) == (2, "bf16")
