@@ -16,6 +16,7 @@ import torch
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from conftest import ROOT, SMALL_RUN, read_metrics, run_command, run_training
+from torch.distributed.run import get_args_parser as torchrun_parser
 
 from modeling_scratch import checkpoints
 from modeling_scratch.batching import EMPTY
@@ -264,7 +265,8 @@ def test_the_launcher_understands_what_is_documented(command, monkeypatch):
     if arguments.config_file is None:
         return
     settings = yaml.safe_load((ROOT / arguments.config_file).read_text())
-    flat = settings | settings.pop("fsdp_config", {})
+    flat = settings | settings.pop("fsdp_config", {}) | settings.pop("parallelism_config", {})
+    flat = {key: value for key, value in flat.items() if not isinstance(value, dict)}
     understood = SimpleNamespace(**vars(arguments))
     for key, value in flat.items():
         if key in given or key in ("compute_environment", "distributed_type", "use_cpu"):
@@ -272,6 +274,14 @@ def test_the_launcher_understands_what_is_documented(command, monkeypatch):
         assert str(getattr(understood, key)) == str(value), key
     assert understood.multi_gpu == (settings["distributed_type"] == "MULTI_GPU")
     assert understood.use_fsdp == (settings["distributed_type"] == "FSDP")
+
+
+def test_torchrun_understands_what_is_documented():
+    (command,) = re.findall(r"^torchrun (.*)$", (ROOT / "docs" / "scaling.md").read_text(), re.MULTILINE)
+    arguments = torchrun_parser().parse_args(shlex.split(command))
+    assert (arguments.nnodes, arguments.nproc_per_node, arguments.max_restarts) == ("2", "8", 3)
+    assert (arguments.rdzv_backend, arguments.rdzv_endpoint) == ("c10d", "ADDRESS:29500")
+    assert (arguments.training_script, arguments.training_script_args) == ("train.py", ["--resume", "auto"])
 
 
 # -- checkpoints by the clock --------------------------------------------------------------------------------------
