@@ -61,7 +61,8 @@ def main(
             return
         if dry_run:
             for line in describe_run(recipe, make_accelerator(recipe), dry_run):
-                print(line)
+                if main_process:
+                    print(line)
             return
         whence = resume_from or ("auto" if automatic else resume)
         run = TrainingRun(recipe, make_accelerator(recipe), whence, overwrite, StopRequest(max_minutes))

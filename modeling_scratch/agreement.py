@@ -60,6 +60,7 @@ def check_run(accelerator: Accelerator, recipe: Recipe, data: str, updates: int)
         updates: those of the whole run.
     """
     facts = {key: value for key, value in flat_recipe(recipe).items() if key not in _PATHS} | versions()
+    facts |= {"mixed precision": accelerator.mixed_precision, "kind of device": accelerator.device.type}
     everybody = gather_object([facts | {"training data, by SHA-256": data, "number of updates": updates}])
     for name, value in everybody[0].items():
         for rank, other in enumerate(each.get(name) for each in everybody):

@@ -126,7 +126,7 @@ def save_checkpoint(
     temporary = folder.unfinished(step)
     what = f"the checkpoint of update {step}"
     with explained_failure_to_write(accelerator, what, folder.path), _removed_if_it_fails(accelerator, temporary):
-        weights, optimizer_state = accelerator.get_state_dict(model), whole_optimizer_state(optimizer)
+        weights, optimizer_state = accelerator.get_state_dict(model), whole_optimizer_state(accelerator, optimizer)
 
         def begin() -> None:
             folder.begin_checkpoint(step)
@@ -203,7 +203,8 @@ def load_checkpoint(
 
 
 def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
-    load_whole_optimizer_state(optimizer, load(checkpoint / OPTIMIZER, map_location="cpu"))
+    # Mapped, so that the processes of a machine share what they read.
+    load_whole_optimizer_state(optimizer, torch.load(checkpoint / OPTIMIZER, map_location="cpu", mmap=True))
     if accelerator.scaler is not None and (checkpoint / SCALER).exists():
         accelerator.scaler.load_state_dict(load(checkpoint / SCALER))
 

@@ -70,7 +70,7 @@ def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[s
 def _describe_memory(config: ScratchConfig, parameters: int, tokens: int, precision: str) -> Iterator[str]:
     layers = _KEPT_BY_ENCODER * config.encoder_layers + _KEPT_BY_DECODER * config.decoder_layers
     name = "float32" if precision == "no" else precision
-    states, kept = 16 * parameters, layers * config.d_model * _BYTES[precision] * tokens
+    states, kept = 16 * parameters, layers * config.d_model * _BYTES.get(precision, 2) * tokens
     yield (
         f"memory of each: {states / _MIB:,.0f} MiB of weights, gradients and moments (a part of them, where they are "
         f"sharded), about {kept / _MIB:,.0f} MiB for the backward pass in {name}"

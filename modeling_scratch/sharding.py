@@ -68,13 +68,21 @@ def load_whole_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor])
     set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
 
 
-def whole_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Its `state_dict`, of whole tensors. By all processes together."""
+def whole_optimizer_state(accelerator: Accelerator, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """
+    Its `state_dict`, of whole tensors on the main process, of nothing that matters elsewhere. By all processes
+    together, a tensor at a time, and kept on the CPU: all together may not fit on the device.
+    """
     state = optimizer.state_dict()
-    gathered = {
-        index: {name: whole(value) for name, value in values.items()} for index, values in state["state"].items()
-    }
-    return state | {"state": gathered}
+    if not is_sharded(accelerator):
+        return state
+
+    def gathered(value: torch.Tensor) -> torch.Tensor | None:
+        value = whole(value)
+        return value.cpu() if accelerator.is_main_process else None
+
+    tensors = {index: {name: gathered(value) for name, value in each.items()} for index, each in state["state"].items()}
+    return state | {"state": tensors}
 
 
 def load_whole_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

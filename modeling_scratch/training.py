@@ -162,9 +162,9 @@ class TrainingRun:
             dynamic_ncols=True,
         )
         self.model.train()
-        if self.compiled:
-            self._compile()
         with bar, self._stoppable():
+            if self.compiled and self.progress.step < self.total_steps:
+                self._compile()
             if self.progress.unsettled:
                 self._settle()
             updates = self.source.updates(self.stop)

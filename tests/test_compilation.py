@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import ROOT, SMALL_RUN, read_metrics, run_training
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from modeling_scratch import ScratchForConditionalGeneration, loss
-from modeling_scratch.compilation import is_compiled
+from modeling_scratch.compilation import compile_layers, example_batch, is_compiled
 from modeling_scratch.recipe import CONFIGURATION_FOLDER, load_recipe
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -90,3 +91,30 @@ def test_no_micro_batch_waits_for_the_device(monkeypatch):
     monkeypatch.setattr(loss, "can_look_at", lambda labels: True)
     with pytest.raises(DynamicOutputShapeException):  # how many labels count
         ceilings.count("tiny", 3125, False)
+
+
+def test_hooks_and_adapters_are_compiled_with_their_layers(make_model):
+    """Those that are there before the first batch."""
+    torch.manual_seed(0)
+    adapted = get_peft_model(make_model(dropout=0.0), LoraConfig(target_modules=["q_proj", "down_proj"], r=2)).train()
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:  # which begins as zeros, and then changes nothing
+            torch.nn.init.normal_(parameter)
+    model = adapted.base_model.model
+    model.model.encoder.layers[1].feed_forward.register_forward_hook(lambda module, inputs, output: 1.5 * output)
+    batch = example_batch(model, torch.device("cpu"))
+    results = []
+    for compiled in (False, True):
+        if compiled:
+            compile_layers(model, backend="aot_eager")
+        adapted.zero_grad()
+        torch.manual_seed(1)
+        loss = adapted(**batch, skip_logits=True).loss
+        loss.backward()
+        gradients = [parameter.grad.clone() for parameter in adapted.parameters() if parameter.grad is not None]
+        results.append([loss.detach(), *gradients])
+    assert counters["stats"]["unique_graphs"] > 0
+    assert len(results[0]) > 10
+    for eager, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, eager, atol=1e-5, rtol=1e-4)
+    assert not any("_orig_mod" in name for name in model.state_dict())
