@@ -20,10 +20,14 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 import figures
 import peers
 import torch
+
+from modeling_scratch.compilation import compile_layers
 
 FIXED, BF16, COMPILED = ", fixed batches", ", bf16", ", compiled"
 
@@ -39,11 +43,18 @@ class Trainee:
         self.tokens = sum(map(peers.target_tokens, self.batches))
         self.operations = sum(peers.matrix_operations(shape, batch) for batch in self.batches)
         self.model = peers.MAKERS[name](shape).to(device).train()
-        self.forward = torch.compile(self.model, dynamic=True) if self.is_compiled else self.model
+        self.forward = self._compiled() if self.is_compiled else self.model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.dtype = torch.bfloat16 if bf16 or label.endswith(BF16) else torch.float32
         narrow = self.dtype == torch.bfloat16
         self.autocast = torch.autocast(device, self.dtype) if narrow else contextlib.nullcontext()
+
+    def _compiled(self) -> Callable:
+        """This project's layers and loss as its training compiles them; of others the whole model."""
+        if self.name != "modeling_scratch":
+            return torch.compile(self.model, dynamic=True)
+        compile_layers(self.model)
+        return partial(self.model, compile_loss=True)
 
     def update(self, batch: dict[str, torch.Tensor]) -> None:
         with self.autocast:

@@ -2,7 +2,8 @@
 # A SLURM job of several nodes; what follows the file's name goes to train.py:
 #     sbatch --array=1-5%1 configuration/slurm.sh --config RECIPE output_dir=/shared/run
 # The array's jobs run one after another, each from where the one before it stopped: --max-minutes ends them before
-# SLURM does, and a job that is preempted and requeued goes on too. Train on one node with --nodes=1.
+# SLURM does, and a job that failed, or was preempted and requeued, goes on too. (With restarts by the launcher
+# --max-minutes would begin anew at each.) Train on one node with --nodes=1.
 #SBATCH --job-name=translator
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -14,12 +15,12 @@
 
 MAIN=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MAIN
-export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # which srun does not take over by itself
 
 # shellcheck disable=SC2016  # each node fills in its own
 srun bash -c '
     exec accelerate launch --config_file "${LAUNCH_CONFIG:-configuration/accelerate/ddp-nodes.yaml}" \
-        --rdzv_backend c10d --max_restarts 3 \
+        --rdzv_backend c10d \
         --num_machines "$SLURM_NNODES" --num_processes "$((SLURM_NNODES * SLURM_GPUS_ON_NODE))" \
         --machine_rank "$SLURM_NODEID" --main_process_ip "$MAIN" --main_process_port 29500 \
         train.py "$@" --resume auto --max-minutes 700

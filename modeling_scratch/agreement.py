@@ -8,6 +8,7 @@ from contextlib import suppress
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
+from .compilation import is_compiled
 from .preparation import on_main, versions
 from .recipe import Recipe, flat_recipe
 from .run_folder import RunFolder
@@ -61,6 +62,7 @@ def check_run(accelerator: Accelerator, recipe: Recipe, data: str, updates: int)
     """
     facts = {key: value for key, value in flat_recipe(recipe).items() if key not in _PATHS} | versions()
     facts |= {"mixed precision": accelerator.mixed_precision, "kind of device": accelerator.device.type}
+    facts["whether layers are compiled"] = is_compiled(recipe, accelerator)
     everybody = gather_object([facts | {"training data, by SHA-256": data, "number of updates": updates}])
     for name, value in everybody[0].items():
         for rank, other in enumerate(each.get(name) for each in everybody):

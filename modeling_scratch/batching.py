@@ -96,12 +96,13 @@ class PairCollator:
     Pads pairs to the longest of their batch.
 
     Args:
-        multiple: lengths are a multiple of it.
+        multiple: lengths are rounded up to a multiple of it,
+        longest: but not beyond this.
         pairs: at least so many; those that are added count for nothing.
     """
 
-    def __init__(self, pad_token_id: int, multiple: int = 1, pairs: int = 1):
-        self.pad_token_id, self.multiple, self.pairs = pad_token_id, multiple, pairs
+    def __init__(self, pad_token_id: int, multiple: int = 1, longest: int | None = None, pairs: int = 1):
+        self.pad_token_id, self.multiple, self.longest, self.pairs = pad_token_id, multiple, longest, pairs
 
     def __call__(self, pairs: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
         """
@@ -120,8 +121,10 @@ class PairCollator:
 
     def _pad(self, sequences: list[list[int]], value: int) -> torch.Tensor:
         """(batch_size, longest), padded on the right."""
-        longest = -(-max(map(len, sequences)) // self.multiple) * self.multiple
-        return torch.tensor([sequence + [value] * (longest - len(sequence)) for sequence in sequences])
+        length = max(map(len, sequences))
+        rounded = -(-length // self.multiple) * self.multiple
+        length = rounded if self.longest is None else max(length, min(rounded, self.longest))
+        return torch.tensor([sequence + [value] * (length - len(sequence)) for sequence in sequences])
 
 
 def make_loader(

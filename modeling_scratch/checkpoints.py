@@ -61,6 +61,7 @@ class Progress:
     processes: int = 1
     device: str = ""  # the kind of their devices; unknown of earlier versions
     precision: str = ""  # of matrix products, as Accelerate names it; likewise
+    compiled: bool | None = None  # likewise
     source: dict[str, Any] = field(default_factory=dict)  # where the next update's pairs are
     step: int = 0
     unsettled: bool = False  # stopped before the evaluation, or the averaging, of this step was done
@@ -198,7 +199,8 @@ def load_checkpoint(
         logger.warning(f"the run continues {how}: its batches stay the same, its dropout does not")
         # Not the beginning's numbers over again.
         set_seed(recipe.seed + before.step, device_specific=True)
-    before.processes, before.device, before.precision = progress.processes, progress.device, progress.precision
+    for name in ("processes", "device", "precision", "compiled"):
+        setattr(before, name, getattr(progress, name))
     return before
 
 
@@ -219,6 +221,8 @@ def _differences(before: Progress, now: Progress) -> list[str]:
     if before.precision not in ("", now.precision):
         names = [full.get(precision, precision) for precision in (now.precision, before.precision)]
         found.append(f"in {names[0]} instead of {names[1]}")
+    if before.compiled not in (None, now.compiled):
+        found.append("compiled instead of eager" if now.compiled else "eager instead of compiled")
     return found
 
 

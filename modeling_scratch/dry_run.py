@@ -23,13 +23,14 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int) -> It
     Lines that say what each of so many processes would do. Data is read and tokenized, and nothing trained or written.
 
     Raises:
-        ValueError: what is wrong with recipe or data; or the batches are too small for so many processes.
+        ValueError: what is wrong with recipe or data; a stream's batches are too small for so many processes.
     """
-    inputs = prepare_inputs(recipe, accelerator, None)
-    config, optimization = inputs.model.config, recipe.optimization
+    optimization = recipe.optimization
+    pieces = processes * optimization.gradient_accumulation_steps
+    inputs = prepare_inputs(recipe, accelerator, readers=pieces)
+    config = inputs.model.config
     parameters = sum(parameter.numel() for parameter in inputs.model.parameters())
     yield f"model: {parameters:,} parameters, vocabulary {config.vocab_size:,}"
-    pieces = processes * optimization.gradient_accumulation_steps
     if not isinstance(inputs.source, PlannedUpdates):
         steps, tokens, largest = optimization.max_steps, optimization.tokens_per_batch, None
         yield f"updates: {steps:,}, of at most {tokens:,} padded tokens each; how many pairs a stream has is not known"

@@ -9,8 +9,8 @@ from .masking import can_look_at
 
 IGNORE_INDEX = -100
 # Rows of logits that exist at once. On the CPU 512 of 32,000 tokens are 62 MiB in float32, and more are not faster; a
-# GPU needs more to be busy.
-CHUNK_ROWS, CHUNK_ROWS_OF_GPU = 512, 8192
+# GPU needs more to be busy, as many as make so many logits.
+CHUNK_ROWS, LOGITS_OF_GPU = 512, 2**28
 # In float16 the gradients of logits are made larger by it, or the probabilities of rare tokens would lose digits.
 _FLOAT16_SCALE = 16.0
 
@@ -106,7 +106,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=wide) if wants_weight else None
         grad_bias = torch.zeros(vocab_size, dtype=wide, device=device) if wants_bias else None
         ctx.scale = _FLOAT16_SCALE if dtype == torch.float16 else 1.0
-        chunks = -(-rows // (CHUNK_ROWS if device.type == "cpu" else CHUNK_ROWS_OF_GPU))
+        chunks = -(-rows // (CHUNK_ROWS if device.type == "cpu" else max(CHUNK_ROWS, LOGITS_OF_GPU // vocab_size)))
         size = -(-rows // max(chunks, 1))
         # One for all chunks: to touch fresh memory takes longer than to multiply into it.
         room = hidden_states.new_empty(size, vocab_size)

@@ -31,7 +31,7 @@ from transformers import (
 
 from . import __version__
 from .batching import PairCollator
-from .compilation import LENGTHS_OF, is_compiled
+from .compilation import LENGTHS_OF, is_compiled, longest
 from .configuration_scratch import ScratchConfig
 from .data import SOURCE, TARGET, PairTokenizer, load_pairs, texts, tokenize_pairs
 from .faults import explained_damage_of_the_cache
@@ -271,12 +271,15 @@ class Inputs:
     validation_data: Dataset  # tokenized
 
 
-def prepare_inputs(recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None) -> Inputs:
+def prepare_inputs(
+    recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None = None, readers: int | None = None
+) -> Inputs:
     """
     Load, tokenize and build what the recipe asks for, on all processes.
 
     Args:
         checkpoint: where a run goes on from, with its tokenizers and weights.
+        readers: of a stream, if neither those of the checkpoint nor as many as these processes need.
 
     Raises:
         ValueError: what is wrong with the data, the tokenizers or the model.
@@ -300,11 +303,13 @@ def prepare_inputs(recipe: Recipe, accelerator: Accelerator, checkpoint: Path | 
             workers = recipe.data.num_workers
             return main_first(accelerator, lambda: tokenize_pairs(pairs[split], tokenizer, split, workers))
 
-        shapes = {"multiple": LENGTHS_OF, "pairs": 2} if is_compiled(recipe, accelerator) else {}
+        shapes = {}
+        if is_compiled(recipe, accelerator):
+            shapes = {"multiple": LENGTHS_OF, "longest": longest(model.config), "pairs": 2}
         collate = PairCollator(tokenizers[0].pad_token_id, **shapes)
         if isinstance(train, PairStream):
             state = json.loads((checkpoint / STATE).read_text(encoding="utf-8")) if checkpoint else None
-            readers = state["source"]["readers"] if state else None
+            readers = state["source"]["readers"] if state else readers
             source = StreamedUpdates(train, tokenizer, recipe, collate, accelerator, readers)
         else:
             source = PlannedUpdates(tokenized("train"), recipe, collate, accelerator)

@@ -195,7 +195,7 @@ class Recipe(Section):
     evaluation: EvaluationSection = EvaluationSection()
     checkpoints: CheckpointSection = CheckpointSection()
     hub: HubSection = HubSection()
-    compile: bool | Literal["auto"] = Field("auto", description="train through torch.compile; auto: on GPUs")
+    compile: Literal["auto", True, False] = Field("auto", description="train through torch.compile; auto: on GPUs")
     logging_steps: int = Field(50, ge=1)
     trackers: list[str] = Field([], description="names that Accelerate knows: tensorboard, wandb, ...")
 

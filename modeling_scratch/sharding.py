@@ -65,7 +65,9 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 def load_whole_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
     """Give each process its part; tied weights are there once."""
-    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+    report = set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+    assert set(report.missing_keys) <= set(model.all_tied_weights_keys), report
+    assert not report.unexpected_keys, report
 
 
 def whole_optimizer_state(accelerator: Accelerator, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -90,6 +92,8 @@ def load_whole_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def cut(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+        if parameter.device.type == "cpu":  # on which it would stay what it is: a part of a file
+            value = value.clone()
         if not isinstance(parameter, DTensor) or value.shape != parameter.shape:  # a count of steps
             return value
         mesh = parameter.device_mesh

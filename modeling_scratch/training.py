@@ -21,7 +21,13 @@ from transformers.dynamic_module_utils import custom_object_save
 
 from .agreement import check_folder, check_run
 from .checkpoints import Progress, check_recipe, load_checkpoint, load_weights, save_checkpoint, stored_weights
-from .compilation import compile_layers, example_batch, is_compiled, not_compiled
+from .compilation import (
+    compile_layers,
+    example_batch,
+    explained_failure_to_compile,
+    is_compiled,
+    not_compiled,
+)
 from .data import texts
 from .evaluation import EVALUATION_TOKENS, corpus_loss, score, translate
 from .faults import (
@@ -89,6 +95,7 @@ class TrainingRun:
             processes=accelerator.num_processes,
             device=accelerator.device.type,
             precision=accelerator.mixed_precision,
+            compiled=is_compiled(recipe, accelerator),
             tracked_as=name,
         )
         self.last_loss, self.asked_to_stop = math.nan, False
@@ -99,7 +106,6 @@ class TrainingRun:
             on_main(accelerator, lambda: self._create_folder(model, overwrite))
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
         self.model, self.optimizer = prepare(accelerator, model, make_optimizer(model, recipe.optimization))
-        self.compiled = is_compiled(recipe, accelerator)
         if checkpoint is not None:
             self._go_on_from(checkpoint, drop_later=isinstance(resume, str))
         if recipe.trackers:
@@ -163,7 +169,7 @@ class TrainingRun:
         )
         self.model.train()
         with bar, self._stoppable():
-            if self.compiled and self.progress.step < self.total_steps:
+            if self.progress.compiled and self.progress.step < self.total_steps:
                 self._compile()
             if self.progress.unsettled:
                 self._settle()
@@ -186,7 +192,7 @@ class TrainingRun:
         compile_layers(self.unwrapped)
         batch = example_batch(self.unwrapped, self.accelerator.device)
         devices = [self.accelerator.device] if self.accelerator.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng(devices), explained_failure_to_compile():
             self.accelerator.backward(self._forward(batch, batch["labels"].numel()))
         self.optimizer.zero_grad()
 
@@ -277,7 +283,7 @@ class TrainingRun:
 
     def _loss_options(self) -> dict[str, Any]:
         smoothing = self.recipe.optimization.label_smoothing
-        return {"label_smoothing": smoothing, "skip_logits": True, "compile_loss": self.compiled}
+        return {"label_smoothing": smoothing, "skip_logits": True, "compile_loss": self.progress.compiled}
 
     def _within_memory(self, batch: dict[str, torch.Tensor]) -> AbstractContextManager:
         def advice() -> str:

@@ -1,19 +1,20 @@
 """Compiled training: the losses of eager mode, three graphs for all batches, the same checkpoints, exact resuming."""
 
-import importlib.util
+import re
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, SMALL_RUN, read_metrics, run_training
+from conftest import ROOT, SMALL_RUN, read_metrics, run_command, run_training
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch.utils._triton import has_triton
 
-from modeling_scratch import ScratchForConditionalGeneration, loss
+from modeling_scratch import ScratchForConditionalGeneration, loss, training
 from modeling_scratch.compilation import compile_layers, example_batch, is_compiled
 from modeling_scratch.recipe import CONFIGURATION_FOLDER, load_recipe
 
@@ -76,8 +77,7 @@ def test_by_default_the_cpu_does_not_compile():
         recipe.compile = setting
         assert is_compiled(recipe, SimpleNamespace(device=torch.device(device))) is compiled
     recipe.compile = "auto"
-    has_triton = importlib.util.find_spec("triton") is not None
-    assert is_compiled(recipe, SimpleNamespace(device=torch.device("cuda"))) is has_triton
+    assert is_compiled(recipe, SimpleNamespace(device=torch.device("cuda"))) is has_triton()
 
 
 def test_no_micro_batch_waits_for_the_device(monkeypatch):
@@ -118,3 +118,46 @@ def test_hooks_and_adapters_are_compiled_with_their_layers(make_model):
     for eager, compiled in zip(*results, strict=True):
         torch.testing.assert_close(compiled, eager, atol=1e-5, rtol=1e-4)
     assert not any("_orig_mod" in name for name in model.state_dict())
+
+
+def test_learned_positions_are_not_rounded_beyond_their_end(tmp_path):
+    positions = "model.overrides={d_model: 32, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 64, "
+    positions += "position_embedding_type: learned, max_position_embeddings: 45}"
+    lengths = ["data.max_source_tokens=45", "data.max_target_tokens=45", "optimization.max_steps=30"]
+    run_training(*SMALL_RUN, positions, *lengths, "compile=true", f"output_dir={tmp_path / 'run'}")
+    assert len(losses(tmp_path / "run")) == 30
+
+
+def test_a_compiler_that_fails(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(training, "compile_layers", lambda model: compile_layers(model, backend=broken))
+    with pytest.raises(SystemExit) as end:
+        run_training(*SMALL_RUN, "compile=true", f"output_dir={tmp_path / 'run'}")
+    assert end.value.code == 2
+    assert re.search(r"error: the layers cannot be compiled here \(.+\); set compile=false", capsys.readouterr().err)
+
+
+def broken(graph, example_inputs):
+    raise RuntimeError("no compiler")
+
+
+def test_layers_are_whole_graphs_in_ddp(tmp_path):
+    """Of more than DDP's first bucket, a MiB, at which it would cut a graph."""
+    script = tmp_path / "script.py"
+    script.write_text(DDP)
+    result = run_command(str(script), MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+    assert result.stdout.split() == ["2", "2"], result.stderr
+
+
+DDP = """
+import torch
+from torch._dynamo.utils import counters
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+from modeling_scratch.compilation import compile_layers, example_batch
+torch.distributed.init_process_group("gloo")
+shape = {"encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024}
+model = ScratchForConditionalGeneration(ScratchConfig(vocab_size=61, d_model=256, **shape)).train()
+wrapped = torch.nn.parallel.DistributedDataParallel(model)
+compile_layers(model, backend="aot_eager")
+wrapped(**example_batch(model, torch.device("cpu")), skip_logits=True).loss.backward()
+print(counters["stats"]["unique_graphs"], counters["aot_autograd"]["ok"])
+"""

@@ -226,10 +226,12 @@ def test_what_differs_is_named():
     one = Progress(processes=1, device="cpu", precision="no")
     assert _differences(one, one) == _differences(Progress(processes=1), one) == []  # the latter of an earlier version
     two = Progress(processes=2, device="cuda", precision="bf16")
+    two.compiled, one.compiled = True, False
     assert _differences(one, two) == [
         "with 2 processes instead of 1",
         "on cuda instead of cpu",
         "in bf16 instead of full precision",
+        "compiled instead of eager",
     ]
 
 
@@ -277,7 +279,8 @@ def test_the_launcher_understands_what_is_documented(command, monkeypatch):
 
 
 def test_torchrun_understands_what_is_documented():
-    (command,) = re.findall(r"^torchrun (.*)$", (ROOT / "docs" / "scaling.md").read_text(), re.MULTILINE)
+    page = (ROOT / "docs" / "scaling.md").read_text()
+    (command,) = re.findall(r"^export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\ntorchrun (.*)$", page, re.MULTILINE)
     arguments = torchrun_parser().parse_args(shlex.split(command))
     assert (arguments.nnodes, arguments.nproc_per_node, arguments.max_restarts) == ("2", "8", 3)
     assert (arguments.rdzv_backend, arguments.rdzv_endpoint) == ("c10d", "ADDRESS:29500")
@@ -366,6 +369,9 @@ def test_a_dry_run_of_a_stream(tmp_path, capsys):
     said = dry_run(capsys, 2, *stream, f"output_dir={tmp_path / 'run'}")
     assert said["updates"].startswith("70, of at most 512 padded tokens each")
     assert said["each of 2 processes"].endswith("at most 256")
+    with pytest.raises(SystemExit):
+        run_training(*SMALL_RUN, *stream, f"output_dir={tmp_path / 'run'}", dry_run=9)
+    assert "leaves 56 tokens to each of 9 parts of the stream" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
 
 
@@ -397,7 +403,12 @@ def test_the_slurm_script(tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.write_text("#!/bin/bash\n" + text.replace("PORT", port).replace("PYTHON", sys.executable))
         path.chmod(0o755)
-    job = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "1"}
+    job = {
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_NNODES": "2",
+        "SLURM_GPUS_ON_NODE": "1",
+        "SLURM_CPUS_PER_TASK": "1",
+    }
     job |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     command = ["bash", "configuration/slurm.sh", *SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
     for said in ("step 20 of 20", "resuming from"):

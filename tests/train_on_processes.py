@@ -20,8 +20,9 @@ from accelerate.utils import DistributedType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import train
-from modeling_scratch import cli, preparation, run_log
+from modeling_scratch import cli, preparation, run_log, training
 
+own_forward = training.TrainingRun._forward
 prepare_backend = PartialState._prepare_backend
 
 
@@ -30,6 +31,13 @@ def make_accelerator(sharded: bool, scale: float | None, **options) -> Accelerat
     if scale is not None:  # Accelerate has float16 on GPUs alone
         accelerator.native_amp, accelerator.scaler = True, torch.amp.GradScaler("cpu", init_scale=scale)
     return accelerator
+
+
+def forward(run, batch: dict[str, torch.Tensor], target_tokens: int) -> torch.Tensor:
+    """That of TrainingRun, whose losses are never rounded to 16 bits."""
+    loss = own_forward(run, batch, target_tokens)
+    assert loss.dtype == torch.get_default_dtype(), loss.dtype
+    return loss
 
 
 def set_up(sharded: bool, precision: str, float64: bool, scale: float | None) -> None:
@@ -44,6 +52,7 @@ def set_up(sharded: bool, precision: str, float64: bool, scale: float | None) ->
 
 
 if __name__ == "__main__":
+    training.TrainingRun._forward = forward
     run_log.plot_curves = lambda *arguments: None  # which takes as long as a run here
     wait_for_threads, cli.wait_for_threads = cli.wait_for_threads, lambda: None
     for run in json.loads(Path(sys.argv[1]).read_text()):
