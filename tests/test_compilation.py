@@ -15,7 +15,8 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils._triton import has_triton
 
 from modeling_scratch import ScratchForConditionalGeneration, loss, training
-from modeling_scratch.compilation import compile_layers, example_batch, is_compiled
+from modeling_scratch.batching import PairCollator
+from modeling_scratch.compilation import LENGTHS_OF, compile_layers, example_batch, is_compiled, longest
 from modeling_scratch.recipe import CONFIGURATION_FOLDER, load_recipe
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -120,12 +121,17 @@ def test_hooks_and_adapters_are_compiled_with_their_layers(make_model):
     assert not any("_orig_mod" in name for name in model.state_dict())
 
 
-def test_learned_positions_are_not_rounded_beyond_their_end(tmp_path):
-    positions = "model.overrides={d_model: 32, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 64, "
-    positions += "position_embedding_type: learned, max_position_embeddings: 45}"
-    lengths = ["data.max_source_tokens=45", "data.max_target_tokens=45", "optimization.max_steps=30"]
-    run_training(*SMALL_RUN, positions, *lengths, "compile=true", f"output_dir={tmp_path / 'run'}")
-    assert len(losses(tmp_path / "run")) == 30
+def test_learned_positions_are_not_rounded_beyond_their_end(make_model):
+    model = make_model(position_embedding_type="learned", max_position_embeddings=20)
+    collate = PairCollator(0, multiple=LENGTHS_OF, longest=longest(model.config), pairs=2)
+    for length, padded in ((15, 16), (16, 16), (17, 20), (20, 20)):
+        batch = collate([([5] * length, [5] * 3)])
+        assert batch["input_ids"].shape == batch["attention_mask"].shape == (2, padded)
+        assert batch["position_ids"].shape == (1, padded)
+        assert batch["labels"].shape == (2, 8)
+        assert model(**batch).loss.isfinite()
+    assert model(**example_batch(model, torch.device("cpu"))).loss.isfinite()
+    assert longest(make_model().config) is None
 
 
 def test_a_compiler_that_fails(tmp_path, monkeypatch, capsys):
