@@ -25,6 +25,7 @@ from torch.utils.flop_counter import flop_registry
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, attention, fast_cpu, loss, masking
 from modeling_scratch.compilation import compile_layers
+from modeling_scratch.dry_run import multiplied_weights
 from modeling_scratch.recipe import CONFIGURATION_FOLDER, read_yaml
 
 GPUS = {"A100 SXM 80 GB": (312e12, 2.04e12), "H100 SXM": (989e12, 3.35e12)}  # dense bf16 a second, bytes a second
@@ -178,6 +179,7 @@ def fused_work(graph: torch.fx.GraphModule) -> Work:
     """
     work, level, own, outputs, views = Work(), {}, set(), set(), {}
     aten = torch.ops.aten
+    touch_few = (aten.scatter.value, aten.scatter.src, aten.gather.default)  # elements of a row: one each
 
     def base(node):
         while node in views:
@@ -195,7 +197,7 @@ def fused_work(graph: torch.fx.GraphModule) -> Work:
             continue
         packet = getattr(target, "overloadpacket", None)
         is_product = packet in flop_registry or getattr(target, "namespace", "") == "ceilings"
-        if is_product or target in (aten.scatter.value, aten.scatter.src, aten.gather.default):
+        if is_product or target in touch_few:
             own.add(node)
         if target is operator.getitem and node.args[0] in own:  # one of several outputs
             own.add(node)
@@ -240,7 +242,7 @@ def fused_work(graph: torch.fx.GraphModule) -> Work:
             values = [value(each) if isinstance(each, torch.fx.Node) else each for each in node.args]
             operations = operations_of(node.target, values, node.kwargs, value(node))
         read_sizes = [size(tensors(value(each))) for each in read if each.op != "get_attr"]
-        if node in own and node.target in (aten.scatter.value, aten.scatter.src, aten.gather.default):
+        if node.target in touch_few:
             read_sizes, written = [2 * 4 * value(node).shape[0]], []
         passes = 1 + any(
             tensor.ndim == 2 and tensor.shape[1] >= LONG_ROW for each in read for tensor in tensors(value(each))
@@ -294,12 +296,15 @@ def as_on_a_gpu():
         yield
 
 
+def config_of(shape: str) -> ScratchConfig:
+    return ScratchConfig(**read_yaml(CONFIGURATION_FOLDER / "models" / f"{shape}.yaml"), vocab_size=VOCABULARY)
+
+
 def count(shape: str, tokens: int, compiled: bool) -> Work:
     """Of one update in bf16, of so many target tokens and as many of the source, in sentences of LENGTH tokens."""
-    fields = read_yaml(CONFIGURATION_FOLDER / "models" / f"{shape}.yaml")
     torch._dynamo.reset()
     with FakeTensorMode(allow_non_fake_inputs=True), as_on_a_gpu():
-        model = ScratchForConditionalGeneration(ScratchConfig(**fields, vocab_size=VOCABULARY)).train()
+        model = ScratchForConditionalGeneration(config_of(shape)).train()
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -327,11 +332,9 @@ def count(shape: str, tokens: int, compiled: bool) -> Work:
 
 def useful_operations(shape: str, tokens: int) -> float:
     """The products of the model's own formula, forward and twice that backward; what is computed again not counted."""
-    fields = read_yaml(CONFIGURATION_FOLDER / "models" / f"{shape}.yaml")
-    width, encoder, decoder = fields["d_model"], fields["encoder_layers"], fields["decoder_layers"]
-    weights = encoder * (4 * width**2 + 2 * width * fields["encoder_ffn_dim"]) + VOCABULARY * width
-    weights += decoder * (8 * width**2 + 2 * width * fields["decoder_ffn_dim"])
-    return 3 * tokens * (2 * weights + (encoder + 2 * decoder) * 4 * LENGTH * width)
+    config = config_of(shape)
+    attentions = config.encoder_layers + 2 * config.decoder_layers
+    return 3 * tokens * (2 * multiplied_weights(config) + attentions * 4 * LENGTH * config.d_model)
 
 
 def main() -> None:

@@ -78,12 +78,17 @@ def _describe_memory(config: ScratchConfig, parameters: int, tokens: int, precis
     )
 
 
-def _describe_hours(config: ScratchConfig, tokens: int, processes: int) -> Iterator[str]:
-    """Two operations for each weight that a token meets going forward, and twice as many going back."""
+def multiplied_weights(config: ScratchConfig) -> int:
+    """Elements of the matrices that a source token and its target token are multiplied by, the projection's too."""
     width = config.d_model
     weights = config.encoder_layers * (4 * width**2 + 2 * width * config.encoder_ffn_dim)
     weights += config.decoder_layers * (8 * width**2 + 2 * width * config.decoder_ffn_dim)
-    operations = 6 * (weights + width * config.target_vocab_size) * tokens
+    return weights + width * config.target_vocab_size
+
+
+def _describe_hours(config: ScratchConfig, tokens: int, processes: int) -> Iterator[str]:
+    """Two operations for each weight that a token meets going forward, and twice as many going back."""
+    operations = 6 * multiplied_weights(config) * tokens
     hours = {name: operations / (3600 * processes * peak * _UTILISATION) for name, peak in _GPUS.items()}
     yield (
         f"{tokens:,} target tokens, {operations:.1e} operations: at a guessed {_UTILISATION:.0%} of the peak in bf16 "
