@@ -26,7 +26,7 @@ SENTENCES = 512  # of a file; in batches of one, an eighth of them
 def make_models(shape_name: str, options: argparse.Namespace) -> dict[str, torch.nn.Module]:
     if options.folder:
         from modeling_scratch.convert import to_marian
-        from modeling_scratch.preparation import load_translator
+        from modeling_scratch.loading import load_translator
 
         mine = load_translator(options.folder)
         models = {"modeling_scratch": mine, "MarianMT": to_marian(mine)}
@@ -42,7 +42,6 @@ def make_models(shape_name: str, options: argparse.Namespace) -> dict[str, torch
 def make_batches(shape_name: str, batch_size: int, options: argparse.Namespace) -> list[dict[str, torch.Tensor]]:
     """Random sentences of ordinary lengths, or those of a file."""
     if options.folder:
-        from modeling_scratch.tokenizer import load_tokenizers
 
         tokenizer, _ = load_tokenizers(options.folder)
         sentences = Path(options.sources).read_text(encoding="utf-8").splitlines()

@@ -69,7 +69,7 @@ def make_batch(shape: str, size: int, rows: list[list[int]] | None) -> dict[str,
 def through_pipelines(models: dict, folder: Path, sources: list[str], tokens: int) -> tuple:
     """Two functions that translate all sentences, and give a tensor that says which translations they gave."""
     from modeling_scratch import translation_pipeline
-    from modeling_scratch.tokenizer import load_tokenizers
+    from modeling_scratch.loading import load_tokenizers
 
     tokenizer, target = load_tokenizers(str(folder))
     other = importlib.import_module("before.translation_pipeline")
@@ -143,8 +143,7 @@ def main() -> None:
         parser.error("give --folder and --sources together")
     package, rows = load_package(options.checkout), None
     if options.folder is not None:
-        from modeling_scratch.tokenizer import load_tokenizers
-
+    
         sources = options.sources.read_text().splitlines()
         rows = load_tokenizers(str(options.folder))[0](sources).input_ids
     print(f"{peers.describe_machine()}; float32, {options.rounds} rounds, {options.tokens} new tokens a sentence\n")

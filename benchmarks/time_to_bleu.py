@@ -65,9 +65,9 @@ def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, 
     from modeling_scratch.batching import PairCollator
     from modeling_scratch.data import PairTokenizer, load_pairs, texts, tokenize_pairs
     from modeling_scratch.evaluation import score, translate
+    from modeling_scratch.loading import load_tokenizers
     from modeling_scratch.preparation import make_accelerator
     from modeling_scratch.recipe import load_recipe, model_fields
-    from modeling_scratch.tokenizer import load_tokenizers
     from modeling_scratch.updates import PlannedUpdates
 
     recipe = load_recipe(RECIPE, overrides)

@@ -44,8 +44,7 @@ def with_pipeline(folder: str) -> Translate:
 
 def with_marian(folder: str) -> Translate:
     from modeling_scratch.convert import to_marian
-    from modeling_scratch.preparation import load_translator
-    from modeling_scratch.tokenizer import load_tokenizers
+    from modeling_scratch.loading import load_tokenizers, load_translator
 
     model, (source, target) = to_marian(load_translator(folder)).eval(), load_tokenizers(folder)
 
@@ -67,7 +66,6 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
     import ctranslate2
 
     from modeling_scratch.convert_ctranslate2 import SETTINGS
-    from modeling_scratch.tokenizer import load_tokenizers
 
     out = work / quantization
     command = [sys.executable, "-m", "modeling_scratch.convert", "ctranslate2", folder, str(out)]

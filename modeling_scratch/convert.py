@@ -37,9 +37,8 @@ from .convert_ctranslate2 import (
 )
 from .convert_marian import from_marian, to_marian, widen
 from .convert_torch import build_scratch, from_torch, read_torch, reference_translator, to_torch, to_torch_translator
+from .loading import load_config, load_tokenizers, load_translator, save_tokenizers
 from .modeling_scratch import ScratchForConditionalGeneration
-from .preparation import load_translator
-from .tokenizer import load_config, load_tokenizers, save_tokenizers
 from .torch_translator import TorchTranslator
 
 logger = logging.getLogger(__name__)

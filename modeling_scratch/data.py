@@ -1,15 +1,10 @@
 """Sentence pairs from wherever a user has them, tokenized once and filtered by length."""
 
-import csv
-import gzip
 import itertools
 import json
 import logging
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from glob import glob
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +14,13 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from .corpus import HELD_OUT, make_corpus
-from .recipe import EMBEDDED_CORPUS, TABLE_SUFFIXES, DataSection, Files
+from .pair_files import check_file, find_files, read_lines, read_pairs, read_rows
+from .recipe import EMBEDDED_CORPUS, SOURCE, TABLE_SUFFIXES, TARGET, DataSection, Files
 
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")
-SOURCE, TARGET = "source", "target"
+MANY_DROPPED = 0.1  # of a split's pairs: a limit that was set too low, or another kind of text
 
 Columns = dict[str, tuple[str, str | None]]  # of a side: a column, and its key if it holds a text for each language
 
@@ -124,108 +120,15 @@ def _from_files(files: Files, data: DataSection, split: str) -> Dataset:
     return concatenate_datasets([_from_text(*pair) for pair in paths])
 
 
-def find_files(files: Files, data: DataSection, split: str) -> list[Path] | list[tuple[Path, Path]]:
-    """
-    The tables, or the pairs of text files, that a recipe's value names; in names with a `*` all that fit, in order.
-
-    Raises:
-        ValueError: none is there, or they cannot be told apart or paired.
-    """
-    names = [files] if isinstance(files, str) else files
-    kinds = {TABLE_SUFFIXES.get(Path(name).suffix.lower()) for name in names}
-    if kinds != {None}:
-        return [path for name in names for path in _expand(name, split)]
-    if len(names) == 1:
-        sides = [_with_language(names[0], language, split) for language in (data.source_language, data.target_language)]
-    elif len(names) == 2:
-        sides = [_expand(name, split) for name in names]
-    else:
-        raise ValueError(
-            f"data.{split}_files: expected two text files, source and target, or a prefix of both, got {len(names)}"
-        )
-    if len(sides[0]) != len(sides[1]):
-        raise ValueError(
-            f"data.{split}_files: {len(sides[0])} files of sources and {len(sides[1])} of targets; each needs the other"
-        )
-    return list(zip(*sides, strict=True))
-
-
-def _expand(name: str, split: str) -> list[Path]:
-    if "*" not in name:
-        return [Path(name)]
-    if not (found := sorted(glob(name, recursive=True))):
-        raise ValueError(f"data.{split}_files: no file fits {name}")
-    return list(map(Path, found))
-
-
-def _with_language(prefix: str, language: str, split: str) -> list[Path]:
-    candidates = [Path(f"{prefix}.{language}"), Path(f"{prefix}.{language}.gz")]
-    for path in candidates:
-        if "*" in prefix and glob(str(path), recursive=True):
-            return _expand(str(path), split)
-        if path.exists():
-            return [path]
-    raise ValueError(f"{candidates[0]}: no such file, nor {candidates[1].name}")
-
-
-def _read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain or gzipped, each with its end. Only a line feed ends a line."""
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        lines = enumerate(file, start=1)
-        while True:
-            try:
-                number, line = next(lines)
-            except StopIteration:
-                return
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise ValueError(f"{path}: not a complete gzip file ({error})") from None
-            try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
-
-
-def read_pairs(source: str, target: str, stamps: str) -> Iterator[dict[str, str]]:
-    # `stamps` takes part in the cache's key: a file that changed is read again. Text, since datasets takes a list for
-    # shards, and would read both files once for each of its entries.
-    for source_line, target_line in zip(_read_lines(Path(source)), _read_lines(Path(target)), strict=True):
-        yield {SOURCE: source_line.strip(), TARGET: target_line.strip()}
-
-
-def read_rows(paths: str, stamps: str) -> Iterator[dict[str, str]]:
-    """The rows of CSV and TSV files. Every cell is text: "1" is a sentence, and so are "NA" and "null"."""
-    for path in map(Path, json.loads(paths)):
-        # As corpora are, a quotation mark in a TSV file is text.
-        dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {"strict": True}
-        reader = csv.reader(_read_lines(path), **dialect)
-        try:
-            header = next(reader)
-            for row in filter(None, reader):
-                if len(row) != len(header):
-                    raise ValueError(
-                        f"{path}, line {reader.line_num}: {len(row)} fields, but the header has {len(header)}"
-                    )
-                yield dict(zip(header, row, strict=True))
-        except csv.Error as error:
-            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
-
-
 def _stamps(paths: list[Path]) -> str:
     return repr([(path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
-
-
-def check_file(path: Path) -> None:
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path}: the file is empty")
 
 
 def _from_text(source: Path, target: Path) -> Dataset:
     counts = {}
     for path in (source, target):
         check_file(path)
-        counts[path] = sum(1 for _ in _read_lines(path))  # also finds what is not UTF-8, before anything is cached
+        counts[path] = sum(1 for _ in read_lines(path))  # also finds what is not UTF-8, before anything is cached
         if counts[path] == 0:
             raise ValueError(f"{path}: the file is empty")
     if counts[source] != counts[target]:
@@ -258,7 +161,7 @@ def _from_tables(paths: list[Path], data: DataSection) -> Dataset:
         dataset = Dataset.from_generator(read_rows, gen_kwargs={"paths": json.dumps(names), "stamps": _stamps(paths)})
     else:
         for path in paths if suffix != ".parquet" else []:
-            for _ in _read_lines(path):  # names the file and line of what is not UTF-8
+            for _ in read_lines(path):  # names the file and line of what is not UTF-8
                 pass
         try:
             dataset = load_dataset(TABLE_SUFFIXES[suffix], data_files=names, split="train")
@@ -311,6 +214,10 @@ def _select_columns(dataset: Dataset, data: DataSection, where: str) -> Dataset:
         feature = dataset.features["translation"]
         languages = list(getattr(feature, "languages", list(feature) if isinstance(feature, dict) else []))
     columns = find_columns(dataset.column_names, languages, data, where)
+    for name, key in columns.values():
+        feature = dataset.features[name] if key is None else Value("string")
+        if not isinstance(feature, Value):
+            raise ValueError(f"{where}: column {name!r} holds {feature}, not a text in each row")
     return dataset.map(
         partial(pick_columns, columns=columns),
         batched=True,
@@ -387,9 +294,11 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
     )
     dropped = len(dataset) - len(tokenized)
     if dropped:
-        logger.info(
-            f"data: dropped {dropped:,} of {len(dataset):,} {split} pairs that were empty or longer than "
-            f"{tokenizer.limits}"
+        share = dropped / len(dataset)
+        logger.log(
+            logging.WARNING if share > MANY_DROPPED else logging.INFO,
+            f"data: dropped {dropped:,} of {len(dataset):,} {split} pairs ({share:.0%}) that were empty or longer than "
+            f"{tokenizer.limits}",
         )
     if len(tokenized) == 0:
         raise ValueError(

@@ -24,8 +24,7 @@ from . import folder_probe
 from .card_text import TOKEN
 from .configuration_scratch import ScratchConfig
 from .run_folder import CURVES, RunFolder
-from .tokenizer import TARGET_FOLDER
-from .translation_pipeline import ScratchTranslationPipeline
+from .translation_pipeline import TARGET_FOLDER, ScratchTranslationPipeline
 
 CARD = "README.md"
 TOKENIZER_FILES = (

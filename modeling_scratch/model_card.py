@@ -16,7 +16,7 @@ from .card_text import LANGUAGES, check_card, join_card, language_code, merge_ca
 from .recipe import EMBEDDED_CORPUS
 from .run_folder import CURVES
 from .run_records import RunRecords, without_folders
-from .tokenizer import TARGET_FOLDER
+from .translation_pipeline import TARGET_FOLDER
 
 __all__ = ["build_card", "check_card", "merge_card"]
 

@@ -380,8 +380,8 @@ def attention(
     """Translate a sentence and picture what each head attends to, in encoder, decoder and between them."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
-        from .preparation import load_translator, make_accelerator
-        from .tokenizer import load_tokenizers
+        from .loading import load_tokenizers, load_translator
+        from .preparation import make_accelerator
 
         parse_layer(layer)  # before anything is loaded
         tokenizers = load_tokenizers(model)

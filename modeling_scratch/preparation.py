@@ -23,7 +23,6 @@ from accelerate.utils import (
 from datasets import Dataset
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from transformers import (
-    AutoModelForSeq2SeqLM,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -33,22 +32,15 @@ from . import __version__
 from .batching import PairCollator
 from .compilation import LENGTHS_OF, is_compiled, longest
 from .configuration_scratch import ScratchConfig
-from .data import SOURCE, TARGET, PairTokenizer, load_pairs, texts, tokenize_pairs
+from .data import PairTokenizer, load_pairs, texts, tokenize_pairs
 from .faults import explained_damage_of_the_cache
+from .loading import load_config, load_tokenizers, load_translator
 from .modeling_scratch import ScratchForConditionalGeneration
-from .recipe import ModelSection, Recipe, model_fields
+from .preflight import check_before_reading
+from .recipe import SOURCE, TARGET, Recipe, model_fields, planned_config
 from .run_folder import STATE, TRACKING
 from .streaming import PairStream, open_stream
-from .tokenizer import (
-    NO_REMOTE_CODE,
-    adopt_tokenizer,
-    cannot_load,
-    load_config,
-    load_tokenizers,
-    sample_sentences,
-    train_tokenizer,
-    vocabulary_size,
-)
+from .tokenizer import adopt_tokenizer, sample_sentences, train_tokenizer, vocabulary_size
 from .updates import PlannedUpdates, StreamedUpdates
 
 logger = logging.getLogger(__name__)
@@ -117,25 +109,6 @@ def versions() -> dict[str, str]:
     }
 
 
-def load_translator(name: str, **options) -> PreTrainedModel:
-    """
-    The model in a folder or on the Hub. ValueError if it is not there, or does not hold every weight: the missing ones
-    would be random.
-    """
-    try:
-        options = NO_REMOTE_CODE | options
-        model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
-    except OSError as error:
-        raise cannot_load(name, error) from error
-    except RuntimeError as error:
-        raise ValueError(f"{name}: its weights do not fit its config: {str(error).splitlines()[0]}") from error
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(
-            f"{name}: its weights are not complete: {missing[0]} and {len(missing) - 1} others are missing"
-        )
-    return model
-
-
 @contextmanager
 def _long_patience() -> Iterator[None]:
     if not torch.distributed.is_initialized():
@@ -175,17 +148,22 @@ def main_first(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
     return results[0] if results else function()
 
 
-def make_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:
-    """
-    Adopt or train the source's and the target's tokenizer: one object if they share a vocabulary. They are trained on
-    a sample of a data set, or on the beginning of a stream.
-    """
+def adopted_tokenizers(recipe: Recipe) -> Tokenizers | None:
+    """The source's and the target's tokenizer, one object if they share it; None if they are to be trained."""
     if recipe.model.start_from:
         return load_tokenizers(recipe.model.start_from)
-    section = recipe.tokenizer
-    if section.existing:
-        tokenizer = adopt_tokenizer(section.existing)
+    if recipe.tokenizer.existing:
+        tokenizer = adopt_tokenizer(recipe.tokenizer.existing)
         return tokenizer, tokenizer
+    return None
+
+
+def train_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:
+    """
+    The source's and the target's tokenizer, one object if they share a vocabulary, trained on a sample of a data set or
+    on the beginning of a stream.
+    """
+    section = recipe.tokenizer
     made = []
     for columns in [[SOURCE, TARGET]] if section.shared else [[SOURCE], [TARGET]]:
         if isinstance(train, PairStream):
@@ -207,7 +185,8 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers) -> PreTrainedModel:
     source, target = tokenizers
     sizes = {"vocab_size": vocabulary_size(source), "decoder_vocab_size": vocabulary_size(target)}
     if recipe.model.start_from:
-        model = _start_from(recipe.model)
+        config = config_to_train(recipe, None)
+        model = load_translator(recipe.model.start_from, config=config, dtype=torch.get_default_dtype())
     else:
         fields = model_fields(recipe.model)
         fields.setdefault("vocab_size", sizes["vocab_size"])
@@ -225,19 +204,17 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers) -> PreTrainedModel:
             decoder_start_token_id=target.bos_token_id,
         )
         model = ScratchForConditionalGeneration(config)
-    config = model.config
-    _check_vocabulary(config.vocab_size, config.decoder_vocab_size, sizes)
-    longest = max(recipe.data.max_source_tokens, recipe.data.max_target_tokens)
-    if config.position_embedding_type == "learned" and longest > config.max_position_embeddings:
-        raise ValueError(
-            f"learned positions end at max_position_embeddings ({config.max_position_embeddings}), but the recipe's "
-            f"data.max_source_tokens and data.max_target_tokens allow {longest}"
-        )
+    _check_vocabulary(model.config.vocab_size, model.config.decoder_vocab_size, sizes)
     return model
 
 
-def _start_from(section: ModelSection) -> PreTrainedModel:
-    """The model to fine-tune. Its shape is what it is; only how it is trained may change."""
+def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
+    """The architecture of the model that a run trains, before its data and tokenizer are there."""
+    if checkpoint is not None:
+        return load_config(str(checkpoint))
+    section = recipe.model
+    if not section.start_from:
+        return planned_config(recipe)
     config = load_config(section.start_from)
     if config.model_type != ScratchConfig.model_type:
         raise ValueError(
@@ -247,7 +224,7 @@ def _start_from(section: ModelSection) -> PreTrainedModel:
     for name, value in section.overrides.items():
         setattr(config, name, value)
     config.validate()
-    return load_translator(section.start_from, config=config, dtype=torch.get_default_dtype())
+    return config
 
 
 def _check_vocabulary(vocab_size: int, decoder_vocab_size: int | None, needed: dict[str, int]) -> None:
@@ -284,7 +261,9 @@ def prepare_inputs(
     Raises:
         ValueError: what is wrong with the data, the tokenizers or the model.
     """
+    main_first(accelerator, lambda: check_before_reading(recipe, config_to_train(recipe, checkpoint), accelerator))
     with explained_damage_of_the_cache():
+        adopted = None if checkpoint else on_main(accelerator, lambda: adopted_tokenizers(recipe))
         pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed))
         train = pairs.get("train")
         if recipe.data.streaming:
@@ -293,9 +272,9 @@ def prepare_inputs(
             tokenizers = load_tokenizers(str(checkpoint))
             model = load_translator(str(checkpoint), dtype=torch.get_default_dtype())
         else:
-            tokenizers = on_main(accelerator, lambda: make_tokenizers(recipe, train))
+            tokenizers = adopted or on_main(accelerator, lambda: train_tokenizers(recipe, train))
             model = make_model(recipe, tokenizers)
-        _check_lengths(recipe, model.config, tokenizers[0], pairs)
+        _check_lengths(model.config, tokenizers[0], pairs)
         _set_generation(recipe, model)
         tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
 
@@ -316,17 +295,11 @@ def prepare_inputs(
         return Inputs(pairs, tokenizers, model, source, tokenized("validation"))
 
 
-def _check_lengths(
-    recipe: Recipe, config: ScratchConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]
-) -> None:
+def _check_lengths(config: ScratchConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]) -> None:
     """Learned positions end somewhere: find a sentence that is too long before hours of training, not after."""
     if config.position_embedding_type != "learned":
         return
-    limit, section = config.max_position_embeddings, recipe.evaluation
-    if section.max_new_tokens > limit:
-        raise ValueError(
-            f"evaluation.max_new_tokens ({section.max_new_tokens}) is more than max_position_embeddings ({limit})"
-        )
+    limit = config.max_position_embeddings
     for split in set(pairs) - {"train"}:
         for number, ids in enumerate(source_tokenizer(texts(pairs[split])[0]).input_ids, start=1):
             if len(ids) > limit:

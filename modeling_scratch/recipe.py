@@ -1,17 +1,19 @@
 """The typed recipe: all that one run needs, from a YAML file and KEY=VALUE overrides. Unknown keys are errors."""
 
-import difflib
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from .configuration_scratch import ScratchConfig
+from .recipe_errors import describe
+from .yaml_reading import parse_yaml, read_yaml
 
 CONFIGURATION_FOLDER = Path(__file__).resolve().parent.parent / "configuration"
 EMBEDDED_CORPUS = "embedded"
+SOURCE, TARGET = "source", "target"  # the two sides of a pair
 TABLE_SUFFIXES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 
 FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # what may differ from the model's own
@@ -27,6 +29,14 @@ class Section(BaseModel):
     """A part of the recipe: typed, closed to unknown keys."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _takes_no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[info.field_name].annotation
+        if isinstance(value, bool) and annotation is not bool and True not in get_args(annotation):
+            raise ValueError(f"{str(value).lower()} is no value for it")
+        return value
 
 
 class ModelSection(Section):
@@ -81,6 +91,14 @@ class DataSection(Section):
         ge=1,
         description="of a stream: pairs that are shuffled, and sorted by length, together; all readers share them",
     )
+
+    @model_validator(mode="after")
+    def _has_two_languages(self):
+        if self.source_language == self.target_language:
+            raise ValueError(f"data.source_language and data.target_language are both {self.source_language!r}")
+        if self.on_the_hub and self.train in (self.validation, self.test):
+            raise ValueError(f"data.train is {self.train!r}, and so is data.validation or data.test")
+        return self
 
     @property
     def on_the_hub(self) -> bool:
@@ -223,28 +241,6 @@ class Recipe(Section):
         return self
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2's floats: PyYAML reads 1e-3, without a dot, as text."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)$"), list("-+.0123456789")
-)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. ValueError if there is none."""
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
-    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise ValueError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
-    return content
-
-
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
@@ -262,42 +258,13 @@ def apply_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, 
         if not text.strip():
             raise ValueError(f"{key}: no value is given; write {key}=null to unset it")
         try:
-            value = yaml.load(text, Loader=_Loader)
-        except yaml.YAMLError:
-            raise ValueError(f"{key}: {text!r} is not a YAML value") from None
+            value = parse_yaml(text)
+        except ValueError as error:
+            raise ValueError(f"{key}: {text!r} is not a YAML value: {error}") from None
         for part in reversed(key.split(".")):
             value = {part: value}
         content = _merge(content, value)
     return content
-
-
-def _valid_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
-    keys = []
-    for name, field in section.model_fields.items():
-        nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-        keys += _valid_keys(field.annotation, f"{prefix}{name}.") if nested else [prefix + name]
-    return keys
-
-
-def _describe(error: ValidationError) -> str:
-    """Pydantic's findings as one line: the key, what is wrong, what would be right."""
-    lines = {}
-    for item in error.errors():
-        unknown = item["type"] == "extra_forbidden"
-        # Elsewhere the location also holds labels of a union's branches, as "function-after[...]" or "list[str]".
-        names = [str(part) for part in item["loc"] if unknown or re.fullmatch(r"[a-z_]{4,}", str(part))]
-        key = ".".join(names)
-        if unknown:
-            valid = [*Recipe.model_fields, *_valid_keys(Recipe)]
-            close = difflib.get_close_matches(key, valid, n=1, cutoff=0.5)
-            # A right name in the wrong section is closer than any spelling.
-            close = [name for name in valid if name.split(".")[-1] == names[-1]][:1] or close
-            lines[key] = f"unknown recipe key {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
-        else:
-            message = item["msg"].removeprefix("Value error, ")
-            got = "" if item["type"] in ("missing", "value_error") else f", got {item['input']!r}"
-            lines.setdefault(key, f"{key}: {message}{got}" if key else message)
-    return "; ".join(lines.values())
 
 
 def parse_recipe(content: dict[str, Any]) -> Recipe:
@@ -305,19 +272,52 @@ def parse_recipe(content: dict[str, Any]) -> Recipe:
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        raise ValueError(_describe(error)) from None
+        raise ValueError(describe(error, Recipe)) from None
 
 
 def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
-    """A recipe from a YAML file, with KEY=VALUE overrides applied."""
-    content = apply_overrides(read_yaml(path), overrides or [])
+    """
+    A recipe from a YAML file, with KEY=VALUE overrides applied. ValueError that says which of the two is at fault, the
+    key, the value and what would be right.
+    """
+    content = read_yaml(path)
+    changed = apply_overrides(content, overrides or [])
     try:
-        recipe = parse_recipe(content)
-        if recipe.model.start_from is None:
-            recipe.model = ModelSection(overrides=model_fields(recipe.model))
-        return recipe
+        return _checked(changed)
     except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
+        raise ValueError(f"{'command line' if _is_valid(content) else path.name}: {error}") from None
+
+
+def _checked(content: dict[str, Any]) -> Recipe:
+    recipe = parse_recipe(content)
+    if recipe.model.start_from is None:
+        recipe.model = ModelSection(overrides=model_fields(recipe.model))
+        planned_config(recipe)
+    return recipe
+
+
+def _is_valid(content: dict[str, Any]) -> bool:
+    try:
+        _checked(content)
+    except ValueError:
+        return False
+    return True
+
+
+def planned_config(recipe: Recipe) -> ScratchConfig:
+    """
+    The architecture of a new model, as far as a recipe decides it: the tokenizer has the last word on vocabularies.
+    ValueError if its fields contradict each other.
+    """
+    fields, tokenizer = dict(recipe.model.overrides), recipe.tokenizer
+    fields.setdefault("vocab_size", tokenizer.vocab_size)
+    if not tokenizer.shared and not tokenizer.existing:
+        fields.setdefault("decoder_vocab_size", tokenizer.vocab_size)
+        fields.setdefault("share_encoder_decoder_embeddings", False)
+    try:
+        return ScratchConfig(**fields)
+    except ValueError as error:
+        raise ValueError(f"model: {error}") from None
 
 
 def recipe_text(recipe: Recipe) -> str:

@@ -15,7 +15,7 @@ from .configuration_scratch import ScratchConfig
 from .plots import read_metrics
 from .recipe import EMBEDDED_CORPUS, load_recipe
 from .run_folder import METRICS, RECIPE, SAMPLES, WEIGHTS
-from .tokenizer import TARGET_FOLDER
+from .translation_pipeline import TARGET_FOLDER
 
 _LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")
 

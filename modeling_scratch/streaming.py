@@ -21,9 +21,10 @@ from datasets.exceptions import DatasetNotFoundError
 
 from .batching import PairCollator, plan_batches
 from .corpus import stream_corpus
-from .data import SOURCE, TARGET, Columns, PairTokenizer, check_file, find_columns, find_files, pick_columns, read_pairs
-from .data import read_rows as read_table
-from .recipe import EMBEDDED_CORPUS, TABLE_SUFFIXES, DataSection
+from .data import Columns, PairTokenizer, find_columns, pick_columns
+from .pair_files import check_file, find_files, read_pairs
+from .pair_files import read_rows as read_table
+from .recipe import EMBEDDED_CORPUS, SOURCE, TABLE_SUFFIXES, TARGET, DataSection
 
 EMBEDDED_PARTS = 64  # of the embedded corpus
 _READ_ROWS = 1000
@@ -94,6 +95,9 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
     translation = first.get("translation")
     languages = None if "translation" not in first else list(translation) if isinstance(translation, dict) else []
     columns = find_columns(list(first), languages, data, where)
+    for column, key in columns.values():
+        if isinstance(value := first[column] if key is None else first[column][key], list | dict):
+            raise ValueError(f"{where}: column {column!r} holds {value!r}, not a text in each row")
     return PairStream(rows, columns, hashlib.sha256(repr([where, columns]).encode()).hexdigest(), name, revision)
 
 

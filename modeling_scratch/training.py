@@ -37,6 +37,7 @@ from .faults import (
     pieces_that_fit,
 )
 from .hub import check_destination, try_push
+from .loading import save_tokenizers
 from .modeling_scratch import ScratchForConditionalGeneration
 from .optimization import learning_rate_at, make_optimizer
 from .preparation import describe, on_main, prepare_inputs
@@ -45,7 +46,6 @@ from .run_folder import RECIPE, WEIGHTS, RunFolder, write_whole
 from .run_log import RunLog
 from .sharding import is_sharded, prepare, whole
 from .stopping import Stopped, StopRequest
-from .tokenizer import save_tokenizers
 from .updates import Update
 
 logger = logging.getLogger(__name__)

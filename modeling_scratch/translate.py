@@ -55,8 +55,8 @@ def load_pipeline(name: str, revision: str | None) -> ScratchTranslationPipeline
     Raises:
         ValueError: it cannot be loaded, or is another kind of model; a folder has no revisions.
     """
-    from .preparation import load_translator, make_accelerator
-    from .tokenizer import load_config, load_tokenizers
+    from .loading import load_config, load_tokenizers, load_translator
+    from .preparation import make_accelerator
 
     if revision is not None and Path(name).is_dir():
         raise ValueError(f"--revision {revision}: {name} is a folder; only a repository on the Hub has revisions")

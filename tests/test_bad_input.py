@@ -45,7 +45,7 @@ def fails(capsys, *overrides, **options):
         (["LR=1"], "unknown recipe key 'LR'"),
         (["model.overrides.pad_token_id=5"], "pad_token_id comes from the tokenizer"),
         (["model.overrides.vocab_size=many"], "vocab_size"),
-        (["optimization.learning_rate=.inf"], "optimization.learning_rate: Input should be a finite number"),
+        (["optimization.learning_rate=.inf"], "optimization.learning_rate: must be a finite number"),
         (["trackers=[wandb]"], "trackers: wandb is not installed"),
         (["data.target_language=fr"], "the embedded corpus has the languages en and de, not en and fr"),
         (["data.max_source_tokens=2"], "all 600 train pairs were dropped"),

@@ -20,8 +20,8 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, Scr
 from modeling_scratch.convert import from_marian, from_torch, to_marian, to_torch
 from modeling_scratch.corpus import make_corpus
 from modeling_scratch.evaluation import translate
-from modeling_scratch.preparation import load_translator
-from modeling_scratch.tokenizer import load_tokenizers, save_tokenizers, train_tokenizer
+from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
+from modeling_scratch.tokenizer import train_tokenizer
 
 # torch's note that a faster path is not taken
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")

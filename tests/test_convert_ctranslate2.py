@@ -20,8 +20,7 @@ from modeling_scratch.convert_ctranslate2 import (
     to_ctranslate2,
     write_settings,
 )
-from modeling_scratch.preparation import load_translator
-from modeling_scratch.tokenizer import load_tokenizers
+from modeling_scratch.loading import load_tokenizers, load_translator
 
 REFUSED = ("alibi", "shared layers, decoder's norm")
 SENTENCES = ["the cat sees a house .", "two dogs run .", "a"]

@@ -14,9 +14,9 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_scratch.cache import SearchCache
 from modeling_scratch.corpus import make_corpus
 from modeling_scratch.evaluation import score, translate
+from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.preparation import generation_settings
 from modeling_scratch.stacks import ScratchDecoder
-from modeling_scratch.tokenizer import load_tokenizers
 
 SENTENCES = [pair["en"] for pair in make_corpus(70, 1, 1, seed=5)["train"]]
 

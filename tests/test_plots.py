@@ -13,7 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from modeling_scratch import plots
-from modeling_scratch.tokenizer import save_tokenizers, train_tokenizer
+from modeling_scratch.loading import save_tokenizers
+from modeling_scratch.tokenizer import train_tokenizer
 
 ENGLISH = ["The old man gives the child a book.", "It costs $5 or $6."]
 GERMAN = ["Der alte Mann gibt dem Kind ein Buch.", "Grüße an die Mäuse."]

@@ -13,14 +13,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from modeling_scratch import ScratchConfig
 from modeling_scratch import tokenizer as tokenizer_module
 from modeling_scratch.corpus import make_corpus
-from modeling_scratch.preparation import load_translator
+from modeling_scratch.loading import load_config, load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.tokenizer import (
     adopt_tokenizer,
     from_tiktoken,
-    load_config,
-    load_tokenizers,
     sample_sentences,
-    save_tokenizers,
     train_tokenizer,
     vocabulary_size,
 )

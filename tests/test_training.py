@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch.corpus import write_corpus
+from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe import load_recipe
-from modeling_scratch.tokenizer import load_tokenizers
 
 
 def weights(run):

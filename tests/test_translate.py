@@ -14,7 +14,7 @@ from test_translation_pipeline import SENTENCES, by_hand, make_folder
 from transformers import T5Config
 
 from modeling_scratch import translate
-from modeling_scratch.tokenizer import load_tokenizers
+from modeling_scratch.loading import load_tokenizers
 
 UMASK = os.umask(0)
 os.umask(UMASK)

@@ -23,7 +23,8 @@ from modeling_scratch import (
 )
 from modeling_scratch.batched_generation import generate_batch
 from modeling_scratch.corpus import make_corpus
-from modeling_scratch.tokenizer import load_tokenizers, save_tokenizers, train_tokenizer
+from modeling_scratch.loading import load_tokenizers, save_tokenizers
+from modeling_scratch.tokenizer import train_tokenizer
 from modeling_scratch.translate import load_pipeline
 
 CORPUS = make_corpus(300, 1, 1, seed=3)["train"]

@@ -1,0 +1,104 @@
+"""Models, tokenizers and configs from a folder or the Hub, and tokenizers into a folder."""
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
+
+from .translation_pipeline import TARGET_FOLDER, load_target_tokenizer
+
+# For every loader of a command line: without it Transformers asks on standard input, where a text may say yes.
+NO_REMOTE_CODE = {"trust_remote_code": False}
+
+
+def best_device() -> torch.device:
+    """The accelerator, if there is one."""
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+def cannot_load(name: str, error: Exception) -> ValueError:
+    """What to say of a model folder or Hub name that cannot be loaded."""
+    path = Path(name)
+    if path.is_file():
+        return ValueError(f"{name} is a file; a model is a folder, or a name on the Hub")
+    where = "" if path.is_dir() else "no such folder, and not to be had from the Hub: "
+    return ValueError(f"{name}: {where}{str(error).splitlines()[0]}")
+
+
+def load_config(name: str, **options) -> PreTrainedConfig:
+    """The config of a model folder or Hub name. ValueError if there is none, or it needs code that is not installed."""
+    try:
+        return AutoConfig.from_pretrained(name, **(NO_REMOTE_CODE | options))
+    except (OSError, ValueError) as error:
+        raise cannot_load(name, error) from error
+
+
+def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+    """
+    The source's and the target's tokenizer of a model folder or Hub name: one object where they share it.
+
+    Args:
+        options: as `from_pretrained` takes them, such as `revision`.
+
+    Raises:
+        ValueError: one of them is not there, or cannot be looked up.
+    """
+    config = load_config(name, **options)
+    try:
+        source = AutoTokenizer.from_pretrained(name, **(NO_REMOTE_CODE | options))
+        return source, load_target_tokenizer(name, config, source, **options)
+    except (OSError, ValueError) as error:
+        raise cannot_load(name, error) from error
+
+
+def load_translator(name: str, **options) -> PreTrainedModel:
+    """
+    The model in a folder or on the Hub. ValueError if it is not there, or does not hold every weight: the missing ones
+    would be random.
+    """
+    try:
+        options = NO_REMOTE_CODE | options
+        model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
+    except OSError as error:
+        raise cannot_load(name, error) from error
+    except RuntimeError as error:
+        raise ValueError(f"{name}: its weights do not fit its config: {str(error).splitlines()[0]}") from error
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(
+            f"{name}: its weights are not complete: {missing[0]} and {len(missing) - 1} others are missing"
+        )
+    return model
+
+
+def save_tokenizers(
+    source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, folder: Path, limit: int | None = None
+) -> None:
+    """
+    Write the source's tokenizer, and, if it is another one, the target's into a sub-folder.
+
+    Args:
+        limit: the most tokens that the model takes, where `truncation=True` is to cut; None: as the tokenizers have it.
+    """
+    _save(source, folder, limit)
+    if target is not source:
+        _save(target, folder / TARGET_FOLDER, limit)
+
+
+def _save(tokenizer: PreTrainedTokenizerBase, folder: Path, limit: int | None) -> None:
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    if settings.get("tokenizer_class") == "TokenizersBackend":  # which Transformers 4 does not know by this name
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if limit is not None and settings.get("model_max_length", VERY_LARGE_INTEGER) >= VERY_LARGE_INTEGER:
+        settings["model_max_length"] = limit
+    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

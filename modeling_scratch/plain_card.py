@@ -1,0 +1,276 @@
+"""The model card of a model of which no more is known than its config: what it is, how to use it, what nobody measured."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from huggingface_hub import ModelCard, ModelCardData
+from transformers import PreTrainedConfig
+
+PAPER = "https://arxiv.org/abs/1706.03762"
+METADATA = {
+    "library_name": "transformers",
+    "pipeline_tag": "translation",
+    "tags": ["translation", "scratch", "attention-is-all-you-need"],
+}
+METADATA_ORDER = ["language", "language_bcp47", "license", "library_name", "pipeline_tag", "base_model", "datasets"]
+SECTION_ORDER = ("How to use", "Results", "Sample translations", "Architecture", "Training", "Curves")
+SECTION_ORDER += ("Limits and intended use", "Citation")
+
+CITATION = r"""```bibtex
+@inproceedings{vaswani2017attention,
+  title     = {Attention Is All You Need},
+  author    = {Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and
+               Gomez, Aidan N. and Kaiser, {\L}ukasz and Polosukhin, Illia},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {30},
+  year      = {2017},
+  url       = {https://arxiv.org/abs/1706.03762}
+}
+```"""
+
+_MARKUP = re.compile(r"[\\`*_\[\]{}<>~|$&]")
+_FINAL_NORMS = {True: ", and one after each stack", False: "", "decoder": ", and one after the decoder"}
+
+
+@dataclass
+class ModelFacts:
+    """What is known of any model, in memory or in a folder."""
+
+    config: PreTrainedConfig
+    generation: dict[str, Any]  # of the generation config
+    parameters: int
+    dtypes: list[str]  # as float32
+    languages: list[str] = field(default_factory=list)  # of source and target, as a reader would call them, or neither
+    tokenizers: int | None = None  # beside the model; None: not known
+    sentencepiece: bool = False  # whether they need that package
+    base_model: str | None = None  # on the Hub
+    sources: list[str] = field(default_factory=list)  # sentences to show the use with
+
+    @property
+    def pipeline(self) -> bool:
+        return "translation" in (getattr(self.config, "custom_pipelines", None) or {})
+
+    @property
+    def two_vocabularies(self) -> bool:
+        config = self.config
+        return config.decoder_vocab_size is not None and not config.share_encoder_decoder_embeddings
+
+    @property
+    def direction(self) -> str:
+        return " to ".join(self.languages)
+
+
+# -- Markdown ----------------------------------------------------------------------------------------------------------
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is, in one cell of a table: what could be markup becomes a character reference."""
+    text = _MARKUP.sub(lambda match: f"&#{ord(match[0])};", text.strip())
+    text = re.sub(r"\r\n?|[\n\u2028\u2029]", "<br>", text)
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    header = list(header)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [header, ["---"] * len(header), *rows])
+
+
+def plural(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def hub_link(name: str) -> str:
+    return f"[{name}](https://huggingface.co/{name})"
+
+
+# -- the card ----------------------------------------------------------------------------------------------------------
+
+
+def make_card(
+    facts: ModelFacts,
+    repo_id: str,
+    origin: str = "",
+    metadata: dict[str, Any] | None = None,
+    sections: dict[str, str] | None = None,
+) -> ModelCard:
+    """
+    The card of a model.
+
+    Args:
+        repo_id: where it goes.
+        origin: sentences for the summary that say where it is from.
+        metadata, sections: what is known besides, or instead of what is said here; a section that is empty is left out.
+    """
+    data = METADATA | {"base_model": facts.base_model} | (metadata or {})
+    title = repo_id.split("/")[-1] + (f": {facts.direction}" if facts.languages else "")
+    texts = _sections(facts, repo_id) | (sections or {})
+    body = [f"# {title}", _summary(facts, origin)]
+    body += [f"## {name}\n\n{texts[name]}" for name in SECTION_ORDER if texts.get(name)]
+    front = ModelCardData(**data).to_yaml(original_order=METADATA_ORDER)
+    return ModelCard(f"---\n{front}\n---\n\n" + "\n\n".join(body) + "\n")
+
+
+def _sections(facts: ModelFacts, repo_id: str) -> dict[str, str]:
+    if facts.base_model:
+        link = hub_link(facts.base_model)
+        training, data = f"It was made from {link}, whose card says more; what was done since is not recorded.", link
+    else:
+        training, data = "How, and on what, the model was trained is not recorded.", "data that are not recorded"
+    return {
+        "How to use": usage(facts, repo_id),
+        "Results": "Not measured: no translation of this model has been scored for this card.",
+        "Architecture": architecture(facts),
+        "Training": training,
+        "Limits and intended use": limits(facts, f"It comes from {data}. Try it on text of your own before you use it."),
+        "Citation": CITATION,
+    }
+
+
+def _summary(facts: ModelFacts, origin: str) -> str:
+    config, parameters = facts.config, facts.parameters
+    size = f"{parameters / 1e6:,.1f} million" if parameters >= 1e6 else f"{parameters:,}"
+    what = f"This model translates {facts.direction}." if facts.languages else "This model translates."
+    return (
+        f'{what} It is an encoder-decoder Transformer as in ["Attention Is All You Need"]({PAPER}), with {size} '
+        f"parameters, {plural(config.encoder_layers, 'encoder layer')} and "
+        f"{plural(config.decoder_layers, 'decoder layer')} of width {config.d_model}."
+        f"{f' {origin}' if origin else ''}"
+    )
+
+
+def usage(facts: ModelFacts, repo_id: str) -> str:
+    """Code that loads the model and translates with it."""
+    needed = "torch, transformers and sentencepiece" if facts.sentencepiece else "torch and transformers"
+    blocks = [
+        f"All that has to be installed is {needed}. `trust_remote_code=True` runs the model's code, which is in this "
+        "repository: read its `.py` files first, and pin what you have read by `revision=COMMIT`."
+    ]
+    blocks += [_use_without_tokenizer(facts, repo_id)] if facts.tokenizers == 0 else _use(facts, repo_id)
+    limit = facts.generation.get("max_new_tokens")
+    end = f", and writes at most {limit:,} tokens" if limit else ""
+    return "\n\n".join([*blocks, f"Unless it is told otherwise, `generate` {describe_search(facts.generation)}{end}."])
+
+
+def _use(facts: ModelFacts, repo_id: str) -> list[str]:
+    sources = facts.sources or ["..."]
+    one, batch = json.dumps(sources[0], ensure_ascii=False), json.dumps(sources[:2], ensure_ascii=False)
+    load = f'AutoTokenizer.from_pretrained("{repo_id}", trust_remote_code=True'
+    two = facts.two_vocabularies
+    target = f'target_tokenizer = {load}, subfolder="target_tokenizer")\n' if two else ""
+    decoder = "target_tokenizer" if two else "tokenizer"
+    pipeline = f"""As a pipeline:
+
+```python
+from transformers import pipeline
+
+translator = pipeline("translation", model="{repo_id}", trust_remote_code=True)
+print(translator({one}))
+print(translator({batch}, num_beams=4))
+```"""
+    classes = f"""With the Auto classes{", and a tokenizer for each of the two vocabularies" if two else ""}:
+
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+tokenizer = {load})
+{target}model = AutoModelForSeq2SeqLM.from_pretrained("{repo_id}", trust_remote_code=True)
+
+inputs = tokenizer({one}, return_tensors="pt")
+print({decoder}.decode(model.generate(**inputs)[0], skip_special_tokens=True))
+```
+
+A batch is padded to its longest sentence; the attention mask hides the padding:
+
+```python
+sentences = {batch}
+inputs = tokenizer(sentences, padding=True, return_tensors="pt")
+print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True))
+```"""
+    beside = "This takes the model's tokenizer in the same repository, where `tokenizer.push_to_hub` puts it."
+    return [pipeline] * facts.pipeline + [classes] + [beside] * (facts.tokenizers is None)
+
+
+def _use_without_tokenizer(facts: ModelFacts, repo_id: str) -> str:
+    return f"""There is no tokenizer in this repository: take the one that the model was trained with.
+
+```python
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+model = AutoModelForSeq2SeqLM.from_pretrained("{repo_id}", trust_remote_code=True)
+input_ids = torch.tensor([[4, 5, 6]])  # a sentence, as that tokenizer has it
+print(model.generate(input_ids=input_ids))
+```"""
+
+
+def describe_search(settings: dict[str, Any]) -> str:
+    """What `generate` does with these settings, after "generate" or "decoding"."""
+    if settings.get("do_sample"):
+        return "samples"
+    if (settings.get("num_beams") or 1) == 1:
+        return "takes the likeliest token at each step"
+    penalty = settings.get("length_penalty")
+    return f"searches with {settings['num_beams']} beams and length penalty {1.0 if penalty is None else penalty:g}"
+
+
+def architecture(facts: ModelFacts) -> str:
+    """A table of the config."""
+    config = facts.config
+
+    def both(name: str) -> str:
+        encoder, decoder = getattr(config, f"encoder_{name}"), getattr(config, f"decoder_{name}")
+        return f"{encoder:,}" if encoder == decoder else f"{encoder:,} in the encoder, {decoder:,} in the decoder"
+
+    tied = [
+        "source and target" * config.share_encoder_decoder_embeddings,
+        "target and output projection" * config.tie_word_embeddings,
+    ]
+    vocabulary = f"{config.vocab_size:,} tokens"
+    if facts.two_vocabularies:
+        vocabulary = f"{config.vocab_size:,} source and {config.target_vocab_size:,} target tokens"
+    biases = {"attention": config.attention_bias, "feed-forward": config.ffn_bias, "output": config.lm_head_bias}
+    shared = ", each one layer run again and again" * config.share_layers
+    rows = {
+        "Parameters": f"{facts.parameters:,} ({', '.join(facts.dtypes)})",
+        "Layers": f"{config.encoder_layers} encoder, {config.decoder_layers} decoder{shared}",
+        "Width (`d_model`)": f"{config.d_model:,}",
+        "Attention heads": both("attention_heads"),
+        "Feed-forward width": f"{both('ffn_dim')}, {config.activation_function}" + ", gated" * config.gated_ffn,
+        "Norm": f"{config.norm_type.replace('_', ' ')}, {'before' if config.norm_position == 'pre' else 'after'} each "
+        f"sub-layer{_FINAL_NORMS[config.final_norm]}",
+        "Positions": config.position_embedding_type,
+        "Vocabulary": vocabulary,
+        "Shared embeddings": "; ".join(filter(None, tied)) or "none",
+        "Biases": ", ".join(name for name, has in biases.items() if has) or "none",
+        "Dropout": f"{config.dropout:g} (attention weights {config.attention_dropout:g}, inside the feed-forward "
+        f"{config.activation_dropout:g})",
+    }
+    return table(["Property", "Value"], rows.items())
+
+
+def limits(facts: ModelFacts, data: str, length: str = "") -> str:
+    """
+    Args:
+        data: sentences on what it was trained on, and what follows from that.
+        length: likewise on how long its sentences were.
+    """
+    config, source = facts.config, facts.languages[0] if facts.languages else "its source language"
+    if config.position_embedding_type == "learned":
+        length += f"More than {config.max_position_embeddings:,} tokens are an error."
+    else:
+        length += "It takes input of any length, but has not learnt to translate all that it takes."
+    points = {
+        "Meant for": f"research, teaching and experiments in translating{f' {facts.direction}' * bool(facts.languages)}"
+        ", and as a start for fine-tuning. Where an error does harm, as in medicine or law, somebody who knows both "
+        "languages has to read what it writes.",
+        "Data.": data,
+        "Length.": length,
+        "Errors.": "A translation may read well and be wrong: names, numbers and negations may change, words may be "
+        f"left out or repeated. It always answers, also to what is not {source}.",
+        "No filter.": "Nothing filters what it reads or writes. It can repeat the biases of its data and write what "
+        "offends; no test of that is recorded.",
+    }
+    return "\n".join(f"- **{title}** {text}" for title, text in points.items())
