@@ -1,16 +1,20 @@
 """Train a translator from sentence pairs by a recipe, continue a stopped run, or score a model."""
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python imports is no traceback
+
 import logging
 import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from modeling_scratch.cli import default_recipe, log_to_terminal, one_line_errors
-from modeling_scratch.recipe import load_recipe
+from modeling_scratch.cli import log_to_terminal, one_line_errors, print_whatever_happens
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
 Resume = Annotated[bool, typer.Option("--resume", help="continue the run in output_dir; --resume auto: or begin it")]
@@ -25,70 +29,96 @@ def main(
     max_minutes: Annotated[float | None, typer.Option(min=0, help="then write a checkpoint and exit with 75")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in output_dir")] = False,
     evaluate: Annotated[str | None, typer.Option(help="score this model folder or Hub name; do not train")] = None,
-    dry_run: Annotated[
-        int | None, typer.Option(min=1, metavar="PROCESSES", help="say what so many would do; do not train")
-    ] = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what --evaluate scores")] = "test",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what the run would be; train nothing")] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="what --dry-run is to suppose  [default: those that were launched]")
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:
-    """Train a translator. For example: python train.py --config configuration/recipes/multi30k-en-de.yaml seed=1"""
+    """
+    Train a translator. For example: python train.py --config configuration/recipes/multi30k-en-de.yaml seed=1
+
+    Recipes are in configuration/recipes, models in configuration/models. The keys of a recipe, each with its meaning
+    and default, are in modeling_scratch/recipe.py; --dry-run prints a recipe with all of them.
+    """
     main_process = os.environ.get("RANK", "0") == "0"
     log_to_terminal(logging.INFO if main_process else logging.ERROR)
     # --resume is a flag, so what stands after it is among the other words.
     automatic = resume and "auto" in (overrides or [])
     overrides = [each for each in overrides or [] if not automatic or each != "auto"]
     with one_line_errors(debug, main_process, "interrupted; if a checkpoint was written, --resume continues from it"):
-        if evaluate and (resume or resume_from or overwrite):
-            raise ValueError("--evaluate writes nothing: --resume and --overwrite do not go with it")
         if resume_from == "auto":
             raise ValueError("--resume-from takes the name of a checkpoint; --resume auto continues a run or begins it")
-        if dry_run and (evaluate or resume or resume_from or overwrite):
-            raise ValueError("--dry-run writes nothing: --evaluate, --resume and --overwrite do not go with it")
-        recipe = load_recipe(config or default_recipe(evaluate), overrides)
+        for flag, given in (("--evaluate", evaluate), ("--dry-run", dry_run)):
+            if given and (resume or resume_from or overwrite):
+                raise ValueError(f"{flag} writes nothing: --resume and --overwrite do not go with it")
+        if processes and not dry_run:
+            raise ValueError("--processes is what --dry-run supposes; accelerate launch starts processes")
+
+        import datasets
 
         from modeling_scratch.dry_run import describe_run
         from modeling_scratch.evaluation import score_model
-        from modeling_scratch.hub import push_run
         from modeling_scratch.preparation import make_accelerator
-        from modeling_scratch.stopping import StopRequest
-        from modeling_scratch.training import TrainingRun
+        from modeling_scratch.recipe import default_recipe, load_recipe
 
+        if not main_process or not sys.stderr.isatty():
+            datasets.disable_progress_bars()
+        recipe = load_recipe(config or default_recipe(evaluate), overrides)
         if evaluate:
             scores = score_model(recipe, evaluate, split, make_accelerator())
-            if main_process:
-                print(f"{evaluate}, {scores['sentences']:,} sentences of {split}")
-                print_scores(scores)
+            lines = [f"{evaluate}, {scores['sentences']:,} sentences of {split}", *describe_scores(scores)]
+        elif dry_run:
+            lines = list(describe_run(recipe, make_accelerator(recipe), processes))
+        else:
+            whence = resume_from or ("auto" if automatic else resume)
+            train(recipe, whence, overwrite, max_minutes)
             return
-        if dry_run:
-            for line in describe_run(recipe, make_accelerator(recipe), dry_run):
-                if main_process:
-                    print(line)
-            return
-        whence = resume_from or ("auto" if automatic else resume)
-        run = TrainingRun(recipe, make_accelerator(recipe), whence, overwrite, StopRequest(max_minutes))
-        run.train()
-        result = run.finish()
         if main_process:
-            report(result)
-            if recipe.hub.repository is not None:
-                print(f"pushed: {push_run(recipe).url}")
+            print_whatever_happens("\n".join(lines))
 
 
-def print_scores(scores: dict) -> None:
-    for name, label in (("bleu", "BLEU"), ("chrf", "chrF")):
-        print(f"  {label} {scores[name]:.2f}  ({scores[f'{name}_signature']})")
+def train(recipe: Any, whence: bool | str, overwrite: bool, max_minutes: float | None) -> None:
+    """Train, push, report: nothing that happens to the report keeps the model from where it was to go."""
+    from modeling_scratch.hub import push_run
+    from modeling_scratch.preparation import make_accelerator
+    from modeling_scratch.stopping import StopRequest
+    from modeling_scratch.training import TrainingRun
+
+    run = TrainingRun(recipe, make_accelerator(recipe), whence, overwrite, StopRequest(max_minutes))
+    run.train()
+    result = run.finish()
+    if not run.accelerator.is_main_process:
+        return
+    lines = describe_result(result)
+    try:
+        if recipe.hub.repository is not None:
+            lines.append(f"pushed: {push_run(recipe).url}")
+    finally:
+        print_whatever_happens("\n".join(lines))
 
 
-def report(result: dict) -> None:
+def describe_scores(scores: dict[str, Any]) -> list[str]:
+    labels = {"bleu": "BLEU", "chrf": "chrF"}
+    return [f"  {label} {scores[name]:.2f}  ({scores[f'{name}_signature']})" for name, label in labels.items()]
+
+
+def describe_result(result: dict[str, Any]) -> list[str]:
+    """What a user wants to know of a run that has ended, and what to type next."""
+    lines = []
     for source, reference, translation in result["samples"]:
-        print(f"\n  source       {source}\n  reference    {reference}\n  translation  {translation}")
+        lines += ["", f"  source       {source}", f"  reference    {reference}", f"  translation  {translation}"]
     minutes, rate = result["seconds"] / 60, result["target_tokens"] / result["seconds"]
-    print(f"\n{result['step']:,} updates in {minutes:.1f} minutes of training, {rate:,.0f} target tokens a second")
-    print(f"On the {result['split']} split:")
-    print_scores(result)
-    print(f"The model is in {result['folder']}. Next, translate a sentence of your own:")
     command = f"{os.path.relpath(sys.executable)} -m modeling_scratch.translate {shlex.quote(result['folder'])}"
-    print(f"  echo {shlex.quote(result['samples'][0][0])} | {command}")
+    return [
+        *lines,
+        f"\n{result['step']:,} updates in {minutes:.1f} minutes of training, {rate:,.0f} target tokens a second",
+        f"On the {result['split']} split:",
+        *describe_scores(result),
+        f"The model is in {result['folder']}. Next, translate a sentence of your own:",
+        f"  echo {shlex.quote(result['samples'][0][0])} | {command}",
+    ]
 
 
 if __name__ == "__main__":

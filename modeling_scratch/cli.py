@@ -1,30 +1,36 @@
-"""What the command lines share: logging that leaves progress bars whole, and errors of one line."""
+"""What the command lines share: a log that leaves progress bars whole, and errors of one line."""
 
+import errno
 import logging
+import os
+import signal
 import sys
-import traceback
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 
-import datasets
+import torch
 import transformers
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
-from .faults import ProcessError, wait_for_threads
-from .recipe import CONFIGURATION_FOLDER
-from .stopping import Stopped
+from .errors import ProcessError, Stopped
+from .redaction import redact, redacted_traceback
 
-RECIPES = CONFIGURATION_FOLDER / "recipes"
 BAD_INPUT = 2
 INTERRUPTED = 130  # as shells say of SIGINT
 STOPPED = 75  # EX_TEMPFAIL of sysexits.h: start it again
 
+# What only some commands need, and the extra of this package that brings it.
+EXTRAS = {name: "train" for name in ("accelerate", "datasets", "evaluate", "filelock", "pydantic", "sacrebleu", "yaml")}
+EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
+
 
 class _BarHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(self.format(record), file=sys.stderr)
+        prefix = "warning: " if record.levelno >= logging.WARNING else ""
+        with suppress(OSError):  # a full disk under a log file must not end what is logged
+            tqdm.write(prefix + self.format(record), file=sys.stderr)
 
 
 def log_to_terminal(level: int) -> None:
@@ -36,18 +42,32 @@ def log_to_terminal(level: int) -> None:
     transformers.utils.logging.disable_progress_bar()
     logging.getLogger("accelerate.accelerator").setLevel(logging.ERROR)  # tied weights saved once are no news
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
-    if level > logging.INFO:
-        datasets.disable_progress_bars()
 
 
-def default_recipe(evaluate: str | None) -> Path:
-    """That of the run to score, also for one of its checkpoints; without one to score, the embedded corpus's."""
-    if not evaluate:
-        return RECIPES / "embedded.yaml"
-    for folder in (Path(evaluate), Path(evaluate).parent.parent):
-        if (folder / "recipe.yaml").is_file():
-            return folder / "recipe.yaml"
-    raise ValueError(f"{evaluate} is not a run's folder with a recipe; say by --config whose data to score it on")
+def print_whatever_happens(text: str) -> None:
+    """
+    Print what is good to know and no more: where stdout is full or closed, the command goes on, and says so on stderr.
+    Letters that stdout's encoding lacks are written as escapes.
+    """
+    if sys.stdout is None:
+        return
+    sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # What is buffered must go somewhere when Python ends.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:
+            print(f"warning: standard output cannot be written ({error.strerror})", file=sys.stderr)
+
+
+def explained_import(error: ModuleNotFoundError) -> str | None:
+    """What to install, if an extra of this package brings the module; None for any other."""
+    name = (error.name or "").partition(".")[0]
+    if name not in EXTRAS:
+        return None
+    return f"this needs {name}, which is not installed: pip install 'modeling-scratch[{EXTRAS[name]}]'"
 
 
 @contextmanager
@@ -62,22 +82,37 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
         interrupted: what Ctrl-C says.
     """
     try:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # until the imports were done: see train.py
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     except Stopped as stopped:
-        if speak:
-            print(stopped, file=sys.stderr)
-        sys.exit(STOPPED)
+        _end(STOPPED, str(stopped), speak, debug=False)
+    except ModuleNotFoundError as error:
+        if (said := explained_import(error)) is None:
+            raise
+        _end(BAD_INPUT, f"error: {said}", speak, debug)
     except (ValueError, OSError, SafetensorError) as error:
-        if debug:
-            traceback.print_exc()
-        if speak or isinstance(error, ProcessError):
-            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(BAD_INPUT)
-    except KeyboardInterrupt:
-        if debug:
-            traceback.print_exc()
-        if speak:
-            print(f"\n{interrupted}", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        said = f"error: {' '.join(str(error).split())}"
+        _end(BAD_INPUT, said, speak or isinstance(error, ProcessError), debug)
+    except KeyboardInterrupt as interrupt:
+        _end(INTERRUPTED, f"\n{str(interrupt) or interrupted}", speak, debug)
     finally:
-        wait_for_threads()
+        _wait_for_threads()
+
+
+def _end(code: int, said: str, speak: bool, debug: bool) -> None:
+    """To be called while an exception is handled."""
+    if debug:
+        print(redacted_traceback(sys.exception()), end="", file=sys.stderr)
+    if speak:
+        print(redact(said), file=sys.stderr)
+    sys.exit(code)
+
+
+def _wait_for_threads() -> None:
+    """
+    Before a process of several ends: Gloo's threads need Python's lock to drop the tensors of the last exchange, and
+    one that asks for it while Python ends aborts the process ("terminate called without an active exception").
+    """
+    if torch.distributed.is_initialized():
+        time.sleep(1)

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import typer
 
 # Word lists: one entry a line, read by the functions below.
 # English singular, plural | German singular, plural | gender (m, f, n)
@@ -349,7 +351,21 @@ def write_corpus(folder: Path, train_size: int = 24000, seed: int = 0) -> None:
             (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
 
 
+def main(
+    folder: Annotated[
+        Path, typer.Argument(help="new or empty; gets train.en, train.de, and so on")
+    ],
+    train_size: Annotated[int, typer.Option(min=1, help="pairs to train on")] = 24000,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Write the embedded corpus as text files, one sentence a line."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        print(f"error: {folder} exists and is not an empty folder; choose another name", file=sys.stderr)
+        sys.exit(2)
+    write_corpus(folder, train_size, seed)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m modeling_scratch.corpus FOLDER  (writes train.en, train.de, validation.en, ...)")
-    write_corpus(Path(sys.argv[1]))
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app()

@@ -1,14 +1,24 @@
-"""What a recipe would do on so many processes: batches, updates, memory and operations, before a machine is booked."""
+"""What a run would be: recipe, batches, updates, memory, time; before anything is trained, or a machine is booked."""
 
+import itertools
+import statistics
+import time
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from accelerate import Accelerator
 
+from .compilation import compile_layers, is_compiled
 from .configuration_scratch import ScratchConfig
+from .optimization import make_optimizer
+from .preflight import BYTES_A_PARAMETER
 from .preparation import Inputs, prepare_inputs
-from .recipe import Recipe
-from .updates import PlannedUpdates
+from .recipe import Recipe, recipe_text
+from .run_log import spoken_duration
+from .sharding import prepare
+from .stopping import StopRequest
+from .updates import PlannedUpdates, Update
 
 _MIB = 2**20
 # Numbers that a layer keeps for its backward pass, for each token and dimension: docs/scaling.md has them measured.
@@ -16,17 +26,23 @@ _KEPT_BY_ENCODER, _KEPT_BY_DECODER = 16, 24
 _BYTES = {"no": 4, "bf16": 2, "fp16": 2}
 _GPUS = {"A100": 312e12, "H100": 989e12}  # dense operations a second in bf16
 _UTILISATION = 0.2  # of these, a guess
+_WARM_UP, _TIMED = 2, 5  # updates
 
 
-def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int) -> Iterator[str]:
+def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None = None) -> Iterator[str]:
     """
-    Lines that say what each of so many processes would do. Data is read and tokenized, and nothing trained or written.
+    The recipe with all defaults, then lines that say what each process would do. Data is read, tokenized and cached; no
+    folder is written.
+
+    Args:
+        processes: to suppose; None: those that were launched, of which some updates are timed.
 
     Raises:
         ValueError: what is wrong with recipe or data; a stream's batches are too small for so many processes.
     """
-    optimization = recipe.optimization
-    pieces = processes * optimization.gradient_accumulation_steps
+    yield recipe_text(recipe)
+    optimization, supposed = recipe.optimization, processes or accelerator.num_processes
+    pieces = supposed * optimization.gradient_accumulation_steps
     inputs = prepare_inputs(recipe, accelerator, readers=pieces)
     config = inputs.model.config
     parameters = sum(parameter.numel() for parameter in inputs.model.parameters())
@@ -39,11 +55,44 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int) -> It
         steps, tokens, largest = yield from _describe_updates(inputs, recipe, pieces)
         kept = largest
     yield (
-        f"each of {processes} processes: micro-batches in an update: {optimization.gradient_accumulation_steps}; "
+        f"each of {supposed} processes: micro-batches in an update: {optimization.gradient_accumulation_steps}; "
         f"padded target tokens in one: at most {kept:,}"
     )
     yield from _describe_memory(config, parameters, kept, accelerator.mixed_precision)
-    yield from _describe_hours(config, steps * tokens, processes)
+    if processes is None:
+        yield _describe_time(inputs, recipe, accelerator, steps)
+    else:
+        yield from _describe_hours(config, steps * tokens, supposed)
+
+
+def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, steps: int) -> str:
+    """From a few updates that are made here, of a model that is thrown away."""
+    model, optimizer = prepare(accelerator, inputs.model, make_optimizer(inputs.model, recipe.optimization))
+    compiled = is_compiled(recipe, accelerator)
+    if compiled:
+        compile_layers(accelerator.unwrap_model(model))
+    options = {"label_smoothing": recipe.optimization.label_smoothing, "skip_logits": True, "compile_loss": compiled}
+    model.train()
+
+    def seconds(update: Update) -> float:
+        started = time.perf_counter()
+        for batch in update.micro_batches:
+            batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+            accelerator.backward(model(**batch, num_items_in_batch=update.target_tokens, **options).loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        if accelerator.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    updates = itertools.islice(inputs.source.updates(StopRequest()), _WARM_UP + _TIMED)
+    measured = [(seconds(update), update.target_tokens) for update in updates][_WARM_UP:]
+    one = statistics.median(took for took, _ in measured)
+    rate = sum(tokens for _, tokens in measured) / sum(took for took, _ in measured)
+    return (
+        f"time: about {spoken_duration(one * steps)} for the updates alone, {rate:,.0f} target tokens a second, from "
+        f"{_TIMED} updates that were timed here"
+    )
 
 
 def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[str]:
@@ -71,7 +120,7 @@ def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[s
 def _describe_memory(config: ScratchConfig, parameters: int, tokens: int, precision: str) -> Iterator[str]:
     layers = _KEPT_BY_ENCODER * config.encoder_layers + _KEPT_BY_DECODER * config.decoder_layers
     name = "float32" if precision == "no" else precision
-    states, kept = 16 * parameters, layers * config.d_model * _BYTES.get(precision, 2) * tokens
+    states, kept = BYTES_A_PARAMETER * parameters, layers * config.d_model * _BYTES.get(precision, 2) * tokens
     yield (
         f"memory of each: {states / _MIB:,.0f} MiB of weights, gradients and moments (a part of them, where they are "
         f"sharded), about {kept / _MIB:,.0f} MiB for the backward pass in {name}"

@@ -18,11 +18,12 @@ from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 from .batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, tokenize
 from .batching import PairCollator, make_loader, plan_batches
 from .data import load_pairs, pair_lengths, texts
+from .errors import Stopped
 from .loading import load_tokenizers, load_translator
 from .preparation import main_first, on_main
 from .recipe import Recipe
 from .sharding import is_sharded
-from .stopping import StopDecoding, Stopped, StopRequest
+from .stopping import StopDecoding, StopRequest
 
 _CITATION = """\
 @inproceedings{post-2018-call, title = "A Call for Clarity in Reporting {BLEU} Scores", author = "Post, Matt",

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,12 +17,10 @@ from accelerate.utils.memory import clear_device_cache
 from safetensors import SafetensorError
 from torch import nn
 
+from .errors import Diverged, ProcessError
+
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 _LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|timeout|\bpeer\b|nccl|gloo", re.IGNORECASE)
-
-
-class ProcessError(ValueError):
-    """What one process of several has seen by itself, so that it must say so itself."""
 
 
 @contextmanager
@@ -102,7 +99,7 @@ def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path
     try:
         yield
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:
-        if is_loss_of_a_process(error, accelerator):
+        if isinstance(error, Diverged) or is_loss_of_a_process(error, accelerator):
             raise
         raise ValueError(
             f"{what} cannot be written to {folder} ({shutil.disk_usage(folder).free:,} bytes are free): "
@@ -122,16 +119,6 @@ def explained_loss_of_a_process(accelerator: Accelerator) -> Iterator[None]:
             f"process {accelerator.process_index}: another process has ended or cannot be reached "
             f"({str(error).splitlines()[0]}); start again with --resume"
         ) from error
-
-
-def wait_for_threads() -> None:
-    """
-    To be called before a process of several ends. Gloo's threads need Python's lock to drop the tensors of the last
-    exchange; one that asks for it while Python ends aborts the process ("terminate called without an active
-    exception").
-    """
-    if torch.distributed.is_initialized():
-        time.sleep(1)
 
 
 def together(accelerator: Accelerator, function: Callable[[], Any]) -> Any:

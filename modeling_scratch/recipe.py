@@ -199,6 +199,7 @@ class HubSection(Section):
     revision: str | None = Field(None, description="a branch, made if need be; null: main")
     license: str | None = Field(None, description="of the model, for its card; null: apache-2.0")
     overwrite: bool = Field(False, description="replace a model that was not pushed from this run's folder")
+    timeout: float = Field(60.0, gt=0, description="seconds that the Hub may leave a push without an answer")
 
 
 class Recipe(Section):
@@ -318,6 +319,16 @@ def planned_config(recipe: Recipe) -> ScratchConfig:
         return ScratchConfig(**fields)
     except ValueError as error:
         raise ValueError(f"model: {error}") from None
+
+
+def default_recipe(evaluate: str | None) -> Path:
+    """That of the run to score, also for one of its checkpoints; without one to score, the embedded corpus's."""
+    if not evaluate:
+        return CONFIGURATION_FOLDER / "recipes" / "embedded.yaml"
+    for folder in (Path(evaluate), Path(evaluate).parent.parent):
+        if (folder / "recipe.yaml").is_file():
+            return folder / "recipe.yaml"
+    raise ValueError(f"{evaluate} is not a run's folder with a recipe; say by --config whose data to score it on")
 
 
 def recipe_text(recipe: Recipe) -> str:

@@ -6,6 +6,8 @@ import logging
 import os
 import re
 import shutil
+import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 
+from .errors import Diverged
 from .recipe import load_recipe
 
 logger = logging.getLogger(__name__)
@@ -66,7 +69,10 @@ def _whole(path: Path) -> Iterator[Path]:
     """Where to write a file so that a reader sees the old one or the new one, also after a power failure."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
+        temporary.touch()
+        mode = stat.S_IMODE(temporary.stat().st_mode)  # as the umask has it; safetensors makes files private
         yield temporary
+        os.chmod(temporary, mode)
         _sync(temporary)
         os.replace(temporary, path)
     finally:
@@ -127,8 +133,18 @@ class RunFolder:
             raise ValueError(f"{self.path} already holds a run: continue it with --resume, replace it with --overwrite")
         if not self.is_run() and self.path.is_dir() and any(path.name != LOCK for path in self.path.iterdir()):
             raise ValueError(f"{self.path} holds files that are not a run's; choose another output_dir")
+        self._check_writable()
         if self.path.is_dir():
             self.lock()
+
+    def _check_writable(self) -> None:
+        """By writing: permissions do not say all. What is written has no name, and leaves nothing."""
+        there = next(path for path in (self.path, *self.path.resolve().parents) if path.exists())
+        try:
+            with tempfile.TemporaryFile(dir=there):
+                pass
+        except OSError as error:
+            raise ValueError(f"output_dir {self.path}: nothing can be written to {there} ({error.strerror})") from None
 
     def make(self) -> None:
         """Make the folder, if it is not there, and lock it."""
@@ -338,7 +354,18 @@ class RunFolder:
         return {name: (tensor / len(paths)).to(dtypes[name]) for name, tensor in total.items()}
 
     def write_weights(self, weights: dict[str, torch.Tensor], folder: Path | None = None) -> None:
-        """Put weights where from_pretrained finds them: at the root, or in another folder."""
+        """
+        Put weights where from_pretrained finds them: at the root, or in another folder.
+
+        Raises:
+            Diverged: they are not finite.
+        """
+        for name, tensor in weights.items():
+            if not torch.isfinite(tensor).all():
+                raise Diverged(
+                    f"training has diverged: {name} holds NaN or infinite values, and is not written; lower "
+                    "optimization.learning_rate, or lengthen optimization.warmup_steps, and begin anew"
+                )
         with _whole((folder or self.path) / WEIGHTS) as temporary:
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, {"format": "pt"})
 

@@ -13,6 +13,13 @@ from .preparation import on_main
 from .run_folder import CURVES, METRICS, SAMPLES, RunFolder, write_whole
 
 
+def spoken_duration(seconds: float) -> str:
+    """As 40 s, 12 min or 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 class RunLog:
     """Writes on the main process; all processes call it together, so that a full disk ends all with one line."""
 

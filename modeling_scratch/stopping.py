@@ -9,12 +9,8 @@ import torch
 from accelerate import Accelerator
 from transformers import StoppingCriteria
 
-# What asks for a stop: Ctrl-C, schedulers and launchers, and clusters before they take a machine back.
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
-
-
-class Stopped(Exception):
-    """A run that ended early because it was asked to; its last checkpoint is where --resume goes on."""
+# What asks for a stop: Ctrl-C, schedulers and launchers, clusters before they take a machine back, a closed terminal.
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 
 
 class StopRequest:
@@ -33,7 +29,8 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._catch) for number in SIGNALS}
+            heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
+            self._before = {number: signal.signal(number, self._catch) for number in heard}
         return self
 
     def __exit__(self, *error) -> None:

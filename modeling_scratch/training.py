@@ -29,9 +29,9 @@ from .compilation import (
     not_compiled,
 )
 from .data import texts
+from .errors import Diverged, ProcessError, Stopped
 from .evaluation import EVALUATION_TOKENS, corpus_loss, score, translate
 from .faults import (
-    ProcessError,
     explained_lack_of_memory,
     explained_loss_of_a_process,
     pieces_that_fit,
@@ -43,9 +43,9 @@ from .optimization import learning_rate_at, make_optimizer
 from .preparation import describe, on_main, prepare_inputs
 from .recipe import Recipe, recipe_text
 from .run_folder import RECIPE, WEIGHTS, RunFolder, write_whole
-from .run_log import RunLog
+from .run_log import RunLog, spoken_duration
 from .sharding import is_sharded, prepare, whole
-from .stopping import Stopped, StopRequest
+from .stopping import StopRequest
 from .updates import Update
 
 logger = logging.getLogger(__name__)
@@ -168,6 +168,7 @@ class TrainingRun:
             dynamic_ncols=True,
         )
         self.model.train()
+        self.began = time.monotonic(), self.progress.step
         with bar, self._stoppable():
             if self.progress.compiled and self.progress.step < self.total_steps:
                 self._compile()
@@ -360,7 +361,12 @@ class TrainingRun:
             }
         )
         if not sys.stderr.isatty():  # where there is no progress bar
-            logger.info(f"step {progress.step} of {self.total_steps}: loss {loss:.3f}, {rate:,.0f} target tokens/s")
+            began, step = self.began
+            left = (time.monotonic() - began) / (progress.step - step) * (self.total_steps - progress.step)
+            logger.info(
+                f"step {progress.step} of {self.total_steps}: loss {loss:.3f}, {rate:,.0f} target tokens/s, about "
+                f"{spoken_duration(left)} left"
+            )
         progress.loss_sum, progress.loss_tokens = 0.0, 0
 
     # -- evaluation ----------------------------------------------------------------------------------------------
@@ -391,13 +397,17 @@ class TrainingRun:
         progress.evaluations += 1
         self._log(record)
         found = ", ".join(f"{name} {record[name]:.2f}" for name in ("loss", "bleu", "chrf") if name in record)
-        logger.info(f"step {progress.step}, epoch {self.source.epochs():.1f}: validation {found}")
+        finite = math.isfinite(record["loss"])
+        logger.log(
+            logging.INFO if finite else logging.WARNING,
+            f"step {progress.step}, epoch {self.source.epochs():.1f}: validation {found}",
+        )
         self.log.curves(older_than=_SECONDS_BETWEEN_CURVES)
         if section.metric not in record:
             return
         value = record[section.metric]
         better = progress.best is None or (value < progress.best if section.metric == "loss" else value > progress.best)
-        if better and math.isfinite(value):
+        if better and finite and math.isfinite(value):
             progress.best, progress.best_step, progress.without_better = value, progress.step, 0
             self._write_root(self.accelerator.get_state_dict(self.model))
             if self.recipe.hub.repository is not None and self.recipe.hub.push == "best":
@@ -427,7 +437,8 @@ class TrainingRun:
                 stop=self.stop,
                 **generation,
             )
-        return translations, on_main(self.accelerator, lambda: score(translations, references))
+        scores = on_main(self.accelerator, lambda: score(translations, references))
+        return translations, {"sentences": len(sources), **scores}
 
     def _write_root(self, weights: dict[str, torch.Tensor]) -> None:
         self.log.write(WEIGHTS, lambda: self.folder.write_weights(stored_weights(self.unwrapped, weights)))
@@ -499,6 +510,15 @@ class TrainingRun:
             except Stopped:
                 raise Stopped("stopped while the final model was scored; --resume scores it") from None
 
+    def _check_loss(self) -> float:
+        """That of the validation split. Diverged if it is not finite: such weights are no model."""
+        if not math.isfinite(loss := self._loss()):
+            raise Diverged(
+                "training has diverged: the loss on the validation split is not finite, so there is no final model; "
+                "lower optimization.learning_rate or lengthen optimization.warmup_steps, and begin anew"
+            )
+        return loss
+
     def _average(self) -> None:
         self.folder.write_weights(self.folder.averaged_weights(self.progress.averaging))
 
@@ -506,13 +526,17 @@ class TrainingRun:
         accelerator, last = self.accelerator, self.recipe.checkpoints.average_last
         if last > 1:
             self.log.write(WEIGHTS, self._average)
-        elif self.progress.best is None:  # nothing was evaluated
+        elif self.progress.best is None:  # the best is lost, or never was
+            self._check_loss()
             self._write_root(accelerator.get_state_dict(self.model))
         load_weights(accelerator, self.unwrapped, self.folder.path / WEIGHTS)
         if last > 1:
+            logger.info(f"scoring the average of the last {last} checkpoints on the validation split")
+            loss = self._check_loss()
             _, scores = self._translate("validation")
-            self._log({"split": "validation", "final": True, "loss": self._loss(), **scores})
+            self._log({"split": "validation", "final": True, "loss": loss, **scores})
         split = "test" if "test" in self.pairs else "validation"
+        logger.info(f"translating the {len(self.pairs[split]):,} sentences of the {split} split with the final weights")
         translations, scores = self._translate(split)
         self._log({"split": split, "final": True, "num_beams": self.recipe.evaluation.num_beams, **scores})
         sources, references = texts(self.pairs[split].select(range(min(5, len(self.pairs[split])))))

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from .batching import EMPTY, EpochPlan, PairCollator, make_loader, plan_epoch
 from .data import PairTokenizer, pair_lengths
-from .faults import ProcessError
+from .errors import ProcessError
 from .loss import IGNORE_INDEX
 from .recipe import Recipe
 from .stopping import StopRequest, ignore_signals

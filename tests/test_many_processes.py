@@ -329,8 +329,10 @@ def test_intervals(options, message):
 def dry_run(capsys, processes: int, *options: str) -> dict[str, str]:
     """What is said, by its first words."""
     capsys.readouterr()
-    run_training(*SMALL_RUN, *options, dry_run=processes)
-    return dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    run_training(*SMALL_RUN, *options, dry_run=True, processes=processes)
+    recipe, _, said = capsys.readouterr().out.partition("\nmodel: ")
+    assert yaml.safe_load(recipe)["evaluation"]["batch_size"] == 128  # a default
+    return dict(line.split(": ", 1) for line in f"model: {said}".splitlines())
 
 
 @pytest.mark.parametrize(("processes", "pieces"), [(1, 1), (4, 2)])
@@ -370,7 +372,7 @@ def test_a_dry_run_of_a_stream(tmp_path, capsys):
     assert said["updates"].startswith("70, of at most 512 padded tokens each")
     assert said["each of 2 processes"].endswith("at most 256")
     with pytest.raises(SystemExit):
-        run_training(*SMALL_RUN, *stream, f"output_dir={tmp_path / 'run'}", dry_run=9)
+        run_training(*SMALL_RUN, *stream, f"output_dir={tmp_path / 'run'}", dry_run=True, processes=9)
     assert "leaves 56 tokens to each of 9 parts of the stream" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
 

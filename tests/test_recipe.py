@@ -86,7 +86,7 @@ def test_overrides():
         ("optimization.tokens_per_batch=100", "must hold the longest pair"),
         ("nonsense", "'nonsense' is not of the form KEY=VALUE"),
         ("seed=[1", "not a YAML value"),
-        ("optimization=3", "optimization is a section, not a value: set its keys one by one, as optimization.max_epochs="),
+        ("optimization=3", "optimization is a section, not a value: set its keys one by one, as "),
     ],
 )  # fmt: skip
 def test_mistakes(override, message):
