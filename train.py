@@ -60,43 +60,36 @@ def main(
 
         from modeling_scratch.dry_run import describe_run
         from modeling_scratch.evaluation import score_model
+        from modeling_scratch.faults import explained_loss_of_a_process
+        from modeling_scratch.hub import push_run
         from modeling_scratch.preparation import make_accelerator
         from modeling_scratch.recipe import default_recipe, load_recipe
+        from modeling_scratch.stopping import StopRequest
+        from modeling_scratch.training import TrainingRun
 
         if not main_process or not sys.stderr.isatty():
             datasets.disable_progress_bars()
         recipe = load_recipe(config or default_recipe(evaluate), overrides)
-        if evaluate:
-            scores = score_model(recipe, evaluate, split, make_accelerator())
-            lines = [f"{evaluate}, {scores['sentences']:,} sentences of {split}", *describe_scores(scores)]
-        elif dry_run:
-            lines = list(describe_run(recipe, make_accelerator(recipe), processes))
-        else:
-            whence = resume_from or ("auto" if automatic else resume)
-            train(recipe, whence, overwrite, max_minutes)
-            return
+        stop = StopRequest(max_minutes)
+        accelerator = make_accelerator(None if evaluate else recipe)
+        with explained_loss_of_a_process(accelerator):
+            if evaluate:
+                scores = score_model(recipe, evaluate, split, accelerator)
+                lines = [f"{evaluate}, {scores['sentences']:,} sentences of {split}", *describe_scores(scores)]
+            elif dry_run:
+                lines = list(describe_run(recipe, accelerator, processes))
+            else:
+                run = TrainingRun(
+                    recipe, accelerator, resume_from or ("auto" if automatic else resume), overwrite, stop
+                )
+                run.train()
+                lines = describe_result(run.finish())
         if main_process:
-            print_whatever_happens("\n".join(lines))
-
-
-def train(recipe: Any, whence: bool | str, overwrite: bool, max_minutes: float | None) -> None:
-    """Train, push, report: nothing that happens to the report keeps the model from where it was to go."""
-    from modeling_scratch.hub import push_run
-    from modeling_scratch.preparation import make_accelerator
-    from modeling_scratch.stopping import StopRequest
-    from modeling_scratch.training import TrainingRun
-
-    run = TrainingRun(recipe, make_accelerator(recipe), whence, overwrite, StopRequest(max_minutes))
-    run.train()
-    result = run.finish()
-    if not run.accelerator.is_main_process:
-        return
-    lines = describe_result(result)
-    try:
-        if recipe.hub.repository is not None:
-            lines.append(f"pushed: {push_run(recipe).url}")
-    finally:
-        print_whatever_happens("\n".join(lines))
+            try:
+                if not (evaluate or dry_run) and recipe.hub.repository is not None:
+                    lines.append(f"pushed: {push_run(recipe).url}")
+            finally:  # neither of push and report keeps the other from happening
+                print_whatever_happens("\n".join(lines))
 
 
 def describe_scores(scores: dict[str, Any]) -> list[str]:

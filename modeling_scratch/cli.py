@@ -22,7 +22,7 @@ INTERRUPTED = 130  # as shells say of SIGINT
 STOPPED = 75  # EX_TEMPFAIL of sysexits.h: start it again
 
 # What only some commands need, and the extra of this package that brings it.
-EXTRAS = {name: "train" for name in ("accelerate", "datasets", "evaluate", "filelock", "pydantic", "sacrebleu", "yaml")}
+EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil", "pydantic", "sacrebleu", "tiktoken"], "train")
 EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
 
 

@@ -2,11 +2,13 @@
 
 import json
 import logging
+import os
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from .batching import PairCollator
 from .compilation import LENGTHS_OF, is_compiled, longest
 from .configuration_scratch import ScratchConfig
 from .data import PairTokenizer, load_pairs, texts, tokenize_pairs
-from .faults import explained_damage_of_the_cache
+from .faults import explained_damage_of_the_cache, said_while_waiting
 from .loading import load_config, load_tokenizers, load_translator
 from .modeling_scratch import ScratchForConditionalGeneration
 from .preflight import check_before_reading
@@ -52,18 +54,32 @@ PATIENCE, PATIENCE_WITH_MAIN = timedelta(minutes=30), timedelta(hours=6)
 Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
+def _said_while_processes_are_missing() -> AbstractContextManager:
+    processes, first_of_machine = os.environ.get("WORLD_SIZE", "1"), os.environ.get("LOCAL_RANK", "0") == "0"
+    if processes == "1" or not first_of_machine:
+        return nullcontext()
+    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    return said_while_waiting(
+        f"all of {processes} processes to meet at {address} (this is process {os.environ.get('RANK')}; start those "
+        "that are missing, with this address)"
+    )
+
+
 def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
     """Processes, devices and precision as `accelerate launch` or its config set them; the recipe's trackers."""
-    trackers = recipe.trackers if recipe else []
-    accelerator = Accelerator(
-        kwargs_handlers=[
-            InitProcessGroupKwargs(timeout=PATIENCE),
-            DistributedDataParallelKwargs(gradient_as_bucket_view=True),  # 4 bytes a parameter less
-        ],
-        cpu=not torch.accelerator.is_available(),
-        log_with=trackers or None,
-        project_config=ProjectConfiguration(logging_dir=str(Path(recipe.output_dir) / TRACKING)) if trackers else None,
-    )
+    trackers, project = recipe.trackers if recipe else [], None
+    if trackers:
+        project = ProjectConfiguration(logging_dir=str(Path(recipe.output_dir) / TRACKING))
+    with _said_while_processes_are_missing():
+        accelerator = Accelerator(
+            kwargs_handlers=[
+                InitProcessGroupKwargs(timeout=PATIENCE),
+                DistributedDataParallelKwargs(gradient_as_bucket_view=True),  # 4 bytes a parameter less
+            ],
+            cpu=not torch.accelerator.is_available(),
+            log_with=trackers or None,
+            project_config=project,
+        )
     found = {str(getattr(tracker, "value", tracker)) for tracker in accelerator.log_with}
     if missing := sorted(set(trackers) - found - {"all"}):
         raise ValueError(f"trackers: {', '.join(missing)} is not installed")
@@ -97,6 +113,7 @@ def describe(accelerator: Accelerator, model: PreTrainedModel) -> dict[str, Any]
         "mixed_precision": accelerator.mixed_precision,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         **versions(),
+        **{name: version(name) for name in ("datasets", "tokenizers", "sacrebleu")},
     }
 
 

@@ -33,7 +33,6 @@ from .errors import Diverged, ProcessError, Stopped
 from .evaluation import EVALUATION_TOKENS, corpus_loss, score, translate
 from .faults import (
     explained_lack_of_memory,
-    explained_loss_of_a_process,
     pieces_that_fit,
 )
 from .hub import check_destination, try_push
@@ -199,7 +198,7 @@ class TrainingRun:
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
-        with self.stop, explained_loss_of_a_process(self.accelerator):
+        with self.stop:
             try:
                 yield
             except Stopped:

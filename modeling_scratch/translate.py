@@ -18,6 +18,7 @@ from transformers.utils.hub import resolve_revision
 from .batched_generation import DEFAULT_BATCH_TOKENS, SourceTooLong
 from .cli import log_to_terminal, one_line_errors
 from .configuration_scratch import ScratchConfig
+from .loading import best_device, load_config, load_tokenizers, load_translator
 from .translation_pipeline import SENTENCES_AHEAD, ScratchTranslationPipeline
 
 BROKEN_PIPE = 141  # as shells say of SIGPIPE
@@ -50,14 +51,11 @@ def _name(path: Path | None) -> str:
 
 def load_pipeline(name: str, revision: str | None) -> ScratchTranslationPipeline:
     """
-    The pipeline of a model folder or Hub name, on the device that Accelerate chooses, all of one commit.
+    The pipeline of a model folder or Hub name, on the accelerator, if there is one, all of one commit.
 
     Raises:
         ValueError: it cannot be loaded, or is another kind of model; a folder has no revisions.
     """
-    from .loading import load_config, load_tokenizers, load_translator
-    from .preparation import make_accelerator
-
     if revision is not None and Path(name).is_dir():
         raise ValueError(f"--revision {revision}: {name} is a folder; only a repository on the Hub has revisions")
     revision = resolve_revision(name, revision)
@@ -69,7 +67,7 @@ def load_pipeline(name: str, revision: str | None) -> ScratchTranslationPipeline
         model=load_translator(name, revision=revision),
         tokenizer=source,
         target_tokenizer=target,
-        device=make_accelerator().device,
+        device=best_device(),
     )
 
 

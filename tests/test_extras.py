@@ -1,0 +1,75 @@
+"""What the package's own requirements bring is enough to load, translate and convert; a command names what it lacks."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from packaging.requirements import Requirement
+
+SITE = Path(sysconfig.get_paths()["purelib"])
+
+
+def closure(requirements: list[str]) -> set[str]:
+    """The names of distributions that pip would install for these, without extras."""
+    found: set[str] = set()
+    while requirements:
+        requirement = Requirement(requirements.pop())
+        name = requirement.name.lower().replace("_", "-")
+        if name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            found.add(name)
+            requirements += distribution(name).requires or []
+    return found
+
+
+@pytest.fixture(scope="session")
+def run_base(tmp_path_factory):
+    """Runs Python where only the requirements without extras are to be seen."""
+    folder = tmp_path_factory.mktemp("site")
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    for name in closure(required):
+        for top in {file.parts[0] for file in distribution(name).files or [] if file.parts[0] not in ("..", "")}:
+            if (SITE / top).exists() and not (folder / top).exists():
+                (folder / top).symlink_to(SITE / top)
+
+    def run(*command: str, text: str = "") -> subprocess.CompletedProcess:
+        start = f"import runpy, sys; sys.path[:0] = ['{ROOT}', '{folder}']; sys.argv = sys.argv[1:]; "
+        start += "name = sys.argv[0]; run = runpy.run_path if name.endswith('.py') else runpy.run_module; "
+        start += "run(name, run_name='__main__', **({} if name.endswith('.py') else {'alter_sys': True}))"
+        return subprocess.run(
+            [sys.executable, "-I", "-S", "-c", start, *command],
+            input=text,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONUTF8": "1"},
+            timeout=300,
+        )
+
+    return run
+
+
+def test_translate(run_base, trained):
+    result = run_base("modeling_scratch.translate", str(trained), text="The dog sees the cat.\n\n")
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.splitlines()) == 2
+
+
+def test_convert(run_base, make_model, tmp_path):
+    same = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "decoder_attention_heads": 4}
+    make_model(**same).save_pretrained(tmp_path / "model")
+    result = run_base("modeling_scratch.convert", "to-torch", str(tmp_path / "model"), str(tmp_path / "weights.pt"))
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "weights.pt").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("command", [["train.py"], ["train.py", "--dry-run"], ["hub_upload.py", "runs/x", "a/b"]])
+def test_what_is_missing_is_named(run_base, command):
+    result = run_base(str(ROOT / command[0]), *command[1:])
+    assert result.returncode == 2, result.stderr
+    assert re.fullmatch(r"error: this needs \w+, .*pip install 'modeling-scratch\[\w+\]'\n", result.stderr)
