@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from modeling_scratch.bounded_client import SECONDS_TO_ANSWER
 from modeling_scratch.cli import log_to_terminal, one_line_errors
 
 
@@ -19,7 +20,12 @@ def main(
     tag: Annotated[str | None, typer.Option(help="a name for this version, as v1.0")] = None,
     message: Annotated[str, typer.Option(help="the commit's message")] = "Upload model",
     license: Annotated[str | None, typer.Option(help="of the model; default: apache-2.0")] = None,
+    languages: Annotated[
+        tuple[str, str] | None, typer.Option(help="codes of source and target, as en de; default: as the folder says")
+    ] = None,
+    author: Annotated[str | None, typer.Option(help="of the model, for its card")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a model that something else pushed")] = False,
+    timeout: Annotated[float, typer.Option(help="seconds that the Hub may leave us unanswered")] = SECONDS_TO_ANSWER,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the files, sizes and card that would go")] = False,
     check_only: Annotated[bool, typer.Option("--check-only", help="check the folder; nothing leaves")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
@@ -34,13 +40,16 @@ def main(
             raise ValueError("which repository? python hub_upload.py RUN_FOLDER user/name")
         options = PushOptions(
             repo_id or "user/name",
-            private,
-            revision,
-            create_pr,
-            tag,
-            message,
-            license,
-            overwrite,
+            private=private,
+            revision=revision,
+            create_pr=create_pr,
+            tag=tag,
+            message=message,
+            license=license,
+            overwrite=overwrite,
+            timeout=timeout,
+            languages=languages,
+            author=author,
         )
         options.check()
         if not (check_only or dry_run):

@@ -53,6 +53,8 @@ def main(
         for flag, given in (("--evaluate", evaluate), ("--dry-run", dry_run)):
             if given and (resume or resume_from or overwrite):
                 raise ValueError(f"{flag} writes nothing: --resume and --overwrite do not go with it")
+        if evaluate and dry_run:
+            raise ValueError("--evaluate scores a model, and --dry-run describes a run; give one of them")
         if processes and not dry_run:
             raise ValueError("--processes is what --dry-run supposes; accelerate launch starts processes")
 

@@ -42,6 +42,7 @@ def make_models(shape_name: str, options: argparse.Namespace) -> dict[str, torch
 def make_batches(shape_name: str, batch_size: int, options: argparse.Namespace) -> list[dict[str, torch.Tensor]]:
     """Random sentences of ordinary lengths, or those of a file."""
     if options.folder:
+        from modeling_scratch.loading import load_tokenizers
 
         tokenizer, _ = load_tokenizers(options.folder)
         sentences = Path(options.sources).read_text(encoding="utf-8").splitlines()

@@ -143,8 +143,9 @@ def main() -> None:
         parser.error("give --folder and --sources together")
     package, rows = load_package(options.checkout), None
     if options.folder is not None:
-    
         sources = options.sources.read_text().splitlines()
+        from modeling_scratch.loading import load_tokenizers
+
         rows = load_tokenizers(str(options.folder))[0](sources).input_ids
     print(f"{peers.describe_machine()}; float32, {options.rounds} rounds, {options.tokens} new tokens a sentence\n")
     print("| case | shape | batch | ms | times as fast | sentences with the same tokens |\n|---|---|---|---|---|---|")

@@ -66,6 +66,7 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
     import ctranslate2
 
     from modeling_scratch.convert_ctranslate2 import SETTINGS
+    from modeling_scratch.loading import load_tokenizers
 
     out = work / quantization
     command = [sys.executable, "-m", "modeling_scratch.convert", "ctranslate2", folder, str(out)]

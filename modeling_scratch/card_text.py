@@ -6,7 +6,7 @@ that nothing is missing. All offline.
 import math
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,11 +17,11 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from huggingface_hub.utils import validate_repo_id, yaml_dump
 
+from .redaction import TOKEN
+
 # What a card must have. The other sections may be taken out by hand.
 REQUIRED_METADATA = ("language", "license", "library_name", "pipeline_tag", "tags", "metrics", "model-index")
 REQUIRED_SECTIONS = ("How to use", "Results", "Architecture", "Training", "Limits and intended use")
-
-TOKEN = re.compile(r"hf_[A-Za-z0-9]{10,}")
 
 # ISO 639-1. Codes of three letters (ISO 639-3) are nearly 8,000: they are recognised by their form.
 _LANGUAGES = """\
@@ -50,7 +50,7 @@ NO_LANGUAGES = {"code", "multilingual"}  # which the Hub takes for one
 
 _HEADING = re.compile(r" {0,3}(#{1,2})[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
-_PLACEHOLDER = re.compile(r"\[more information needed\]|\{\{[^{}\n]*\}\}|\{%[^{}\n]*%\}", re.IGNORECASE)
+PLACEHOLDER = re.compile(r"\[more information needed\]|\{\{[^{}\n]*\}\}|\{%[^{}\n]*%\}", re.IGNORECASE)
 _LINKS = (
     re.compile(r"\]\(\s*(?:(?=[^<])([^)\s]+)|<([^>\n]+)>)"),  # [text](target "title"), ![text](<a target>)
     re.compile(r"^ {0,3}\[[^\]]+\]:\s*(?:(?=[^<])(\S+)|<([^>\n]+)>)", re.MULTILINE),
@@ -127,6 +127,8 @@ class _Card:
             place = f"{first + mark.line}, column {mark.column + 1}" if mark else first
             problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
             raise ValueError(f"{where}{place}: the metadata is not valid YAML: {problem}") from None
+        except RecursionError:
+            raise ValueError(f"{where}{first} and after: the metadata is nested too deeply to be read") from None
         except ValueError as error:  # as of the date 2026-13-01
             raise ValueError(f"{where}{first} and after: the metadata is not valid YAML: {error}") from None
         if data is None:
@@ -215,16 +217,17 @@ def merge_card(generated: str, edited: str, base: str | None) -> str:
 # -- checking ----------------------------------------------------------------------------------------------------------
 
 
-def check_card(text: str, folder: Path | None = None) -> None:
+def check_card(text: str, folder: Path | None = None, required: Iterable[str] = REQUIRED_METADATA) -> None:
     """
     Raise ValueError that names all that is missing or wrong in a card.
 
     Args:
         text: the card.
         folder: where the files are that the card shows or links to. None: they are not looked for.
+        required: the metadata that must be there.
     """
     card = _Card(text, "the card")
-    problems = [*_check_metadata(card.data), *_check_round_trip(text, card.data), *_check_body(card, folder)]
+    problems = [*_check_metadata(card.data, required), *_check_round_trip(text, card.data), *_check_body(card, folder)]
     if TOKEN.search(text):
         problems.append("it holds what looks like a token (hf_...): take it out, and revoke it if it is one")
     if problems:
@@ -237,8 +240,8 @@ def _strings(value: Any) -> list[str] | None:
     return values if values and all(isinstance(each, str) and each.strip() for each in values) else None
 
 
-def _check_metadata(data: dict[str, Any]) -> Iterator[str]:
-    for key in REQUIRED_METADATA:
+def _check_metadata(data: dict[str, Any], required: Iterable[str]) -> Iterator[str]:
+    for key in required:
         if data.get(key) in (None, "", [], {}):
             how = ", as [en, de]: the recipe's languages are no ISO 639 codes" if key == "language" else ""
             yield f"metadata: {key} is missing{how}"
@@ -297,7 +300,7 @@ def _check_body(card: _Card, folder: Path | None) -> Iterator[str]:
         if title and not "\n".join(section.split("\n")[1:]).strip():
             yield f"the section '## {title}' is empty"
     prose = re.sub(r"(`+)(?!`)((?!\n\n).)*?(?<!`)\1(?!`)", "", "\n".join(lines), flags=re.DOTALL)
-    for text in dict.fromkeys(_PLACEHOLDER.findall("\n".join([prose, *card.yaml.values()]))):
+    for text in dict.fromkeys(PLACEHOLDER.findall("\n".join([prose, *card.yaml.values()]))):
         yield f"{text!r} is a placeholder: fill it in"
     links = (link for pattern in _LINKS for link in pattern.finditer(prose))
     for target in dict.fromkeys(next(filter(None, link.groups())) for link in links):

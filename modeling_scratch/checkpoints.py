@@ -50,6 +50,7 @@ MAY_CHANGE = (
     "hub.revision",
     "hub.license",
     "hub.overwrite",
+    "hub.timeout",
 )
 
 
@@ -183,7 +184,8 @@ def load_checkpoint(
     Raises:
         ValueError: it is of other training pairs, or of processes whose states these cannot take over.
     """
-    before = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+    with _readable(checkpoint / STATE):
+        before = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
     if before.data != progress.data:
         advice = ""
         if recipe.data.on_the_hub:
@@ -204,11 +206,26 @@ def load_checkpoint(
     return before
 
 
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """ValueError that names the file of a checkpoint that cannot be taken over, whatever its loader raises."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise ValueError(
+            f"{path}: not what a checkpoint of this run holds ({type(error).__name__}: {reason}); go on from an "
+            "earlier checkpoint by --resume-from"
+        ) from error
+
+
 def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
-    # Mapped, so that the processes of a machine share what they read.
-    load_whole_optimizer_state(optimizer, torch.load(checkpoint / OPTIMIZER, map_location="cpu", mmap=True))
+    path = checkpoint / OPTIMIZER
+    with _readable(path):  # mapped, so that the processes of a machine share what they read
+        load_whole_optimizer_state(optimizer, torch.load(path, map_location="cpu", mmap=True))
     if accelerator.scaler is not None and (checkpoint / SCALER).exists():
-        accelerator.scaler.load_state_dict(load(checkpoint / SCALER))
+        with _readable(checkpoint / SCALER):
+            accelerator.scaler.load_state_dict(load(checkpoint / SCALER))
 
 
 def _differences(before: Progress, now: Progress) -> list[str]:
@@ -239,7 +256,8 @@ def _random_states(device: torch.device) -> dict[str, Any]:
 
 def _restore_random_states(path: Path, device: torch.device) -> bool:
     """Go on with the random states of a checkpoint; False where it has none of this device."""
-    states = load(path)
+    with _readable(path):
+        states = load(path)
     if device.type not in ("cpu", *states):
         return False
     random.setstate(states["random_state"])

@@ -37,14 +37,14 @@ from .convert_ctranslate2 import (
 )
 from .convert_marian import from_marian, to_marian, widen
 from .convert_torch import build_scratch, from_torch, read_torch, reference_translator, to_torch, to_torch_translator
-from .loading import load_config, load_tokenizers, load_translator, save_tokenizers
+from .loading import TOKENIZER_FILES, load_config, load_tokenizers, load_translator, save_tokenizers
+from .model_folder import Conversion
 from .modeling_scratch import ScratchForConditionalGeneration
 from .torch_translator import TorchTranslator
 
 logger = logging.getLogger(__name__)
 
 LARGEST_DIFFERENCE = 1e-4  # of logits, in float32
-TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")
 
 Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
 Folder = Annotated[Path, typer.Argument(help="the folder to write; it must not exist")]
@@ -102,9 +102,9 @@ def written_whole(out: Path) -> Iterator[Path]:
 
 
 @torch.inference_mode()
-def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> None:
+def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
     """
-    Print the largest difference of two models' logits, in float32, on random ids with padding on the right.
+    Print and return the largest difference of two models' logits, in float32, on random ids padded on the right.
 
     Args:
         read, written: map input_ids, attention_mask and decoder_input_ids to logits, or to outputs that have them.
@@ -132,22 +132,20 @@ def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> None:
             f"the converted model is not the one that was read: its logits differ by up to {difference:.1e}, more than "
             f"{LARGEST_DIFFERENCE:.0e}; nothing was written"
         )
+    return difference
 
 
 # -- the commands ----------------------------------------------------------------------------------------------------
 
 
-def _convert_folder(
-    src: str, out: Path, model_type: str, convert: Callable[[PreTrainedModel], PreTrainedModel]
-) -> None:
-    with written_whole(out) as folder:
-        read = load_model(src, model_type)
-        converted = convert(read)
-        converted.save_pretrained(folder)
-        carry_tokenizers(src, folder)
-        scratch = read if model_type == ScratchConfig.model_type else converted
-        verify(read, load_translator(str(folder)), scratch.config)
-    print(f"wrote {out}")
+def _convert_folder(src: str, folder: Path, model_type: str, convert: Callable) -> float:
+    """Write a model folder. Returns the largest difference that `verify` has found."""
+    read = load_model(src, model_type)
+    converted = convert(read)
+    converted.save_pretrained(folder)
+    carry_tokenizers(src, folder)
+    scratch = read if model_type == ScratchConfig.model_type else converted
+    return verify(read, load_translator(str(folder)), scratch.config)
 
 
 @app.command("marian")
@@ -159,7 +157,10 @@ def marian_command(
     """A Marian model, such as an OPUS-MT translator, as a Scratch folder that translates the same."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
-        _convert_folder(src, out, MarianConfig.model_type, from_marian)
+        with written_whole(out) as folder:
+            difference = _convert_folder(src, folder, MarianConfig.model_type, from_marian)
+            Conversion("Marian model", None if Path(src).exists() else src, difference).write(folder)
+        print(f"wrote {out}")
 
 
 @app.command("to-marian")
@@ -171,7 +172,9 @@ def to_marian_command(
     """A Scratch model as a Marian folder, which Transformers loads without this project's code."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
-        _convert_folder(src, out, ScratchConfig.model_type, to_marian)
+        with written_whole(out) as folder:
+            _convert_folder(src, folder, ScratchConfig.model_type, to_marian)
+        print(f"wrote {out}")
 
 
 def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
@@ -240,7 +243,8 @@ def torch_command(
             max_position_embeddings=max_position_embeddings,
         )
         build_scratch(weights).save_pretrained(folder)
-        verify(reference_translator(weights), load_translator(str(folder)), weights.config)
+        difference = verify(reference_translator(weights), load_translator(str(folder)), weights.config)
+        Conversion("translator around torch.nn.Transformer", None, difference).write(folder)
     print(f"wrote {out}")
 
 

@@ -352,9 +352,7 @@ def write_corpus(folder: Path, train_size: int = 24000, seed: int = 0) -> None:
 
 
 def main(
-    folder: Annotated[
-        Path, typer.Argument(help="new or empty; gets train.en, train.de, and so on")
-    ],
+    folder: Annotated[Path, typer.Argument(help="new or empty; gets train.en, train.de, and so on")],
     train_size: Annotated[int, typer.Option(min=1, help="pairs to train on")] = 24000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:

@@ -1,15 +1,13 @@
-"""What goes to the Hub from a run's folder, and the check that a stranger who loads it gets what its author has."""
+"""The check of a model folder before it is shared: that a stranger who loads it gets what its author has."""
 
 import ast
 import json
+import logging
 import math
 import os
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -17,97 +15,28 @@ import torch
 from huggingface_hub import get_token
 from PIL import Image
 from safetensors import SafetensorError, safe_open
-from transformers import GenerationConfig
-from transformers.dynamic_module_utils import get_relative_import_files
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig
 
-from . import folder_probe
-from .card_text import TOKEN
+from . import __version__, folder_probe
 from .configuration_scratch import ScratchConfig
-from .run_folder import CURVES, RunFolder
-from .translation_pipeline import TARGET_FOLDER, ScratchTranslationPipeline
+from .folder_files import ALLOWED, CARD, chosen_files, copy_files
+from .model_folder import read_config, read_json
+from .redaction import TOKEN
+from .run_folder import CURVES
+from .translation_pipeline import ScratchTranslationPipeline
 
-CARD = "README.md"
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-    "source.spm",
-    "target.spm",
-    "spiece.model",
-)
-# Files by name or pattern; code is chosen by following the imports of what config.json names.
-ALLOWED = (
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "model-*-of-*.safetensors",
-    "model.safetensors.index.json",
-    *TOKENIZER_FILES,
-    *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES),
-    CURVES,
-)
+__all__ = ["ALLOWED", "CARD", "check_folder", "chosen_files", "copy_files"]
+
+logger = logging.getLogger(__name__)
+
 IMPORTABLE = {"torch", "transformers", "huggingface_hub"} | sys.stdlib_module_names
+# Settings whose types Transformers does not look at.
+GENERATION_NUMBERS = ("num_beams", "max_new_tokens", "max_length", "length_penalty", "min_length", "repetition_penalty")
 TOLERANCE = 1e-6  # of logits in float32: the same code on the same machine
 
 # Besides the run's own samples: what a tokenizer can stumble over.
 PROBES = ["Hello, world!", "Grüße aus Köln, naïve café.", "3.14 = 22/7?", "日本語 🙂", "<s> </s> <pad>", "a"]
-
-
-def code_files(folder: Path, config: dict[str, Any]) -> list[Path]:
-    """The Python files that config.json's auto_map and custom_pipelines name, and all that these import."""
-    given = [*(config.get("auto_map") or {}).values()]
-    given += [pipeline.get("impl") for pipeline in (config.get("custom_pipelines") or {}).values()]
-    # A tokenizer's entry is a list: the slow one and the fast one.
-    references = [each for entry in given for each in (entry if isinstance(entry, list) else [entry]) if each]
-    roots = {folder / f"{reference.rpartition('--')[2].partition('.')[0]}.py" for reference in references}
-    files = set(roots)
-    for root in roots:
-        if not root.is_file():
-            raise ValueError(f"{folder}: config.json names {root.name}, which is missing; save the model again")
-        try:
-            files |= {Path(file) for file in get_relative_import_files(root)}
-        except FileNotFoundError as error:
-            name = Path(error.filename).name
-            raise ValueError(f"{folder}: {name} is imported but missing; save the model again") from None
-    return sorted(files)
-
-
-def chosen_files(folder: Path) -> dict[str, Path]:
-    """
-    What goes to the Hub, card excepted: {path in the repository: file}. Chosen by an allow-list, so that optimizer
-    states, logs, environment files and pickles stay.
-
-    Raises:
-        ValueError: the folder is not a run, or a file that a model needs is missing.
-    """
-    if not RunFolder(folder).is_run():
-        raise ValueError(f"{folder} is not a run's folder: train.py makes one, with its recipe.yaml")
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    chosen = {name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in ALLOWED)}
-    # A single file wins over shards of an earlier save.
-    if "model.safetensors" in chosen:
-        chosen = {name: path for name, path in chosen.items() if not re.match(r"model-|model\.safetensors\.", name)}
-    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
-        if name not in chosen:
-            raise ValueError(f"{folder}: {name} is missing; the run has not been saved whole")
-    if not any(name.endswith(".safetensors") for name in chosen):
-        raise ValueError(f"{folder}: there are no weights (model.safetensors); has the run finished an evaluation?")
-    config = read_json(chosen["config.json"])
-    return chosen | {path.name: path for path in code_files(folder, config)}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected an object, found {type(content).__name__}")
-    return content
 
 
 def check_weights(files: dict[str, Path]) -> int:
@@ -174,11 +103,44 @@ def check_imports(files: dict[str, Path]) -> None:
                     )
 
 
+def report_code(files: dict[str, Path]) -> None:
+    """Log, before any of it is run, that the folder's code is run, and which files are not as they are installed."""
+    code = sorted(name for name in files if name.endswith(".py"))
+    installed = {name: Path(__file__).with_name(name) for name in code}
+    other = [
+        name for name, path in installed.items() if not path.is_file() or path.read_bytes() != files[name].read_bytes()
+    ]
+    logger.info(f"running the folder's own {len(code)} .py files, in a process that makes no connections")
+    if other:
+        logger.warning(
+            f"{', '.join(other)}: not as installed with modeling_scratch {__version__}; the check runs the folder's, "
+            "and whoever loads the model will: read them"
+        )
+
+
+def check_tokenizers(files: dict[str, Path]) -> None:
+    """Raise ValueError that names the file, if a tokenizer is damaged."""
+    for path in files.values():
+        if path.name == "tokenizer.json":
+            try:
+                Tokenizer.from_file(str(path))
+            except Exception as error:  # the library's own class is Exception
+                raise ValueError(f"{path}: not a tokenizer: {' '.join(str(error).split())}") from None
+        if path.name == "tokenizer_config.json":
+            try:
+                AutoTokenizer.from_pretrained(path.parent, config=PreTrainedConfig(), trust_remote_code=False)
+            except Exception as error:  # Transformers has many
+                raise ValueError(f"{path}: no tokenizer loads by it: {' '.join(str(error).split())}") from None
+
+
 def check_generation(files: dict[str, Path]) -> None:
     """Raise ValueError if the generation config contradicts itself, as an early stop with a single beam."""
     path = files["generation_config.json"]
+    settings = read_json(path)
+    if wrong := [name for name in GENERATION_NUMBERS if not isinstance(settings.get(name, 0), int | float | None)]:
+        raise ValueError(f"{path}: {wrong[0]} is {settings[wrong[0]]!r}; it must be a number")
     try:
-        GenerationConfig(**read_json(path)).validate(strict=True)
+        GenerationConfig(**settings).validate(strict=True)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
 
@@ -268,15 +230,6 @@ def _equal(first: Any, second: Any) -> bool:
     return first == second
 
 
-def copy_files(folder: Path, copy: Path) -> dict[str, Path]:
-    """Copy what goes to the Hub, card excepted, to an empty folder: {path in the repository: copied file}."""
-    files = {name: copy / name for name in chosen_files(folder)}
-    for name, path in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(folder / name, path)
-    return files
-
-
 def check_folder(folder: Path, copy: Path) -> list[str]:
     """
     Copy what goes to the Hub, all but the card, to an empty folder, and check it there.
@@ -300,17 +253,23 @@ def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> li
     parameters = check_weights(files)
     check_imports(files)
     check_generation(files)
+    check_tokenizers(files)
+    config = read_config(copy)
     try:
-        config = ScratchConfig.from_pretrained(copy)
         author = folder_probe.observe(str(copy), sentences, False, ScratchTranslationPipeline)
     except Exception as error:  # Transformers has many
         raise ValueError(f"{copy} cannot be loaded here: {type(error).__name__}: {error}") from error
+    report_code(files)
     compare(author, observe_as_a_stranger(copy, sentences), config)
-    code = [name for name in files if name.endswith(".py")]
+    code, tokenizer = [name for name in files if name.endswith(".py")], "tokenizer_config.json" in files
     return [
         f"weights: safetensors, {parameters:,} numbers, all finite, none missing, tied as the config says",
         f"code: {len(code)} files, which import the standard library, torch, transformers and huggingface_hub",
         "generation config: valid",
         f"a clean process without this project: the same ids, logits (within {TOLERANCE:.0e}), positions and "
-        f"translations of {len(sentences)} sentences",
+        + (
+            f"translations of {len(sentences)} sentences"
+            if tokenizer
+            else "output of random ids; there is no tokenizer"
+        ),
     ]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, pipeline
 
 TARGET_FOLDER = "target_tokenizer"
 PROJECT = "modeling_scratch"
@@ -23,7 +23,7 @@ def observe(
     folder: str, sentences: list[str], trust_remote_code: bool, pipeline_class: type | None = None
 ) -> dict[str, Any]:
     """
-    Load a folder's model and tokenizers, and run the sentences through them.
+    Load a folder's model and tokenizers, and run the sentences through them; random ids, if there is no tokenizer.
 
     Args:
         pipeline_class: instead of the one that lies in the folder.
@@ -34,7 +34,9 @@ def observe(
         d_model or head_dim) of encoder and decoder, `tied` (whether each of the weights that the config ties is),
         `loading` (weights that were missing or unexpected).
     """
-    source = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    source = None
+    if (Path(folder) / "tokenizer_config.json").is_file():
+        source = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     target = source
     if (Path(folder) / TARGET_FOLDER).is_dir():
         target = AutoTokenizer.from_pretrained(folder, subfolder=TARGET_FOLDER, trust_remote_code=trust_remote_code)
@@ -42,11 +44,11 @@ def observe(
         folder, trust_remote_code=trust_remote_code, output_loading_info=True, dtype=torch.float32
     )
     model.eval()
-    inputs = source(sentences, padding=True, return_tensors="pt")
+    inputs = source(sentences, padding=True, return_tensors="pt") if source else _random_inputs(model.config)
     with torch.inference_mode():
         ids = model.generate(**inputs)
         # A fixed target: translations of other lengths would give logits of other shapes.
-        fixed = torch.arange(8).repeat(len(sentences), 1) % model.config.target_vocab_size
+        fixed = torch.arange(8).repeat(len(inputs["input_ids"]), 1) % model.config.target_vocab_size
         logits = model(**inputs, decoder_input_ids=fixed).logits
         # What enters the first layers when the embeddings are zeros: positions that are added.
         located: list[torch.Tensor] = []
@@ -55,16 +57,16 @@ def observe(
         zeros = torch.zeros(1, min(64, model.config.max_position_embeddings), model.config.d_model)
         model(inputs_embeds=zeros, decoder_inputs_embeds=zeros)
     piped = []
-    if "translation" in (getattr(model.config, "custom_pipelines", None) or {}):
+    if source and "translation" in (getattr(model.config, "custom_pipelines", None) or {}):
         chosen = {} if pipeline_class is None else {"pipeline_class": pipeline_class}
         translator = pipeline("translation", model=folder, trust_remote_code=trust_remote_code, **chosen)
         piped = [result["translation_text"] for result in translator(sentences[:PIPED])]
     embeddings = model.get_encoder().embed_tokens.weight, model.get_decoder().embed_tokens.weight
     return {
         "input_ids": inputs["input_ids"],
-        "decoded": source.batch_decode(inputs["input_ids"], skip_special_tokens=True),
+        "decoded": source.batch_decode(inputs["input_ids"], skip_special_tokens=True) if source else [],
         "logits": logits.clone(),
-        "translations": target.batch_decode(ids, skip_special_tokens=True),
+        "translations": target.batch_decode(ids, skip_special_tokens=True) if target else ids.tolist(),
         "pipeline": piped,
         "positions": [each.clone() for each in located],
         "tied": {
@@ -74,6 +76,12 @@ def observe(
         "loading": sorted(report["missing_keys"]) + sorted(report["unexpected_keys"]),
         "package": model.__class__.__module__.partition(".")[0],
     }
+
+
+def _random_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
+    """Where there is no tokenizer."""
+    ids = torch.randint(config.vocab_size, (PIPED, 8), generator=torch.Generator().manual_seed(0))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def _no_connections(event: str, arguments: tuple) -> None:

@@ -1,77 +1,32 @@
 """The push: a run's folder, checked, to the Hub in one commit that arrives whole or not at all."""
 
 import hashlib
+import io
 import logging
-import re
-import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import yaml
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard
 
 from .card_text import check_card, merge_card
-from .folder_check import ALLOWED, CARD, check_folder
-from .hub_client import HubRepository, PushError, check_name, redact
-from .model_card import build_card, check_languages, check_license
+from .folder_check import CARD, check_folder
+from .hub_client import HubRepository, PushError, contents_name, opened_repository
+from .model_card import build_card, check_languages, check_license, required_metadata
+from .push_options import PushOptions
 from .push_record import Push, PushRecord
+from .push_situation import Situation, is_of_a_model, look
 from .recipe import Recipe, load_recipe
+from .redaction import redact
 from .run_folder import RECIPE, write_whole
 
 logger = logging.getLogger(__name__)
 
 CARD_BASE = ".card.md"  # the card as generated last, so that the next one knows what was edited by hand
-EDITABLE = {CARD, ".gitattributes"}  # what may change on the Hub between two pushes
-# What makes a model, as this project and others write it.
-MODEL_FILES = (
-    *ALLOWED,
-    "*.py",
-    "*.safetensors",
-    "*.index.json",
-    "*.bin",
-    "*.pt",
-    "*.h5",
-    "*.msgpack",
-    "*.onnx",
-    "*.spm",
-)
-REPLACE = "hub_upload.py --overwrite (in a recipe: hub.overwrite=true) replaces it"
-
-
-@dataclass
-class PushOptions:
-    """Where to and how; the names of hub_upload.py's flags."""
-
-    repo_id: str
-    private: bool = False
-    revision: str | None = None
-    create_pr: bool = False
-    tag: str | None = None
-    message: str = "Upload model"
-    license: str | None = None
-    overwrite: bool = False
-
-    def check(self) -> None:
-        """Raise PushError for what cannot be, whatever the folder and the Hub hold."""
-        check_name(self.repo_id)
-        if not self.message.strip():
-            raise PushError("--message is empty")
-        for name, value in (("--tag", self.tag), ("--revision", self.revision)):
-            if value is not None and not re.fullmatch(r"(?!.*(\.\.|//|\.lock$))[\w][\w./-]*(?<![./])", value):
-                raise PushError(f"{name} {value!r} is no name that git takes; letters, digits, - . _ / are fine")
-        if self.create_pr and (self.tag or self.revision):
-            raise PushError("--create-pr proposes a change of main: --tag and --revision do not go with it")
-
-    def command(self, folder: str) -> str:
-        """What to type for this push."""
-        words = ["python", "hub_upload.py", folder, self.repo_id]
-        for name, default in (("private", False), ("overwrite", False)):
-            words += [f"--{name}"] * (getattr(self, name) != default)
-        for name in ("revision", "license", "tag"):
-            words += [f"--{name}", value] if (value := getattr(self, name)) is not None else []
-        return shlex.join(words)
 
 
 @dataclass
@@ -82,6 +37,7 @@ class Prepared:
     card: str
     generated_card: str
     findings: list[str]
+    told: dict[str, Any]  # what the next push remembers: license, languages, author
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file."""
@@ -98,7 +54,8 @@ class Prepared:
 
     def operations(self, stale: set[str]) -> list:
         """Additions, and deletions of what is no longer part of the model."""
-        additions = [CommitOperationAdd(name, str(path)) for name, path in self.files.items()]
+        # As open files: huggingface_hub gives paths to a client of its own, which no limit of ours ends.
+        additions = [CommitOperationAdd(name, path.open("rb")) for name, path in self.files.items()]
         additions.append(CommitOperationAdd(CARD, self.card.encode()))
         return additions + [CommitOperationDelete(name) for name in sorted(stale)]
 
@@ -138,10 +95,16 @@ def prepare(folder: Path, options: PushOptions, copy: Path, remote_card: str | N
         ValueError: what is wrong with the folder or the card.
     """
     record, findings = PushRecord(folder), check_folder(folder, copy)
-    license = options.license or load_recipe(folder / RECIPE).hub.license
-    if license is None and (last := record.done(options.repo_id, options.revision or "main")):
-        license = last.license
-    generated = str(build_card(folder, options.repo_id, license))
+    last = record.done(options.repo_id, options.revision or "main") or Push()
+    license = options.license
+    if license is None and (folder / RECIPE).is_file():
+        license = load_recipe(folder / RECIPE).hub.license
+    told = {
+        "license": license or last.license,
+        "languages": options.languages or last.languages,
+        "author": options.author or last.author,
+    }
+    generated = str(build_card(folder, options.repo_id, **told))
     edited, card = _read(folder / CARD), generated
     if edited is not None:
         card = merge_card(card, edited, _read(folder / CARD_BASE))
@@ -149,15 +112,17 @@ def prepare(folder: Path, options: PushOptions, copy: Path, remote_card: str | N
         card = merge_card(card, remote_card, base or None)
         if edited is not None and record.written:
             card = merge_card(card, edited, record.written)
-    check_card(card, copy)
-    said = ModelCard(card).data.license
+    check_card(card, copy, required_metadata(folder))
+    data = ModelCard(card).data.to_dict()
+    said = data.get("license")
     if options.license is not None and said != check_license(options.license):
         raise ValueError(
             f"--license is {options.license}, but the card, which was edited by hand, says {said}; change one of them"
         )
-    findings.append("card: complete")
+    unknown = [key for key in ("language", "license") if key not in data]
+    findings.append(f"card: complete, but for what is not known: {', '.join(unknown)}" if unknown else "card: complete")
     files = {path.relative_to(copy).as_posix(): path for path in sorted(copy.rglob("*")) if path.is_file()}
-    return Prepared(files, card, generated, findings)
+    return Prepared(files, card, generated, findings, told)
 
 
 def deletions(folder: Path, options: PushOptions, prepared: Prepared) -> set[str]:
@@ -169,67 +134,10 @@ def deletions(folder: Path, options: PushOptions, prepared: Prepared) -> set[str
 # -- pushing -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Situation:
-    """What a push finds on the Hub."""
+class ArrivedError(PushError):
+    """A push whose commit is there, and whose rest failed."""
 
-    exists: bool
-    branch: bool
-    head: str | None  # the newest commit of the branch, or of main for a branch that is to be made
-    last: Push | None = None  # of this folder, if the branch goes on from it
-    files: frozenset[str] = frozenset()
-    replaces: bool = False  # whether another model is given up for this one
-    tag: str | None = None  # the commit that has the tag's name
-
-
-def _look(repository: HubRepository, options: PushOptions, record: PushRecord) -> _Situation:
-    """PushError for a repository that must not get this model."""
-    revision = options.revision or "main"
-    private = repository.is_private()
-    if private is None:
-        if options.create_pr:
-            raise PushError(f"{options.repo_id} does not exist, or is private and this token may not see it")
-        return _Situation(False, False, None)
-    if options.private and not private:
-        raise PushError(
-            f"{options.repo_id} exists and is public; make it private in its settings, or do not ask for a private one"
-        )
-    branches, tags = repository.references()
-    head = branches.get(revision, branches.get("main"))
-    files = repository.files(head) if head else set()
-    branch = revision in branches
-    last = _own(repository, options.repo_id, revision, record, head) if branch else None
-    theirs = sorted(name for name in files if _is_of_a_model(name)) if last is None else []
-    begun = record.begun(options.repo_id, revision)
-    allowed = options.overwrite or options.create_pr or not branch
-    # Or it was allowed when a push began whose end was not seen, and nothing has happened since.
-    if theirs and not allowed and not (begun and begun.parent == head):
-        known = record.done(options.repo_id, revision)
-        raise PushError(
-            f"{options.repo_id} has moved to {head[:7]} since this folder's push {known.commit[:7]}: somebody else's "
-            f"commit is not overwritten. Look at it; {REPLACE}"
-            if known
-            else f"{options.repo_id} holds a model ({', '.join(theirs[:3])}) that was not pushed from this folder; "
-            f"{REPLACE}, or choose another name or revision"
-        )
-    return _Situation(True, branch, head, last, frozenset(files), bool(theirs), tags.get(options.tag))
-
-
-def _is_of_a_model(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in MODEL_FILES)
-
-
-def _own(repository: HubRepository, repo_id: str, revision: str, record: PushRecord, head: str | None) -> Push | None:
-    """This folder's last push, if nobody has changed anything but the card since; its end need not have been seen."""
-    begun = record.begun(repo_id, revision)
-    if begun is not None and (arrived := repository.marked_commit(revision, begun.mark)) is not None:
-        begun.commit = arrived
-        record.finish(repo_id, revision, begun)
-    done = record.done(repo_id, revision)
-    if done is None or head is None or done.commit == head:
-        return done
-    changed = repository.changed_between(done.commit, head)
-    return done if changed is not None and changed <= EDITABLE else None
+    prefix = ""
 
 
 def push(folder: Path, options: PushOptions) -> Pushed:
@@ -237,64 +145,139 @@ def push(folder: Path, options: PushOptions) -> Pushed:
     Check a run's folder and push it. Running it again without changes makes no commit.
 
     Raises:
-        PushError, ValueError: nothing, or all, was pushed; the message says what happened and what to do.
+        ArrivedError: the model is there, and what was left to do failed.
+        UnseenError: whether it is there could not be seen.
+        PushError, ValueError: nothing was pushed; the message says what happened and what to do.
     """
     options.check()
-    repository = HubRepository(options.repo_id)
-    repository.check_account(may_be_others=options.create_pr)
-    record, revision = PushRecord(folder), options.revision or "main"
-    with TemporaryDirectory() as name:
-        found = _look(repository, options, record)
-        remote_card = base = None
-        if found.head is not None and not found.replaces:
-            remote_card, base = repository.card(CARD, found.head), found.last.card if found.last else None
-        prepared = prepare(folder, options, Path(name), remote_card, base or "")  # before anything is made on the Hub
-        stale = deletions(folder, options, prepared)
-        if found.replaces:
-            stale |= set(filter(_is_of_a_model, found.files))
-        stale = (stale & found.files) - set(prepared.files) - {CARD}
-        mark = prepared.mark()
-        if found.tag is not None and not (found.last and found.tag == found.last.commit and found.last.mark == mark):
-            raise PushError(f"the tag {options.tag} exists, at {found.tag[:7]}; choose another, or delete it there")
+    with opened_repository(options.repo_id, options.timeout) as repository, TemporaryDirectory() as copy:
+        repository.check_account(may_be_others=options.create_pr)
+        record = PushRecord(folder)
+        found = look(repository, options, record)
+        prepared = _prepare_for(repository, found, folder, options, Path(copy))
+        stale = _stale(found, folder, options, prepared)
+        _check_tag(found, options, prepared.mark())
         if options.create_pr:
-            return _propose(repository, options, prepared, found, stale, mark)
-        this = Push(None, found.head, mark, prepared.card, options.license, sorted({*prepared.files, CARD}))
+            return _propose(repository, options, prepared, found, stale)
+        this = _begin(repository, options, prepared, found, record)
+        if not (this.parent == found.head and _holds(found.tree, prepared, stale)):
+            this.commit, _ = _commit(repository, options, prepared, stale, this.parent)
+        else:
+            this.commit = this.parent
+        with _arrived(repository.url(this.commit), this.commit):
+            _finish(repository, options, prepared, folder, record, this)
+    return Pushed(repository.url(this.commit), changed=this.commit != this.parent)
+
+
+def _prepare_for(
+    repository: HubRepository, found: Situation, folder: Path, options: PushOptions, copy: Path
+) -> Prepared:
+    """Before anything is made on the Hub."""
+    if CARD not in found.tree or found.replaces:
+        return prepare(folder, options, copy)
+    base = found.last.card if found.last else ""
+    return prepare(folder, options, copy, repository.text(CARD, found.head, found.tree[CARD]), base)
+
+
+def _stale(found: Situation, folder: Path, options: PushOptions, prepared: Prepared) -> set[str]:
+    """What is on the Hub and no longer part of the model."""
+    stale = deletions(folder, options, prepared)
+    if found.replaces:
+        stale |= set(filter(is_of_a_model, found.tree))
+    return (stale & set(found.tree)) - set(prepared.files) - {CARD}
+
+
+def _check_tag(found: Situation, options: PushOptions, mark: str) -> None:
+    ours = found.last is not None and found.tag == found.last.commit and found.last.mark == mark
+    if found.tag is not None and not ours:
+        raise PushError(f"the tag {options.tag} exists, at {found.tag[:7]}; choose another, or delete it there")
+
+
+def _begin(
+    repository: HubRepository, options: PushOptions, prepared: Prepared, found: Situation, record: PushRecord
+) -> Push:
+    """Remember what is about to be pushed, and make the repository and the branch that it goes to."""
+    revision = options.revision or "main"
+    files = sorted({*prepared.files, CARD})
+    this = Push(None, found.head, prepared.mark(), prepared.card, files=files, **prepared.told)
+    record.begin(options.repo_id, revision, this)
+    if not found.exists:
+        repository.create(options.private)
+    if not found.branch and revision != "main":
+        repository.create_branch(revision)
+    if found.head is None:
+        this.parent = repository.references()[0].get(revision)
         record.begin(options.repo_id, revision, this)
-        if not found.exists:
-            repository.create(options.private)
-        if not found.branch and revision != "main":
-            repository.create_branch(revision)
-        if found.head is None:
-            this.parent = repository.references()[0].get(revision)
-            record.begin(options.repo_id, revision, this)
-        this.commit, _ = repository.commit(
-            lambda: prepared.operations(stale), options.message, mark, revision, this.parent, create_pr=False
-        )
-        changed = this.commit != this.parent
-        record.finish(options.repo_id, revision, this)
-        write_whole(folder / CARD, prepared.card)
-        write_whole(folder / CARD_BASE, prepared.generated_card)
-        record.write(prepared.card)
-        if options.tag:
-            repository.create_tag(options.tag, this.commit)
-    return Pushed(repository.url(this.commit), changed)
+    return this
+
+
+def _finish(
+    repository: HubRepository, options: PushOptions, prepared: Prepared, folder: Path, record: PushRecord, this: Push
+) -> None:
+    record.finish(options.repo_id, options.revision or "main", this)
+    write_whole(folder / CARD, prepared.card)
+    write_whole(folder / CARD_BASE, prepared.generated_card)
+    record.write(prepared.card)
+    if options.tag:
+        repository.create_tag(options.tag, this.commit)
+
+
+def _holds(tree: dict[str, str], prepared: Prepared, stale: set[str]) -> bool:
+    """Whether a commit would change nothing of a tree."""
+    sizes = prepared.sizes()
+    if stale & set(tree) or not set(sizes) <= set(tree):
+        return False
+    card = io.BytesIO(prepared.card.encode())
+    if contents_name(card, sizes[CARD], tree[CARD]) != tree[CARD]:
+        return False
+    for name, path in prepared.files.items():
+        with path.open("rb") as file:
+            if contents_name(file, sizes[name], tree[name]) != tree[name]:
+                return False
+    return True
+
+
+def _commit(
+    repository: HubRepository, options: PushOptions, prepared: Prepared, stale: set[str], parent: str | None
+) -> tuple[str, str | None]:
+    return repository.commit(
+        lambda: prepared.operations(stale),
+        options.message,
+        prepared.mark(),
+        options.revision or "main",
+        parent,
+        options.create_pr,
+        holds=lambda tree: _holds(tree, prepared, stale),
+    )
+
+
+@contextmanager
+def _arrived(url: str, commit: str) -> Iterator[None]:
+    """Whatever fails once the model is there, the message begins with where."""
+    there = f"the model is at {url} (revision {commit})"
+    again = "the same command again does the rest, and sends nothing twice"
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(f"{there}; interrupted before all was recorded: {again}") from interrupt
+    except Exception as error:
+        raise ArrivedError(f"{there}; what was left to do failed ({error or type(error).__name__}): {again}") from error
 
 
 def _propose(
     repository: HubRepository,
     options: PushOptions,
     prepared: Prepared,
-    found: _Situation,
+    found: Situation,
     stale: set[str],
-    mark: str,
 ) -> Pushed:
     """Open a pull request, unless one is open that says the same. Nothing of it is recorded in the folder."""
-    if (open_already := repository.open_pull_request(mark)) is not None:
+    if (open_already := repository.open_pull_request(prepared.mark())) is not None:
         return Pushed(open_already[1], changed=False)
-    commit, url = repository.commit(
-        lambda: prepared.operations(stale), options.message, mark, "main", found.head, create_pr=True
-    )
-    return Pushed(url or repository.url(commit), changed=url is not None)
+    if _holds(found.tree, prepared, stale):
+        return Pushed(repository.url(found.head), changed=False)
+    commit, url = _commit(repository, options, prepared, stale, found.head)
+    return Pushed(url or repository.url(commit), changed=True)
 
 
 # -- for runs ----------------------------------------------------------------------------------------------------------
@@ -310,6 +293,7 @@ def _options(recipe: Recipe, message: str = "Upload model") -> PushOptions:
         message=message,
         license=section.license,
         overwrite=section.overwrite,
+        timeout=section.timeout,
     )
 
 
@@ -319,9 +303,9 @@ def check_destination(recipe: Recipe) -> None:
     options.check()
     check_license(options.license)
     check_languages(recipe.data.source_language, recipe.data.target_language)
-    repository = HubRepository(options.repo_id)
-    repository.check_account(may_be_others=False)
-    _look(repository, options, PushRecord(Path(recipe.output_dir)))
+    with opened_repository(options.repo_id, options.timeout) as repository:
+        repository.check_account(may_be_others=False)
+        look(repository, options, PushRecord(Path(recipe.output_dir)))
 
 
 def push_run(recipe: Recipe) -> Pushed:
@@ -339,5 +323,7 @@ def try_push(recipe: Recipe, message: str) -> None:
     """Push while training goes on: a push that fails costs no training, and the next one brings all of it."""
     try:
         logger.info(f"pushed: {push(Path(recipe.output_dir), _options(recipe, message)).url}")
+    except PushError as error:
+        logger.warning(redact(f"{error.prefix}{error}"))
     except Exception as error:  # whatever it is: the training is worth more
         logger.warning(f"not pushed: {type(error).__name__}: {' '.join(redact(str(error)).split())}")

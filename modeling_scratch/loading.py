@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -17,6 +19,8 @@ from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from .translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
 # For every loader of a command line: without it Transformers asks on standard input, where a text may say yes.
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # any is a tokenizer
+
 NO_REMOTE_CODE = {"trust_remote_code": False}
 
 
@@ -30,8 +34,16 @@ def cannot_load(name: str, error: Exception) -> ValueError:
     path = Path(name)
     if path.is_file():
         return ValueError(f"{name} is a file; a model is a folder, or a name on the Hub")
-    where = "" if path.is_dir() else "no such folder, and not to be had from the Hub: "
-    return ValueError(f"{name}: {where}{str(error).splitlines()[0]}")
+    if path.is_dir():
+        for what, files in {"model": ("config.json",), "tokenizer": TOKENIZER_FILES}.items():
+            if not any((path / file).is_file() for file in files):
+                return ValueError(f"{name} holds no {what}: there is no {' or '.join(files)}")
+        return ValueError(f"{name}: {str(error).splitlines()[0]}")
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return ValueError(f"{name}: no such folder, and no name on the Hub either")
+    return ValueError(f"{name}: no such folder, and not to be had from the Hub: {str(error).splitlines()[0]}")
 
 
 def load_config(name: str, **options) -> PreTrainedConfig:

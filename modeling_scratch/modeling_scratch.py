@@ -22,8 +22,10 @@ from .fast_cpu import ScratchDropout
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer
 from .loss import IGNORE_INDEX, cross_entropy_sum, linear_cross_entropy_sum, target_token_count
 from .masking import can_look_at, count_positions
+from .plain_card import ModelFacts
 from .position_embeddings import POSITION_EMBEDDINGS
 from .pretrained import ScratchPreTrainedModel
+from .push_to_hub import push_model
 from .stacks import ScratchDecoder, ScratchEncoder
 from .translation_pipeline import ScratchTranslationPipeline
 
@@ -330,6 +332,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
 
 __all__ = [
     "POSITION_EMBEDDINGS",
+    "ModelFacts",
     "ScratchCrossAttention",
     "ScratchDecoder",
     "ScratchDecoderLayer",
@@ -345,4 +348,5 @@ __all__ = [
     "SearchCache",
     "SearchOutput",
     "generate_batch",
+    "push_model",
 ]

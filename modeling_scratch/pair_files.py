@@ -40,6 +40,8 @@ def find_files(files: Files, data: DataSection, split: str) -> list[Path] | list
     if len(names) == 1:
         sides = [_with_language(names[0], language, key) for language in (data.source_language, data.target_language)]
     elif len(names) == 2:
+        if names[0] == names[1]:
+            raise ValueError(f"{key}: {names[0]} is named for both sides")
         sides = [_expand(name, key) for name in names]
     else:
         raise ValueError(f"{key}: {len(names)} text files, {', '.join(names)}; name {FORMATS}")

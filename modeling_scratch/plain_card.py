@@ -1,4 +1,4 @@
-"""The model card of a model of which no more is known than its config: what it is, how to use it, what nobody measured."""
+"""The card of a model of which no more is known than its config: what it is, how to use it, what nobody measured."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 PAPER = "https://arxiv.org/abs/1706.03762"
 METADATA = {
@@ -22,8 +22,8 @@ SECTION_ORDER += ("Limits and intended use", "Citation")
 CITATION = r"""```bibtex
 @inproceedings{vaswani2017attention,
   title     = {Attention Is All You Need},
-  author    = {Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and
-               Gomez, Aidan N. and Kaiser, {\L}ukasz and Polosukhin, Illia},
+  author    = {Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and
+               Jones, Llion and Gomez, Aidan N. and Kaiser, {\L}ukasz and Polosukhin, Illia},
   booktitle = {Advances in Neural Information Processing Systems},
   volume    = {30},
   year      = {2017},
@@ -43,15 +43,13 @@ class ModelFacts:
     generation: dict[str, Any]  # of the generation config
     parameters: int
     dtypes: list[str]  # as float32
-    languages: list[str] = field(default_factory=list)  # of source and target, as a reader would call them, or neither
+    languages: list[str] = field(default_factory=list)  # of source and target, as a reader calls them; or neither
+    codes: list[str] = field(default_factory=list)  # theirs, of ISO 639
     tokenizers: int | None = None  # beside the model; None: not known
     sentencepiece: bool = False  # whether they need that package
+    pipeline: bool = True  # whether `pipeline` finds one
     base_model: str | None = None  # on the Hub
     sources: list[str] = field(default_factory=list)  # sentences to show the use with
-
-    @property
-    def pipeline(self) -> bool:
-        return "translation" in (getattr(self.config, "custom_pipelines", None) or {})
 
     @property
     def two_vocabularies(self) -> bool:
@@ -61,6 +59,15 @@ class ModelFacts:
     @property
     def direction(self) -> str:
         return " to ".join(self.languages)
+
+
+def add_tokenizer(facts: ModelFacts, tokenizer: PreTrainedTokenizerBase, number: int) -> None:
+    """What the source's tokenizer says, of so many beside the model: those of OPUS-MT have codes of the languages."""
+    codes = [getattr(tokenizer, f"{side}_lang", None) for side in ("source", "target")]
+    if all(isinstance(code, str) and re.fullmatch("[a-z]{2,3}", code) for code in codes):
+        facts.languages = facts.codes = codes
+    facts.tokenizers = number
+    facts.sentencepiece = hasattr(tokenizer, "spm_source")
 
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------
@@ -93,6 +100,7 @@ def make_card(
     facts: ModelFacts,
     repo_id: str,
     origin: str = "",
+    author: str | None = None,
     metadata: dict[str, Any] | None = None,
     sections: dict[str, str] | None = None,
 ) -> ModelCard:
@@ -102,12 +110,15 @@ def make_card(
     Args:
         repo_id: where it goes.
         origin: sentences for the summary that say where it is from.
+        author: None: not known; who shares it is in `repo_id`.
         metadata, sections: what is known besides, or instead of what is said here; a section that is empty is left out.
     """
-    data = METADATA | {"base_model": facts.base_model} | (metadata or {})
-    title = repo_id.split("/")[-1] + (f": {facts.direction}" if facts.languages else "")
+    data = METADATA | {"language": facts.codes or None, "base_model": facts.base_model} | (metadata or {})
+    title = f"{repo_id.split('/')[-1]}: {facts.direction or 'translation'}"
     texts = _sections(facts, repo_id) | (sections or {})
-    body = [f"# {title}", _summary(facts, origin)]
+    owner = repo_id.rpartition("/")[0]
+    by = [f"Author: {escape(author)}." if author else "", f"Shared by {hub_link(owner)}." if owner else ""]
+    body = [f"# {title}", " ".join(filter(None, [_summary(facts), origin, *by]))]
     body += [f"## {name}\n\n{texts[name]}" for name in SECTION_ORDER if texts.get(name)]
     front = ModelCardData(**data).to_yaml(original_order=METADATA_ORDER)
     return ModelCard(f"---\n{front}\n---\n\n" + "\n\n".join(body) + "\n")
@@ -116,28 +127,29 @@ def make_card(
 def _sections(facts: ModelFacts, repo_id: str) -> dict[str, str]:
     if facts.base_model:
         link = hub_link(facts.base_model)
-        training, data = f"It was made from {link}, whose card says more; what was done since is not recorded.", link
+        training = f"It was loaded from {link}, whose card says more; what was done with it since is not recorded."
+        known = f"What {link} was trained on, its card says; what came after that is not recorded."
     else:
-        training, data = "How, and on what, the model was trained is not recorded.", "data that are not recorded"
+        training = "How the model was trained is not recorded."
+        known = "What the model was trained on is not recorded."
     return {
         "How to use": usage(facts, repo_id),
         "Results": "Not measured: no translation of this model has been scored for this card.",
         "Architecture": architecture(facts),
         "Training": training,
-        "Limits and intended use": limits(facts, f"It comes from {data}. Try it on text of your own before you use it."),
+        "Limits and intended use": limits(facts, f"{known} Try it on text of your own before you use it."),
         "Citation": CITATION,
     }
 
 
-def _summary(facts: ModelFacts, origin: str) -> str:
+def _summary(facts: ModelFacts) -> str:
     config, parameters = facts.config, facts.parameters
     size = f"{parameters / 1e6:,.1f} million" if parameters >= 1e6 else f"{parameters:,}"
-    what = f"This model translates {facts.direction}." if facts.languages else "This model translates."
+    what = f"This model translates {facts.direction}." if facts.languages else "This is a translation model."
     return (
         f'{what} It is an encoder-decoder Transformer as in ["Attention Is All You Need"]({PAPER}), with {size} '
         f"parameters, {plural(config.encoder_layers, 'encoder layer')} and "
         f"{plural(config.decoder_layers, 'decoder layer')} of width {config.d_model}."
-        f"{f' {origin}' if origin else ''}"
     )
 
 
@@ -149,16 +161,16 @@ def usage(facts: ModelFacts, repo_id: str) -> str:
         "repository: read its `.py` files first, and pin what you have read by `revision=COMMIT`."
     ]
     blocks += [_use_without_tokenizer(facts, repo_id)] if facts.tokenizers == 0 else _use(facts, repo_id)
-    limit = facts.generation.get("max_new_tokens")
+    limit = facts.generation.get("max_new_tokens") or facts.generation.get("max_length")
     end = f", and writes at most {limit:,} tokens" if limit else ""
     return "\n\n".join([*blocks, f"Unless it is told otherwise, `generate` {describe_search(facts.generation)}{end}."])
 
 
 def _use(facts: ModelFacts, repo_id: str) -> list[str]:
-    sources = facts.sources or ["..."]
-    one, batch = json.dumps(sources[0], ensure_ascii=False), json.dumps(sources[:2], ensure_ascii=False)
+    sources = facts.sources or ["...", "..."]
+    one, batch = (json.dumps(each, ensure_ascii=False, indent=4) for each in (sources[0], sources[:2]))
     load = f'AutoTokenizer.from_pretrained("{repo_id}", trust_remote_code=True'
-    two = facts.two_vocabularies
+    two = facts.two_vocabularies if facts.tokenizers is None else facts.tokenizers == 2
     target = f'target_tokenizer = {load}, subfolder="target_tokenizer")\n' if two else ""
     decoder = "target_tokenizer" if two else "tokenizer"
     pipeline = f"""As a pipeline:
@@ -168,7 +180,9 @@ from transformers import pipeline
 
 translator = pipeline("translation", model="{repo_id}", trust_remote_code=True)
 print(translator({one}))
-print(translator({batch}, num_beams=4))
+
+sentences = {batch}
+print(translator(sentences, num_beams=4))
 ```"""
     classes = f"""With the Auto classes{", and a tokenizer for each of the two vocabularies" if two else ""}:
 

@@ -19,6 +19,7 @@ from accelerate.utils import (
     DistributedDataParallelKwargs,
     DynamoBackend,
     InitProcessGroupKwargs,
+    LoggerType,
     ProjectConfiguration,
     broadcast_object_list,
 )
@@ -70,6 +71,9 @@ def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
     trackers, project = recipe.trackers if recipe else [], None
     if trackers:
         project = ProjectConfiguration(logging_dir=str(Path(recipe.output_dir) / TRACKING))
+    if unknown := set(trackers) - {each.value for each in LoggerType}:
+        known = ", ".join(sorted(each.value for each in LoggerType))
+        raise ValueError(f"trackers: {', '.join(sorted(unknown))} is not known to Accelerate, which has {known}")
     with _said_while_processes_are_missing():
         accelerator = Accelerator(
             kwargs_handlers=[
@@ -232,7 +236,10 @@ def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
     section = recipe.model
     if not section.start_from:
         return planned_config(recipe)
-    config = load_config(section.start_from)
+    try:
+        config = load_config(section.start_from)
+    except ValueError as error:
+        raise ValueError(f"model.start_from: {error}") from error
     if config.model_type != ScratchConfig.model_type:
         raise ValueError(
             f"model.start_from: {section.start_from} is a {config.model_type} model; a run starts from a "

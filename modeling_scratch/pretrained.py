@@ -1,11 +1,15 @@
-"""What every Scratch model has in common: weights initialised, tied and resized, and what Transformers asks."""
+"""What every Scratch model has in common: weights initialised, tied, resized and shared; what Transformers asks."""
+
+from pathlib import Path
 
 import torch
+from huggingface_hub import CommitInfo
 from torch import nn
 from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
 
 from .configuration_scratch import ScratchConfig
+from .push_to_hub import facts_in_memory, push_model
 
 
 class ScratchPreTrainedModel(PreTrainedModel):
@@ -75,3 +79,29 @@ class ScratchPreTrainedModel(PreTrainedModel):
         if self.config.decoder_vocab_size is not None:
             self.config.decoder_vocab_size = embedding.num_embeddings
         return embedding
+
+    def save_pretrained(self, save_directory: str | Path, *args, push_to_hub: bool = False, **kwargs) -> None:
+        """As of every model; `push_to_hub` pushes by the method of that name, with its card."""
+        options = ("repo_id", "commit_message", "private", "revision", "create_pr")
+        options = {name: kwargs.pop(name) for name in options if push_to_hub and name in kwargs}
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if push_to_hub and kwargs.get("is_main_process", True):
+            self.push_to_hub(options.pop("repo_id", Path(save_directory).name), token=kwargs.get("token"), **options)
+
+    def push_to_hub(
+        self, repo_id: str, *, max_shard_size: int | str = "50GB", tags: str | list[str] | None = None, **options
+    ) -> CommitInfo:
+        """
+        As of every model, in one commit and with a card that says what the config says. A card that is there stays.
+
+        Args:
+            options: as the inherited method takes them: commit_message, private, token, revision, create_pr and so on.
+        """
+        tags = [*(self.model_tags or []), *([tags] if isinstance(tags, str) else tags or [])]
+        return push_model(
+            lambda folder: self.save_pretrained(folder, max_shard_size=max_shard_size),
+            facts_in_memory(self),
+            repo_id,
+            tags=tags,
+            **options,
+        )

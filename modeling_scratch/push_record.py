@@ -18,8 +18,10 @@ class Push:
     parent: str | None = None  # the newest commit when it was made
     mark: str = ""  # by which the commit is recognised
     card: str = ""  # as pushed
-    license: str | None = None  # as asked for
+    license: str | None = None  # this and the next two for the card, as asked for, or as remembered
     files: list[str] = field(default_factory=list)
+    languages: list[str] | None = None
+    author: str | None = None
 
 
 class PushRecord:
@@ -37,7 +39,7 @@ class PushRecord:
         try:
             if self.path.is_file():
                 self._read(json.loads(self.path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"{self.path}: damaged ({error}); delete it, look at the repository, then push with --overwrite"
             ) from None

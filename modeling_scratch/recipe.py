@@ -5,8 +5,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from .bounded_client import SECONDS_TO_ANSWER
 from .configuration_scratch import ScratchConfig
 from .recipe_errors import describe
 from .yaml_reading import parse_yaml, read_yaml
@@ -19,10 +31,41 @@ TABLE_SUFFIXES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv
 FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # what may differ from the model's own
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
-Interval = Literal["epoch"] | Annotated[int, Field(ge=1)]
 _DURATION = r"[1-9]\d*[mh]"
-Duration = Annotated[str, Field(pattern=f"^{_DURATION}$")]
-Files = Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
+
+
+def _is_an_interval(value: Any) -> Any:
+    if value != "epoch" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"{value!r} is neither epoch nor a number of updates, at least 1")
+    return value
+
+
+def _is_an_interval_or_a_time(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(_DURATION, value):
+        return value
+    try:
+        return _is_an_interval(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, nor a time as 10m or 2h") from None
+
+
+def _are_betas(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError(f"{value!r} is not a pair of numbers, as [0.9, 0.98]")
+    return value
+
+
+def _are_files(value: Any) -> Any:
+    names = value if isinstance(value, list) else [value]
+    if value is not None and not (names and all(isinstance(name, str) and name for name in names)):
+        raise ValueError(f"{value!r} is neither the name of a file nor a list of such names")
+    return value
+
+
+Interval = Annotated[int | str, BeforeValidator(_is_an_interval)]
+IntervalOrTime = Annotated[int | str, BeforeValidator(_is_an_interval_or_a_time)]
+Files = Annotated[str | list[str] | None, BeforeValidator(_are_files)]
+Betas = Annotated[tuple[Probability, Probability], BeforeValidator(_are_betas)]
 
 
 class Section(BaseModel):
@@ -71,15 +114,15 @@ class DataSection(Section):
     train: str = Field("train", description="name of the split in a Hub data set")
     validation: str | None = Field("validation", description="likewise; null: hold out validation_size pairs")
     test: str | None = Field("test", description="likewise; null: no test")
-    train_files: Files | None = Field(
+    train_files: Files = Field(
         None,
         description="local data instead of `name`: a .jsonl, .csv, .tsv or .parquet file or several, two text files "
         "[source, target], or the prefix of two (data/train for data/train.en.gz and data/train.de.gz)",
     )
-    validation_files: Files | None = None
-    test_files: Files | None = None
+    validation_files: Files = None
+    test_files: Files = None
     validation_size: int = Field(1000, ge=1, description="pairs held out of training where no validation is given")
-    embedded_size: int = Field(24000, ge=1, description="training pairs of the embedded corpus")
+    embedded_size: int = Field(24000, ge=1, le=1_000_000, description="training pairs of the embedded corpus")
     max_source_tokens: int = Field(256, ge=1, description="longer training pairs are dropped and counted")
     max_target_tokens: int = Field(256, ge=1)
     num_workers: int = Field(
@@ -126,7 +169,7 @@ class OptimizationSection(Section):
     learning_rate: float = Field(1e-3, gt=0, description="at the schedule's peak")
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
     warmup_steps: int = Field(1000, ge=0)
-    betas: tuple[Probability, Probability] = (0.9, 0.98)
+    betas: Betas = (0.9, 0.98)
     epsilon: float = Field(1e-9, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float | None = Field(1.0, gt=0)
@@ -162,16 +205,9 @@ class EvaluationSection(Section):
 class CheckpointSection(Section):
     """What is kept to continue from, and what becomes the final model."""
 
-    every: Interval | Duration = Field("epoch", description="epoch, so many updates, or a time as 10m or 2h")
+    every: IntervalOrTime = Field("epoch", description="epoch, so many updates, or a time as 10m or 2h")
     keep_last: int = Field(2, ge=1)
     average_last: int = Field(1, ge=1, description="the final model is the mean of so many last checkpoints")
-
-    @field_validator("every", mode="before")
-    @classmethod
-    def _is_an_interval(cls, value):
-        if isinstance(value, str) and value != "epoch" and not re.fullmatch(_DURATION, value):
-            raise ValueError(f"{value!r} is not epoch, a number of updates, or a time as 10m or 2h")
-        return value
 
     @model_validator(mode="after")
     def _averages_what_is_not_chance(self):
@@ -199,7 +235,23 @@ class HubSection(Section):
     revision: str | None = Field(None, description="a branch, made if need be; null: main")
     license: str | None = Field(None, description="of the model, for its card; null: apache-2.0")
     overwrite: bool = Field(False, description="replace a model that was not pushed from this run's folder")
-    timeout: float = Field(60.0, gt=0, description="seconds that the Hub may leave a push without an answer")
+    timeout: float = Field(SECONDS_TO_ANSWER, gt=0, description="seconds that the Hub may leave us unanswered")
+
+    @field_validator("repository")
+    @classmethod
+    def _is_a_name(cls, value: str | None) -> str | None:
+        try:
+            if value is not None and (value.count("/") != 1 or validate_repo_id(value)):
+                raise ValueError(f"{value!r} is no repository; write user/name")
+        except HFValidationError as error:
+            raise ValueError(f"{value!r} is no repository: {' '.join(str(error).split())}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _pushes_somewhere(self):
+        if self.push == "best" and self.repository is None:
+            raise ValueError("hub.push is best, but hub.repository names nothing; set it to user/name")
+        return self
 
 
 class Recipe(Section):
@@ -273,7 +325,7 @@ def parse_recipe(content: dict[str, Any]) -> Recipe:
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        raise ValueError(describe(error, Recipe)) from None
+        raise ValueError(describe(error, Recipe, ScratchConfig.field_names())) from None
 
 
 def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:

@@ -9,30 +9,45 @@ from pydantic import BaseModel, ValidationError
 
 Location = tuple[int | str, ...]
 
+# What pydantic says at more length, by its names of errors.
+_KINDS = {"int": "must be an integer", "float": "must be a number", "bool": "must be true or false"}
+_KINDS |= {"string": "must be text", "list": "must be a list, as [a, b]", "dict": "must be a mapping, as {a: b}"}
+# Names that other toolkits have for a key here.
+_ELSEWHERE = {"batch_size": "tokens_per_batch", "batch_tokens": "tokens_per_batch", "max_tokens": "tokens_per_batch"}
+_ELSEWHERE |= {"beam": "num_beams", "beams": "num_beams", "beam_size": "num_beams", "steps": "max_steps"}
 
-def describe(error: ValidationError, recipe: type[BaseModel]) -> str:
+
+def describe(error: ValidationError, recipe: type[BaseModel], architecture: list[str]) -> str:
     """
     Pydantic's findings.
 
     Args:
         recipe: the whole schema, of which the error is.
+        architecture: the keys of model.overrides.
     """
     lines: dict[str, str] = {}
     for item in error.errors():
         if item["type"] == "extra_forbidden":
             key = ".".join(map(str, item["loc"]))
-            lines[key] = f"unknown recipe key {key!r}{_advice(key, recipe)}"
+            lines[key] = f"unknown recipe key {key!r}{_advice(key, recipe, architecture)}"
             continue
         key, section = _locate(item["loc"], recipe)
-        if section is not None and item["type"] != "value_error":
+        if section is not None and item["type"] not in ("value_error", "missing"):
             first = next(iter(section.model_fields))
             lines[key] = f"{key} is a section, not a value: set its keys one by one, as {key}.{first}=..."
             continue
-        message = item["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-        missing = item["type"] == "missing"
-        got = "" if missing or item["type"] == "value_error" else f", got {item['input']!r}"
-        lines.setdefault(key, f"{key}: {'is missing' if missing else message}{got}" if key else message)
+        lines.setdefault(key, _finding(key, item))
     return "; ".join(lines.values())
+
+
+def _finding(key: str, item: dict[str, Any]) -> str:
+    if item["type"] == "missing":
+        return f"{key}: is missing"
+    message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "value_error":  # of a whole section: it names its keys itself
+        return message if not key or message.startswith(f"{key}.") else f"{key}: {message}"
+    kind = _KINDS.get(item["type"].removesuffix("_type").removesuffix("_parsing").removesuffix("_from_float"))
+    return f"{key}: {kind or message.replace('Input should be', 'must be')}, got {item['input']!r}"
 
 
 def _locate(location: Location, recipe: type[BaseModel]) -> tuple[str, type[BaseModel] | None]:
@@ -65,26 +80,28 @@ def valid_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from valid_keys(nested, f"{prefix}{name}.")
 
 
-def _advice(key: str, recipe: type[BaseModel]) -> str:
+def _advice(key: str, recipe: type[BaseModel], architecture: list[str]) -> str:
     """A key that was probably meant, or those that there are."""
     above, _, name = key.rpartition(".")
-    valid = list(valid_keys(recipe))
-    here = [each for each in valid if each.rpartition(".")[0] == above]
+    valid = [*valid_keys(recipe), *(f"model.overrides.{field}" for field in architecture)]
+    here = [each for each in valid if above and each.rpartition(".")[0] == above]
     for fits in _likenesses(name):
         # A right name in the wrong section is closer than any likeness of another one.
         if close := [each for each in [*here, *valid] if fits(each.rpartition(".")[2])]:
             return f"; did you mean {close[0]!r}?"
-    if close := difflib.get_close_matches(key, [*recipe.model_fields, *valid], n=1, cutoff=0.6):
+    section = key.partition(".")[0]
+    if not here and (close := difflib.get_close_matches(section, recipe.model_fields, n=1, cutoff=0.8)):
         return f"; did you mean {close[0]!r}?"
-    if here and above:
+    if here:
         return f"; {above} has {', '.join(each.rpartition('.')[2] for each in here)}"
     return f"; a recipe has {', '.join(recipe.model_fields)}"
 
 
 def _likenesses(name: str) -> Iterator[Callable[[str], Any]]:
-    """From the closest to the farthest: the name itself, a spelling, initials (lr), a part (epochs)."""
+    """From the closest to the farthest: the name itself, a spelling, initials (lr), a part (epochs), a likeness."""
     plain = name.lower().replace("-", "_")
-    yield lambda other: other == plain
+    yield lambda other: other == _ELSEWHERE.get(plain, plain)
     yield lambda other: difflib.SequenceMatcher(None, plain, other).ratio() > 0.8
     yield lambda other: "".join(word[0] for word in other.split("_")) == plain and len(plain) > 1
     yield lambda other: len(plain) > 3 and re.search(rf"(^|_){re.escape(plain)}(_|$)", other)
+    yield lambda other: difflib.SequenceMatcher(None, plain, other).ratio() > 0.6

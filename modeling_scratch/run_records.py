@@ -1,4 +1,4 @@
-"""What a run's folder says of itself, for the model's card."""
+"""What a run's folder says of the run, for the model's card."""
 
 import json
 import math
@@ -8,16 +8,48 @@ from typing import Any
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from safetensors import SafetensorError, safe_open
 
-from .card_text import TOKEN, language_code
-from .configuration_scratch import ScratchConfig
-from .plots import read_metrics
 from .recipe import EMBEDDED_CORPUS, load_recipe
-from .run_folder import METRICS, RECIPE, SAMPLES, WEIGHTS
-from .translation_pipeline import TARGET_FOLDER
+from .redaction import TOKEN
+from .run_folder import METRICS, RECIPE, SAMPLES
 
 _LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")
+
+
+# The most rows of a table of evaluations.
+_ROWS = 20
+# What a record may have, of these types.
+_NUMBERS = {"step", "epoch", "loss", "bleu", "chrf", "learning_rate", "seconds", "target_tokens", "sentences"}
+_NUMBERS |= {"train_pairs", "processes"}
+_TEXTS = {"split", "name", "bleu_signature", "chrf_signature", "device", "device_name", "mixed_precision"}
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The records of a run's metrics.jsonl. ValueError if there are none, or one is not what training writes."""
+    path = run / METRICS
+    if not path.is_file():
+        raise ValueError(f"{run}: not a run's folder: it has no {METRICS}")
+    try:
+        lines, records = path.read_text(encoding="utf-8").split("\n"), []
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not valid UTF-8 ({error.reason})") from None
+    for number, line in enumerate(lines[:-1], start=1):  # a last line without its end was cut off
+        try:
+            records.append(json.loads(line))
+        except (json.JSONDecodeError, RecursionError):
+            raise ValueError(f"{path}, line {number}: not JSON") from None
+        if not _is_record(records[-1]):
+            raise ValueError(f"{path}, line {number}: not a record that training writes")
+    if not records:
+        raise ValueError(f"{path}: no records yet")
+    return records
+
+
+def _is_record(record: Any) -> bool:
+    if not isinstance(record, dict) or not {"split", "step"} <= record.keys():
+        return False
+    types = dict.fromkeys(_NUMBERS, int | float) | dict.fromkeys(_TEXTS, str)
+    return all(isinstance(record[name], kind) for name, kind in types.items() if name in record)
 
 
 class RunRecords:
@@ -25,30 +57,30 @@ class RunRecords:
 
     def __init__(self, folder: Path):
         self.folder, self.recipe = folder, load_recipe(folder / RECIPE)
-        config = _read_json(folder / "config.json")
-        self.config = ScratchConfig.from_dict(config)
-        self.pipeline = "translation" in (config.get("custom_pipelines") or {})
-        self.generation = _read_json(folder / "generation_config.json")
-        self.parameters, self.dtypes = _count_parameters(folder / WEIGHTS)
-        self.two_vocabularies = (folder / TARGET_FOLDER).is_dir()
         records = read_metrics(folder)
         if not (folder / METRICS).read_bytes().endswith(b"\n"):
             raise ValueError(f"{folder / METRICS}: the last record is cut off; train.py --resume scores the run again")
-        final = {record["split"]: record for record in records if record.get("final")}
+        # Of each test set the last; a recipe's own has no name.
+        final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
         self.finished = bool(final)
         self.scored = list(final.values()) if final else [self._best(records)]
+        self.evaluations = self._evaluations(records)
         self.train = next((record for record in reversed(records) if record["split"] == "train"), {})
         self.machine = next((record for record in reversed(records) if record["split"] == "run"), {})
         # Written when a run ends: what a run that goes on has is of an earlier end.
         self.samples = _read_samples(folder / SAMPLES) if final else []
         data = self.recipe.data
         self.tags = [tag.strip().replace("_", "-") for tag in (data.source_language, data.target_language)]
-        codes = [language_code(tag) for tag in self.tags]
-        self.languages = list(dict.fromkeys(codes)) if all(codes) else []
         self.embedded = data.name == EMBEDDED_CORPUS
         self.local = any([data.train_files, data.validation_files, data.test_files])
         if not self.local and not self.embedded:
             self.local = not self._is_on_hub(data.name)
+
+    def _judge(self, record: dict[str, Any]) -> float:
+        """The lower the better, by the recipe's metric."""
+        metric = self.recipe.evaluation.metric
+        value = record.get(metric, math.inf if metric == "loss" else -math.inf)
+        return value if metric == "loss" else -value
 
     def _best(self, records: list[dict[str, Any]]) -> dict[str, Any]:
         """The evaluation of a run that goes on whose weights are at the folder's root."""
@@ -56,7 +88,26 @@ class RunRecords:
         judged = [record for record in records if record["split"] == "validation" and metric in record]
         if not judged:
             raise ValueError(f"{self.folder / METRICS}: no evaluation yet, so that there is nothing to say in a card")
-        return min(judged, key=lambda record: record[metric] if metric == "loss" else -record[metric])
+        return min(judged, key=self._judge)
+
+    def _evaluations(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """
+        The evaluations while the model was trained, with `train_loss`, what was logged last before. Of many there are
+        some, evenly, the best and the last among them.
+        """
+        found, train_loss = [], None
+        for record in records:
+            if record["split"] == "train":
+                train_loss = record.get("loss", train_loss)
+            elif record["split"] == "validation" and not record.get("final"):
+                found.append(record | {"train_loss": train_loss})
+        every = -(-len(found) // _ROWS) or 1
+        best = min(found, key=self._judge, default=None)
+        return [
+            each
+            for left, each in zip(reversed(range(len(found))), found, strict=True)
+            if left % every == 0 or each is best
+        ]
 
     def _is_on_hub(self, name: str) -> bool:
         """Whether a name is a repository's, and not that of a folder that was there when the run was made."""
@@ -112,30 +163,6 @@ def without_folders(value: Any) -> Any:
     if isinstance(value, str):
         return _file_name(value) if _LOCAL_PATH.match(value) else TOKEN.sub("hf_...", value)
     return value
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing; the card is made from it") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected an object, found {type(content).__name__}")
-    return content
-
-
-def _count_parameters(path: Path) -> tuple[int, list[str]]:
-    """From a safetensors file's header: the numbers in it (tied weights are there once), and their types."""
-    try:
-        with safe_open(path, framework="pt") as weights:
-            tensors = [weights.get_slice(name) for name in weights.keys()]  # noqa: SIM118
-            return sum(math.prod(each.get_shape()) for each in tensors), sorted({each.get_dtype() for each in tensors})
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing; the card is made from it") from None
-    except SafetensorError as error:
-        raise ValueError(f"{path}: cannot be read as safetensors, perhaps it is truncated ({error})") from None
 
 
 def _read_samples(path: Path) -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from .loading import NO_REMOTE_CODE
+from .loading import NO_REMOTE_CODE, cannot_load
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def _load(name: str) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(name, **NO_REMOTE_CODE)
     except (OSError, ValueError) as error:
-        raise ValueError(f"tokenizer.existing: cannot load {name!r}: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"tokenizer.existing: {cannot_load(name, error)}") from error
 
 
 class _RanksConverter(TikTokenConverter):

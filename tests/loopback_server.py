@@ -17,7 +17,7 @@ import loopback_writing  # noqa: F401
 from loopback_protocol import INVALID_CREDENTIALS, Answer, Request, answer
 from loopback_store import HubError
 
-FAULTS = ("drop", "lose", "cut", "stall")
+FAULTS = ("drop", "lose", "cut", "halve", "stall", "silence", "dribble", "lag")
 
 
 @dataclass
@@ -25,10 +25,12 @@ class Fault:
     """What happens to the `at`-th request from now, and to `times` - 1 (None: all) after it, of those that match.
 
     answer: "drop" closes the connection before the request is acted upon; "lose" acts on it, then closes the connection
-    without an answer; "cut" acts on it and closes the connection after half of the answer's body; "stall" waits
-    `seconds`, then goes on as usual (with `acted`, it acts before it waits); a number is the HTTP status to answer,
-    without acting unless `acted`; a function is called, then the request goes on as usual. `method` is exact, `path` a
-    regular expression searched in the path and query.
+    without an answer; "cut" acts on it and closes the connection after half of the answer's body; "halve" acts and
+    sends half of the body as if it were all; "stall" waits `seconds`, then goes on as usual (with `acted`, it acts
+    before it waits); "silence" is a stall without end; "dribble" acts and sends a byte every `seconds`, from the first
+    of the headers on; "lag" leaves the newest out of a list; a number is the HTTP status to answer, without acting
+    unless `acted`; a function is called, then the request goes on as usual. `method` is exact, `path` a regular
+    expression searched in the path and query.
     """
 
     answer: str | int | Callable[[], object]
@@ -40,6 +42,7 @@ class Fault:
     retry_after: int | None = None
     acted: bool = False
     html: bool = False  # the error's body is a page, as a gateway answers, instead of the Hub's JSON
+    words: str | None = None  # the error's message; {token} and the other names of `spellings` stand for the token
     seen: int = 0
     hits: int = 0
 
@@ -53,12 +56,14 @@ class Fault:
         self.seen += 1
         return self.seen >= self.at and (self.times is None or self.seen < self.at + self.times)
 
-    def error(self) -> Answer:
+    def error(self, authorization: str | None) -> Answer:
         """The answer of a fault that is a status."""
         message = {
             429: "We had to rate limit you. Please retry later.",
             500: "Internal Error - We're working hard to fix this as soon as possible!",
         }.get(self.answer, HTTPStatus(self.answer).phrase)
+        if self.words is not None:
+            message = self.words.format(**spellings((authorization or "").removeprefix("Bearer ").strip()))
         result = Answer.error(HubError(self.answer, message))
         if self.html:
             page = f"<html><body><h1>{self.answer} {HTTPStatus(self.answer).phrase}</h1></body></html>"
@@ -66,6 +71,20 @@ class Fault:
         if self.retry_after is not None:
             result.headers["Retry-After"] = str(self.retry_after)
         return result
+
+
+def spellings(token: str) -> dict[str, str]:
+    """A token as gateways echo it."""
+    return {
+        "token": token,
+        "percent": "".join(f"%{ord(character):02X}" for character in token),
+        "json": "".join(f"\\u{ord(character):04x}" for character in token),
+        "html": token.replace("_", "&#95;"),
+        "base64": base64.b64encode(token.encode()).decode(),
+        "basic": base64.b64encode(f"user:{token}".encode()).decode(),
+        "lines": f"{token[:12]}\n    {token[12:]}",
+        "upper": token.upper(),
+    }
 
 
 def appears(token: str, content: bytes) -> bool:
@@ -96,6 +115,22 @@ class Listener(ThreadingHTTPServer):
 
     def handle_error(self, request, client_address) -> None:
         """Clients of these tests die and hang up; that is no event here."""
+
+
+class Dribble:
+    """A file that writes byte by byte."""
+
+    def __init__(self, file, seconds: float, stopped):
+        self.file, self.seconds, self.stopped = file, seconds, stopped
+
+    def write(self, content: bytes) -> None:
+        for index in range(len(content)):
+            if self.stopped.wait(self.seconds):
+                return
+            self.file.write(content[index : index + 1])
+
+    def __getattr__(self, name: str):
+        return getattr(self.file, name)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -129,16 +164,24 @@ class Handler(BaseHTTPRequestHandler):
         if callable(kind):
             kind()
         early = fault is not None and not fault.acted
-        if kind == "stall" and early and hub.stopped.wait(fault.seconds):
+        seconds = {"stall": fault.seconds, "silence": None}.get(kind, 0) if fault else 0
+        if early and seconds != 0 and hub.stopped.wait(seconds):
             return self.hang_up()
-        result = fault.error() if isinstance(kind, int) and early else self.act(hub, body, entry)
-        if kind == "stall" and not early and hub.stopped.wait(fault.seconds):
+        error = fault.error(self.headers.get("Authorization")) if isinstance(kind, int) else None
+        result = error if error and early else self.act(hub, body, entry)
+        if not early and seconds != 0 and hub.stopped.wait(seconds):
             return self.hang_up()
         if kind == "lose":
             return self.hang_up()
-        if isinstance(kind, int):
-            result = fault.error()
+        result = error or result
         entry["status"] = result.status
+        if kind == "lag":
+            result.body = json.dumps(json.loads(result.body)[1:]).encode()
+        if kind == "halve":
+            result.body = result.body[: len(result.body) // 2]
+        if kind == "dribble":
+            self.wfile = Dribble(self.wfile, fault.seconds, hub.stopped)
+            self.close_connection = True  # what follows is not to dribble
         return self.send(result, whole=kind != "cut")
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET

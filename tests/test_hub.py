@@ -1,32 +1,39 @@
 """The push: whole or not at all under every fault, a line for every mistake, nobody else's work overwritten."""
 
-import contextlib
-import io
-import itertools
 import json
 import os
 import shutil
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import ROOT, run_command
-from loopback_client import ADA, GRACE, READER, digest, lasting_client, run_client, running_hub
+from loopback_client import ADA, GRACE, READER, lasting_client, run_client, running_hub
+from loopback_push import change_weights, client_upload, without_waits
 from safetensors.torch import load_file, save_file
 
 from modeling_scratch import folder_check
-from modeling_scratch.push_record import RECORD
 from modeling_scratch.run_folder import WEIGHTS
 
 NAME = "ada/model"
 
 
+@pytest.fixture(scope="module")
+def hub_and_client(tmp_path_factory):
+    """One for all tests of this module: a process takes seconds to start."""
+    with running_hub(tmp_path_factory.mktemp("hub")) as hub, lasting_client(hub, __file__) as client:
+        yield hub, client
+
+
 @pytest.fixture
-def hub(tmp_path):
-    with running_hub(tmp_path) as hub:
-        yield hub
+def hub(hub_and_client):
+    """Empty, and without faults."""
+    hub, _ = hub_and_client
+    yield hub
+    assert hub.leaks() == []
+    hub.clear()
+    for user in list(hub.store.root.iterdir()):
+        shutil.rmtree(user)
 
 
 @pytest.fixture
@@ -42,13 +49,6 @@ def upload(hub, *arguments: str, token: str | None = ADA, **environment: str):
     )
     assert token is None or token not in result.stdout + result.stderr
     return result
-
-
-def change_weights(run: Path, value: float) -> bytes:
-    weights = load_file(run / WEIGHTS)
-    weights["lm_head.bias" if "lm_head.bias" in weights else "model.encoder.layer_norm.bias"].fill_(value)
-    save_file(weights, run / WEIGHTS, {"format": "pt"})
-    return (run / WEIGHTS).read_bytes()
 
 
 # -- the check ---------------------------------------------------------------------------------------------------------
@@ -206,9 +206,8 @@ class Pushes:
 
 
 @pytest.fixture
-def pushes(hub, run):
-    with lasting_client(hub, __file__) as client:
-        yield Pushes(client, hub, run)
+def pushes(hub_and_client, hub, run):
+    return Pushes(hub_and_client[1], hub, run)
 
 
 def test_edited_cards(hub, run, pushes):
@@ -305,7 +304,7 @@ def client_lost(folder: str, faults: list[dict]) -> list:
     import httpx2
     from huggingface_hub import HfApi
 
-    time.sleep = lambda seconds: None
+    without_waits()
     for fault in faults:
         httpx2.post(f"{HfApi().endpoint}/_loopback/fault", json=fault)
     first = client_upload(folder, NAME)
@@ -340,6 +339,140 @@ def test_somebody_commits_on_top_of_a_commit_whose_answer_is_lost(hub, run, push
     assert hub.files(NAME)["theirs.txt"] == b"theirs"
 
 
+def test_a_list_of_commits_that_lags_behind_is_not_believed(hub, run, pushes):
+    """What create_commit answers is; and where the answer is lost, what the branch holds."""
+    hub.create(NAME)
+    for value, lost in ((0.25, False), (0.5, True)):
+        change_weights(run, value)
+        hub.clear()
+        hub.fail("lag", path="/commits/", times=None)
+        if lost:
+            hub.fail("lose", path="/commit/main")
+        said = pushes()
+        newest = hub.commits(NAME)[0]
+        assert newest["id"] in said
+        assert hub.files(NAME)[WEIGHTS] == (run / WEIGHTS).read_bytes()
+    assert [commit["title"] for commit in hub.commits(NAME)] == ["Upload model"] * 2 + ["initial commit"]
+    assert "nothing has changed since" in pushes()
+
+
+def test_what_nobody_could_see_is_not_called_nothing(hub, run, pushes):
+    """The answer is lost, somebody else commits, and the second attempt is refused: a list that lags would look so."""
+    hub.create(NAME)
+    hub.fail("drop", path="/commit/main")
+    hub.fail(lambda: hub.commit(NAME, {WEIGHTS: b"theirs"}, "Theirs"), path="/commit/main", at=2)
+    said = pushes(code=2)
+    assert "it is not to be seen there" in said
+    assert "push again: what has arrived is not sent twice" in said
+    assert "changed nothing" not in said
+
+
+def test_a_commit_that_is_never_answered_is_not_waited_for_longer(hub, run, pushes):
+    """Twice half of the limit, though the looks between are answered; it is named for what it is."""
+    hub.create(NAME)
+    hub.fail("silence", path="/commit/main", times=None)
+    said = pushes(code=2, timeout=2)
+    asked = [entry["time"] for entry in hub.requests if "/commit/main" in entry["path"]]
+    assert len(asked) == 2
+    assert asked[1] - asked[0] < 1 + 1 + 1  # half of the limit, the wait, and the look
+    assert "it is not to be seen there (no answer for 1 seconds); push again" in said
+
+
+AFTER = {
+    ".hub.json": ("disk", "No space left on device"),
+    "README.md": ("disk", "No space left on device"),
+    "tag": ("refused", "tagging it 'v1': the Hub refused this for ada/model and changed nothing (403: Frozen)"),
+    "silent tag": ("silent", "tagging it 'v1': the Hub has not answered within 0.5 seconds"),
+    "Ctrl-C": ("interrupt", "interrupted before all was recorded"),
+}
+
+
+def client_after(folder: str, how: str, name: str) -> list[list]:
+    """A push that something ends once its commit is there, and another."""
+    from modeling_scratch import hub as pushing
+    from modeling_scratch import push_record
+
+    commit, written = pushing.HubRepository.commit, pushing.write_whole
+    arrived = []
+
+    def note(*arguments, **options):
+        arrived.append(commit(*arguments, **options))
+        return arrived[0]
+
+    def write(path: Path, text: str) -> None:
+        if arrived and how == "interrupt":
+            raise KeyboardInterrupt
+        if arrived and how == "disk" and path.name == name:
+            raise OSError(28, "No space left on device", str(path))
+        written(path, text)
+
+    pushing.HubRepository.commit, pushing.write_whole, push_record.write_whole = note, write, write
+    first = client_upload(folder, NAME, tag="v1", timeout=0.5)
+    pushing.HubRepository.commit, pushing.write_whole, push_record.write_whole = commit, written, written
+    return [first, client_upload(folder, NAME, tag="v1")]
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_whatever_fails_after_the_commit_the_message_begins_with_where_the_model_is(name, hub, run, pushes):
+    how, why = AFTER[name]
+    if how == "refused":
+        hub.fail(403, path="/tag/", words="Frozen")
+    if how == "silent":
+        hub.fail("silence", path="/tag/", times=4)
+    (code, said), again = pushes.client(client_after, folder=str(run), how=how, name=name)
+    commit = hub.commits(NAME)[0]["id"]
+    assert code == (130 if how == "interrupt" else 2)
+    line = said.strip().splitlines()[-1].removeprefix("error: ")
+    assert line.startswith(f"the model is at {hub.url}/{NAME}/commit/{commit} (revision {commit}); "), line
+    assert why in line
+    assert again[0] == 0, again
+    assert [entry["title"] for entry in hub.commits(NAME)] == ["Upload model", "initial commit"]
+    assert hub.references(NAME)["refs/tags/v1"] == commit
+
+
+REFUSALS = {
+    "/repos/create": "making the repository",
+    "/branch/": "making the branch",
+    "/preupload/": "committing",
+    "/commit/": "committing",
+    "/tag/": "tagging it 'v1'",
+}
+REFUSED = [(status, path) for status in (403, 412) for path in REFUSALS] + [(409, "/commit/"), (409, "/tag/")]
+
+
+def client_refused(folder: str, cases: list[tuple[int, str]]) -> list[list]:
+    import httpx2
+    from huggingface_hub import HfApi
+
+    control, results = f"{HfApi().endpoint}/_loopback/fault", []
+    for status, path in cases:
+        httpx2.delete(control)
+        httpx2.post(control, json={"answer": status, "path": path, "words": f"Words of {path}"})
+        results.append(client_upload(folder, f"{NAME}-{len(results)}", revision="b", tag="v1"))
+    return results
+
+
+def test_a_refusal_says_what_was_refused_and_why(hub, run, pushes):
+    results = pushes.client(client_refused, folder=str(run), cases=REFUSED)
+    for number, ((status, path), (code, said)) in enumerate(zip(REFUSED, results, strict=True)):
+        refused = f"the Hub refused this for {NAME}-{number} and changed nothing ({status}: Words of {path})"
+        assert code == 2, said
+        assert f"{REFUSALS[path]}: {refused}" in said, said
+
+
+def client_upload_with_xet(folder: str) -> list:
+    from huggingface_hub import constants
+
+    constants.HF_HUB_DISABLE_XET = False
+    return client_upload(folder, NAME)
+
+
+def test_no_request_goes_past_the_client_that_has_a_limit(hub, run, pushes):
+    """Not to Xet's own, where that is installed, either: this Hub knows no Xet."""
+    code, said = pushes.client(client_upload_with_xet, folder=str(run))
+    assert code == 0, said
+
+
 def test_what_is_pushed_is_what_was_checked(hub, run, pushes):
     """The folder changes after the check: what was looked at goes."""
     checked = (run / WEIGHTS).read_bytes()
@@ -358,18 +491,6 @@ def test_a_damaged_record_and_a_folder_that_cannot_be_written(hub, run, pushes):
         hub.repository(NAME)
 
 
-def call(hub_upload, folder: str, repo_id: str, **options) -> list:
-    """[exit code, standard error]"""
-    errors = io.StringIO()
-    code = 0
-    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(errors):
-        try:
-            hub_upload.main(Path(folder), repo_id, **({"message": "Upload model"} | options))
-        except SystemExit as exit:
-            code = exit.code
-    return [code, errors.getvalue()]
-
-
 def test_mistakes_push_nothing(hub, run, tmp_path):
     hub.create("grace/model")
     hub.create("ada/taken")
@@ -382,7 +503,7 @@ def test_mistakes_push_nothing(hub, run, tmp_path):
         "not a name": (ADA, run, "model", "it must be user/name"),
         "a wrong name": (ADA, run, "ada/mo del", "not a repository's name"),
         "another's": (GRACE, run, NAME, "belongs to ada, and you are grace"),
-        "no run": (ADA, tmp_path, NAME, "is not a run's folder"),
+        "no model": (ADA, tmp_path, NAME, "holds no model"),
         "taken": (ADA, run, "ada/taken", "that was not pushed from this folder; hub_upload.py --overwrite"),
         "public": (ADA, run, "ada/public", "exists and is public"),
     }
@@ -409,19 +530,10 @@ def client_mistakes(cases: list[list]) -> list[list]:
     return results
 
 
-def client_upload(folder: str, repo_id: str, **options) -> list:
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-    import hub_upload
-    from modeling_scratch import hub as pushing
-
-    pushing.check_folder = lambda folder, copy: list(folder_check.copy_files(folder, copy))
-    return call(hub_upload, folder, repo_id, **options)
-
-
 def test_no_network(run, tmp_path):
     with running_hub(tmp_path / "gone") as hub:
         environment = hub.environment(ADA, tmp_path / "home")
-    result = run_command(str(ROOT / "hub_upload.py"), str(run), NAME, **environment)
+    result = run_command(str(ROOT / "hub_upload.py"), str(run), NAME, "--timeout", "1", **environment)
     assert result.returncode == 2
     assert "no connection to the Hub" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
@@ -437,110 +549,10 @@ def test_somebody_else_s_commit_is_not_overwritten(hub, run, pushes):
     pushes(overwrite=True)
     change_weights(run, 0.75)
     hub.fail(lambda: hub.commit(NAME, {"theirs.txt": b"theirs"}, "Meanwhile"), path="/commit/")
-    assert "has changed meanwhile; nothing was overwritten" in pushes(code=2)
+    said = pushes(code=2)
+    assert "committing: the Hub refused this for ada/model and changed nothing (412: A commit has" in said
     assert hub.files(NAME)["theirs.txt"] == b"theirs"
     assert hub.files(NAME)[WEIGHTS] != (run / WEIGHTS).read_bytes()
-
-
-# -- faults ------------------------------------------------------------------------------------------------------------
-
-FAULTS = {
-    "drop": {"answer": "drop"},
-    "lose": {"answer": "lose"},
-    "cut": {"answer": "cut"},
-    "500": {"answer": 500},
-    "503": {"answer": 503, "html": True},
-    "429": {"answer": 429, "retry_after": 1},
-    "stall": {"answer": "stall", "seconds": 3},
-}
-
-
-def client_faults(folder: str, name: str, fault: dict, there: bool) -> list[dict]:
-    """For each n: push, change the weights, push with a fault at the n-th request, push again; `there`: see below."""
-    import httpx2
-    from huggingface_hub import HfApi
-
-    run, api, results = Path(folder), HfApi(), []
-    time.sleep = lambda seconds: None  # waits between retries
-    for number in itertools.count(1):
-        repository, options = f"{name}-{number}", {} if there else {"tag": "v1"}
-        for leftover in (RECORD, ".card.md", "README.md"):
-            (run / leftover).unlink(missing_ok=True)
-        old = digest(change_weights(run, 2.0 * number))
-        if there:
-            first = client_upload(folder, repository)
-            assert first[0] == 0, first
-        new = digest(change_weights(run, 2.0 * number + 1))
-        httpx2.delete(f"{api.endpoint}/_loopback/requests")
-        httpx2.post(f"{api.endpoint}/_loopback/fault", json=fault | {"at": number})
-        faulty = client_upload(folder, repository, **options)
-        fired = any(entry["fault"] for entry in httpx2.get(f"{api.endpoint}/_loopback/requests").json())
-        httpx2.delete(f"{api.endpoint}/_loopback/fault")
-        after = api.repo_info(repository).sha if api.repo_exists(repository) else None
-        retried = client_upload(folder, repository, **options)
-        results.append({"repository": repository, "old": old, "new": new, "fired": fired, "after": after})
-        results[-1] |= {"faulty": faulty, "retried": retried}
-        if not fired:
-            return results
-
-
-@pytest.mark.parametrize(
-    ("there", "kinds"),
-    [
-        pytest.param(True, ("drop", "lose", "cut", "500", "stall"), id="to a model"),
-        pytest.param(True, ("503", "429"), id="to a model, other answers", marks=pytest.mark.slow),
-        pytest.param(False, ("drop", "lose", "500"), id="to a new repository, with a tag", marks=pytest.mark.slow),
-    ],
-)
-def test_old_or_new_whatever_fails(there, kinds, hub, run, monkeypatch, capsys):
-    """For every request of an upload: exactly the old revision or exactly the new one, and a retry makes it the new."""
-    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "1")
-    with lasting_client(hub, __file__) as client:
-        for kind in kinds:
-            name, fault = f"ada/{kind}", FAULTS[kind]
-            results = client(client_faults, folder=str(run), name=name, fault=fault, there=there)
-            failed = check_faults(hub, kind, results, there)
-            with capsys.disabled():
-                print(
-                    f"\n{kind}: {len(results) - 1} fault points tried, {failed} ended the command, all left the old or "
-                    "the new revision",
-                    end="",
-                )
-
-
-def check_faults(hub, kind: str, results: list[dict], there: bool) -> int:
-    """How many faults ended the command."""
-    failed = 0
-    for result in results:
-        repository, place = result["repository"], f"{kind}: {result}"
-        commits = hub.commits(repository)
-        marked = [commit["id"] for commit in commits if commit["title"] == "Upload model"]
-        new = hub.files(repository, marked[0])
-        assert marked[0] == commits[0]["id"], place
-        assert len(marked) == 1 + there, place  # none twice
-        assert digest(new[WEIGHTS]) == result["new"], place
-        if there:
-            old = hub.files(repository, marked[1])
-            assert digest(old[WEIGHTS]) == result["old"], place
-            assert hub.files(repository, result["after"]) in (old, new), place
-        else:
-            assert hub.references(repository)["refs/tags/v1"] == marked[0], place
-            nothing = result["after"] is None or set(hub.files(repository, result["after"])) == {".gitattributes"}
-            assert nothing or hub.files(repository, result["after"]) == new, place
-        code, said = result["faulty"]
-        assert code in (0, 2), place
-        if code == 0:
-            assert result["after"] == marked[0], place
-        else:
-            failed += 1
-            (line,) = [line for line in said.strip().splitlines() if line.startswith("error:")]
-            # Which of the two it is: the new one only if the line says so, or that it cannot be known.
-            arrived = result["after"] == marked[0]
-            assert arrived == ("the model is pushed" in line) or "cannot be asked" in line, place
-        assert result["retried"][0] == 0, place
-    assert not results[-1]["fired"]
-    assert len(results) > 8
-    return failed
 
 
 # -- from a run --------------------------------------------------------------------------------------------------------

@@ -79,6 +79,8 @@ def test_two_vocabularies_change_hands(tmp_path):
         assert {"translation_pipeline.py", "target_tokenizer/tokenizer.json"} < travels
         assert {name: copied[name] for name in travels} == {name: files[name] for name in travels}
         assert b"--" not in copied["config.json"]  # a name in it would fetch the code from ada
+        assert b"base_model: ada/two\n" in copied["README.md"]
+        assert b"More Information Needed" not in copied["README.md"]
         # No answer is an error, and never the source's tokenizer in place of the target's.
         hub.fail(403, path="target_tokenizer/tokenizer_config.json")
         fourth = stranger(hub, tmp_path / "alan", None, "grace/copy")

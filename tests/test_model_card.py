@@ -1,5 +1,6 @@
 """The model card: it says what the run's records say, what was edited by hand stays, the check finds what is wrong."""
 
+import importlib.metadata
 import json
 import re
 import shutil
@@ -51,6 +52,7 @@ def make_run(folder: Path, recipe: dict | None = None, records: list[dict] | Non
     content = {"output_dir": "runs/made", "optimization": {"max_epochs": 1}}
     (folder / "recipe.yaml").write_text(yaml.safe_dump(content | (recipe or {})))
     ScratchConfig(**(SMALL_MODEL | config)).save_pretrained(folder)
+    (folder / "tokenizer_config.json").write_text("{}")
     (folder / "generation_config.json").write_text('{"num_beams": 4, "length_penalty": 0.6, "max_new_tokens": 64}')
     records = [TRAIN, VALIDATION, FINAL] if records is None else records
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -92,6 +94,7 @@ def test_metadata_of_a_made_run(run):
         "pipeline_tag": "translation",
         "metrics": ["sacrebleu", "chrf"],
         "tags": ["translation", "scratch", "attention-is-all-you-need"],
+        "widget": [{"text": "A cat sleeps.", "output": {"text": "Eine Katze schläft."}}],
         "model-index": [
             {
                 "name": "tiny",
@@ -105,7 +108,7 @@ def test_metadata_of_a_made_run(run):
                         },
                         "metrics": [
                             {"type": "sacrebleu", "value": 31.25, "name": "BLEU", "args": {"signature": BLEU}},
-                            {"type": "chrf", "value": 57.123456789, "name": "chrF", "args": {"signature": CHRF}},
+                            {"type": "chrf", "value": 57.12, "name": "chrF", "args": {"signature": CHRF}},
                         ],
                     }
                 ],
@@ -123,18 +126,27 @@ def test_a_real_run(trained):
     for record in final:
         for name, metric in (("bleu", "sacrebleu"), ("chrf", "chrf")):
             assert found.pop((record["split"], metric)) == (
-                record[name],
+                float(f"{record[name]:.2f}"),
                 {"signature": record[f"{name}_signature"]},
             )
-        assert f"| {record['split']} | {record['bleu']:.2f} | {record['chrf']:.2f} |" in section(text, "Results")
+        row = f"| {record['split']} | {record['bleu']:.2f} | {record['chrf']:.2f} | {record['sentences']} |"
+        assert row in section(text, "Results")
         assert f"`{record['bleu_signature']}`" in text
     assert not found
     model = AutoModelForSeq2SeqLM.from_pretrained(trained)
     assert f"| Parameters | {sum(p.numel() for p in model.parameters()):,} (float32) |" in text
+    for package in ("torch", "datasets", "tokenizers", "sacrebleu"):
+        assert f"{package} {importlib.metadata.version(package)}" in section(text, "Training")
     last = read_metrics(trained, "train")[-1]
     assert f"| Target tokens | {last['target_tokens']:,} over all epochs |" in text
     assert f"| Updates | {last['step']:,} |" in text
     assert str(trained.parent) not in text
+
+
+def test_sentences_that_look_like_placeholders_are_no_examples(run):
+    """The second of the samples holds {{ name }}, which would be one in the metadata."""
+    widget = ModelCard(card_of(run)).data.to_dict()["widget"]
+    assert [example["text"] for example in widget] == ["A cat sleeps."]
 
 
 def test_the_recipe_is_there_whole(trained):
@@ -292,7 +304,6 @@ def test_base_model_is_one_of_the_hub(tmp_path, name, expected):
     ("source", "target", "language", "bcp47", "title"),
     [
         ("de", "en", ["de", "en"], None, "German to English"),
-        ("en", "en", ["en"], None, "English to English"),
         ("no", "sv", ["no", "sv"], None, "Norwegian to Swedish"),
         ("pt_BR", "zh-Hant", ["pt", "zh"], ["pt-BR", "zh-Hant"], "Portuguese (pt-BR) to Chinese (zh-Hant)"),
         ("EN", "deu", ["en", "deu"], None, "English to deu"),
@@ -329,6 +340,22 @@ def test_a_run_that_goes_on_and_has_not_translated(tmp_path):
     recipe = {"evaluation": {"metric": "loss", "translate_every": 6}}
     data = ModelCard(card_of(make_run(tmp_path / "run", recipe, records))).data
     assert [(result.metric_type, result.metric_value) for result in data.eval_results] == [("loss", 1.5)]
+
+
+def test_evaluations_while_it_was_trained(tmp_path):
+    """Of many some, evenly, the best and the last among them, each with the training loss that was logged before."""
+    records = []
+    for step in range(1, 101):
+        bleu = {"bleu": 90.0 if step == 37 else step / 10, "chrf": 50.0} if step != 100 else {}
+        records += [{**TRAIN, "step": step, "loss": step / 3}]
+        records += [{"step": step, "epoch": 1.0, "split": "validation", "loss": 1.005, **bleu}]
+    text = section(card_of(make_run(tmp_path / "run", None, [*records, FINAL])), "Results")
+    (shown,) = re.findall(r"<details>.*?</details>", text, re.DOTALL)
+    rows = [line.strip("| ").split(" | ") for line in shown.split("\n") if re.match(r"\| \d", line)]
+    assert [int(row[0]) for row in rows] == sorted({*range(5, 101, 5), 37})
+    assert rows[0] == ["5", "1.67", "1.00", "0.50", "50.00"]
+    assert ["37", "12.33", "1.00", "90.00", "50.00"] in rows
+    assert rows[-1][:3] == ["100", "33.33", "1.00"]
 
 
 def test_license(run):

@@ -220,6 +220,15 @@ def test_the_curves_command(tmp_path):
     assert (drawn["BLEU"], drawn["chrF"]) == ([[20, 20.0]], [[20, 40.0]])
 
 
+def test_text_in_the_curves_is_readable_in_the_hub_s_column():
+    figure = plots.curves_figure(records())
+    column = 740 / (figure.get_figwidth() * 72)  # pixels a point
+    texts = [axis.title for axis in figure.axes] + [axis.xaxis.label for axis in figure.axes]
+    texts += [label for axis in figure.axes for label in [*axis.get_xticklabels(), *axis.get_yticklabels()]]
+    texts += [text for axis in figure.axes if (legend := axis.get_legend()) for text in legend.get_texts()]
+    assert min(text.get_fontsize() * column for text in texts) >= 10
+
+
 def test_the_architecture_names_modules_that_exist(make_model, tmp_path):
     figure = plots.architecture_figure()
     modules = {name.split(".")[-1] for name, _ in make_model().named_modules()}

@@ -46,6 +46,11 @@ def travelling(folder) -> list:
     return sorted(folder.glob("*.py"))
 
 
+def siblings(path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    return {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1}
+
+
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
@@ -89,10 +94,10 @@ def test_hooks_that_are_overridden_are_those_that_are_listed(saved):
 
 def test_what_travels_imports_what_travels(saved):
     """One level below `modeling_scratch.py` and the pipeline is all that loaders up to Transformers 5.8 copy."""
-    files = {path.stem for path in travelling(saved["default"])}
-    tree = ast.parse((saved["default"] / "modeling_scratch.py").read_text())
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1}
-    assert imported == files - {"modeling_scratch"}
+    imported = {path.stem: siblings(path) for path in travelling(saved["default"])}
+    assert imported["modeling_scratch"] == imported.keys() - {"modeling_scratch"}
+    for name in imported["translation_pipeline"]:
+        assert imported[name] <= imported["translation_pipeline"], name
     for path in travelling(saved["default"]):
         assert path.read_text() == (PACKAGE / path.name).read_text()
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,0 +1,63 @@
+"""No token in what is printed or logged, however a gateway between here and the Hub spells what it echoes."""
+
+import base64
+import logging
+import re
+import traceback
+from functools import lru_cache
+
+from huggingface_hub import get_token
+
+TOKEN = re.compile(r"hf_[A-Za-z0-9]{10,}")
+
+# What a line's end, a quoted line's end, an indent or a page may put between two characters.
+_BREAK = r"(?:\s|\\[nrt]|=\r?\n|%0[AD]|\u200b|\u00ad|<wbr/?>)*"
+
+
+def _spelled(text: str) -> str:
+    """A regular expression of a text as it is, percent-encoded, JSON- and HTML-escaped, and broken into lines."""
+    characters = []
+    for character in text:
+        code = ord(character)
+        forms = [re.escape(character), rf"%(?:25)*{code:02x}", rf"\\+u00{code:02x}", rf"\\+x{code:02x}"]
+        forms += [rf"&#0*{code};", rf"&#x0*{code:x};"]
+        forms += {"+": ["-"], "/": ["_", r"\\+/"], "_": ["&lowbar;"]}.get(character, [])  # base64 for addresses
+        characters.append(f"(?:{'|'.join(forms)})")
+    return _BREAK.join(characters)
+
+
+def _cores(token: str) -> list[str]:
+    """What base64 makes of a token wherever in a text it stands, less the characters that its neighbours share."""
+    cores = []
+    for shift in range(3):
+        whole = base64.b64encode(b"\0" * shift + token.encode()).decode().rstrip("=")
+        cores.append(whole[(0, 2, 3)[shift] : len(whole) - 1])
+    return cores
+
+
+@lru_cache(maxsize=8)
+def _pattern(token: str) -> re.Pattern:
+    encoded = "|".join(_spelled(core) for core in _cores(token))
+    plain = "|".join((_spelled(token), _spelled(token.encode().hex())))
+    return re.compile(rf"(?:{encoded})[\w+/-]?={{0,2}}|{plain}", re.IGNORECASE)
+
+
+def redact(text: str) -> str:
+    """Text without anything that is, or looks like, a token."""
+    token = get_token()
+    return TOKEN.sub("<token>", _pattern(token).sub("<token>", text) if token else text)
+
+
+def redacted_traceback(error: BaseException) -> str:
+    """The traceback of an error and of all that led to it."""
+    return redact("".join(traceback.format_exception(error)))
+
+
+class RedactingFilter(logging.Filter):
+    """For a handler: what it writes holds no token, the traceback included."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = redact(record.getMessage()), None
+        if record.exc_info and record.exc_info[1] is not None:
+            record.exc_text, record.exc_info = redacted_traceback(record.exc_info[1]).rstrip(), None
+        return True

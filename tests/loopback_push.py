@@ -1,0 +1,46 @@
+"""Pushes of a small run's folder, without the check of what is in it: for processes that talk to a loopback Hub."""
+
+import contextlib
+import io
+import sys
+import time
+from pathlib import Path
+
+from conftest import ROOT
+from safetensors.torch import load_file, save_file
+
+from modeling_scratch import folder_check
+from modeling_scratch.run_folder import WEIGHTS
+
+
+def change_weights(run: Path, value: float) -> bytes:
+    weights = load_file(run / WEIGHTS)
+    weights["lm_head.bias" if "lm_head.bias" in weights else "model.encoder.layer_norm.bias"].fill_(value)
+    save_file(weights, run / WEIGHTS, {"format": "pt"})
+    return (run / WEIGHTS).read_bytes()
+
+
+def call(hub_upload, folder: str, repo_id: str, **options) -> list:
+    """[exit code, all that is printed]"""
+    output = io.StringIO()
+    code = 0
+    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
+        try:
+            hub_upload.main(Path(folder), repo_id, **({"message": "Upload model"} | options))
+        except SystemExit as exit:
+            code = exit.code
+    return [code, output.getvalue()]
+
+
+def client_upload(folder: str, repo_id: str, **options) -> list:
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    import hub_upload
+    from modeling_scratch import hub as pushing
+
+    pushing.check_folder = lambda folder, copy: list(folder_check.copy_files(folder, copy))
+    return call(hub_upload, folder, repo_id, **options)
+
+
+def without_waits() -> None:
+    """Waits between attempts take no time, in this process from now on."""
+    time.sleep = lambda seconds: None
