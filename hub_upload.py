@@ -1,4 +1,9 @@
-"""Share a run's folder on the Hugging Face Hub: python hub_upload.py RUN_FOLDER user/name"""
+"""Share a model's folder on the Hugging Face Hub: python hub_upload.py FOLDER user/name"""
+
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python imports is no traceback
 
 import logging
 from pathlib import Path
@@ -8,18 +13,18 @@ from typing import Annotated
 import typer
 
 from modeling_scratch.bounded_client import SECONDS_TO_ANSWER
-from modeling_scratch.cli import log_to_terminal, one_line_errors
+from modeling_scratch.cli import log_to_terminal, one_line_errors, print_whatever_happens
 
 
 def main(
-    run_folder: Annotated[Path, typer.Argument(help="what train.py wrote")],
+    folder: Annotated[Path, typer.Argument(help="what train.py, convert or save_pretrained wrote")],
     repo_id: Annotated[str | None, typer.Argument(help="user/name; not needed with --check-only")] = None,
     private: Annotated[bool, typer.Option("--private", help="if the repository is new, only you can see it")] = False,
     revision: Annotated[str | None, typer.Option(help="a branch, made if need be; default: main")] = None,
     create_pr: Annotated[bool, typer.Option("--create-pr", help="open a pull request instead of committing")] = False,
     tag: Annotated[str | None, typer.Option(help="a name for this version, as v1.0")] = None,
     message: Annotated[str, typer.Option(help="the commit's message")] = "Upload model",
-    license: Annotated[str | None, typer.Option(help="of the model; default: apache-2.0")] = None,
+    license: Annotated[str | None, typer.Option(help="of the model; default, of a run: apache-2.0")] = None,
     languages: Annotated[
         tuple[str, str] | None, typer.Option(help="codes of source and target, as en de; default: as the folder says")
     ] = None,
@@ -30,14 +35,14 @@ def main(
     check_only: Annotated[bool, typer.Option("--check-only", help="check the folder; nothing leaves")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:
-    """Check a run's folder as a stranger would load it, and push it as one commit."""
+    """Check a model's folder as a stranger would load it, and push it as one commit."""
     log_to_terminal(logging.INFO)
     unsure = "interrupted; the Hub has the old revision or the new one: the same command again finds out, and goes on"
     with one_line_errors(debug, interrupted=unsure):
         from modeling_scratch.hub import PushOptions, deletions, prepare, push
 
         if repo_id is None and not check_only:
-            raise ValueError("which repository? python hub_upload.py RUN_FOLDER user/name")
+            raise ValueError("which repository? python hub_upload.py FOLDER user/name")
         options = PushOptions(
             repo_id or "user/name",
             private=private,
@@ -53,18 +58,18 @@ def main(
         )
         options.check()
         if not (check_only or dry_run):
-            pushed = push(run_folder, options)
-            print(f"{'pushed' if pushed.changed else 'nothing has changed since'}: {pushed.url}")
+            print_whatever_happens(push(folder, options).describe())
             return
         with TemporaryDirectory() as copy:
-            prepared = prepare(run_folder, options, Path(copy))
-            print("\n".join(prepared.findings))
+            prepared = prepare(folder, options, Path(copy))
+            lines = prepared.findings
             if dry_run:
                 sizes = prepared.sizes()
-                print(f"\n{len(sizes)} files, {sum(sizes.values()):,} bytes, would go to {options.repo_id}:")
-                print("\n".join(f"{size:>12,}  {name}" for name, size in sizes.items()))
-                print("".join(f"     deleted  {name}\n" for name in sorted(deletions(run_folder, options, prepared))))
-                print(f"The card, before what was edited on the Hub is merged into it:\n\n{prepared.card}")
+                lines.append(f"\n{len(sizes)} files, {sum(sizes.values()):,} bytes, would go to {options.repo_id}:")
+                lines += [f"{size:>12,}  {name}" for name, size in sizes.items()]
+                lines += [f"     deleted  {name}" for name in sorted(deletions(folder, options, prepared))]
+                lines.append(f"\nThe card, before what was edited on the Hub is merged into it:\n\n{prepared.card}")
+            print_whatever_happens("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -87,11 +87,9 @@ def main(
                 run.train()
                 lines = describe_result(run.finish())
         if main_process:
-            try:
-                if not (evaluate or dry_run) and recipe.hub.repository is not None:
-                    lines.append(f"pushed: {push_run(recipe).url}")
-            finally:  # neither of push and report keeps the other from happening
-                print_whatever_happens("\n".join(lines))
+            print_whatever_happens("\n".join(lines))
+            if not (evaluate or dry_run) and recipe.hub.repository is not None:
+                print_whatever_happens(push_run(recipe).describe())
 
 
 def describe_scores(scores: dict[str, Any]) -> list[str]:

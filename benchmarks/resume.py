@@ -1,8 +1,9 @@
 """
-Kills a training run with SIGKILL at random moments, resumes it each time, and compares its weights at the end with
-those of a run that nobody touched: they must be the same bit for bit. Prints a table.
+Ends a training run by one of seven signals at random moments, from its first second on, starts it again by the same
+command line (--resume auto) each time, and compares its weights at the end with those of a run that nobody touched:
+they must be the same bit for bit. Prints a table.
 
-    python benchmarks/resume.py                       # one process and two, streamed, compiled: 20 kills each
+    python benchmarks/resume.py                       # one process and two, streamed, compiled: 20 signals each
     python benchmarks/resume.py --modes one --kills 5
 """
 
@@ -44,6 +45,8 @@ RECIPE = [
 ]
 LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1", "--mixed_precision", "no"]
 LAUNCH += ["--dynamo_backend", "no", "--num_processes", "2", "--main_process_port", "0"]
+SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT, signal.SIGABRT]
+SECONDS_TO_END = 120
 MODES = {
     "one": ([], []),
     "one-compiled": ([], ["compile=true"]),
@@ -59,7 +62,7 @@ class Outcome:
 
     kills: int = 0
     resumes: int = 0
-    most_lost: int = 0  # updates between the newest whole checkpoint and a kill
+    most_lost: int = 0  # updates between the newest whole checkpoint and the end of a process
     identical: bool = True
     same_scores: bool = True
 
@@ -78,7 +81,8 @@ def start(mode: str, folder: Path, *arguments: str) -> subprocess.Popen:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # so that all of its processes can be killed at once
+        start_new_session=True,
+        preexec_fn=lambda: [signal.signal(number, signal.SIG_DFL) for number in SIGNALS if number != signal.SIGKILL],
     )
 
 
@@ -88,17 +92,17 @@ def descendants(pid: int) -> list[int]:
     return [each for child in map(int, found) for each in (child, *descendants(child))]
 
 
-def kill(process: subprocess.Popen) -> None:
-    """All at once, and wait until they are gone: nothing must write any more."""
-    process.send_signal(signal.SIGSTOP)  # so that a launcher starts and ends nothing meanwhile
+def end(process: subprocess.Popen, number: signal.Signals) -> None:
+    """By a signal to all at once, as a terminal sends it; and wait until they are gone: nothing must write any more."""
+    if number == signal.SIGKILL:
+        process.send_signal(signal.SIGSTOP)  # so that a launcher starts and ends nothing meanwhile
     doomed = [*descendants(process.pid), process.pid]
     for pid in doomed:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait()
+            os.kill(pid, number)
+    process.communicate(timeout=SECONDS_TO_END)
     while any(Path(f"/proc/{pid}").exists() for pid in doomed):
         time.sleep(0.05)
-    process.stderr.close()
 
 
 def finish(process: subprocess.Popen) -> str:
@@ -125,15 +129,17 @@ def scores(folder: Path) -> list[dict]:
 
 
 def survive(mode: str, kills: int, work: Path, seed: int = 0) -> Outcome:
-    """Run once without and once with so many kills, and compare."""
-    moments, outcome = random.Random(seed), Outcome()
+    """Run once in peace and once with so many signals, and compare."""
+    chance, outcome = random.Random(seed), Outcome()
+    numbers = [SIGNALS[number % len(SIGNALS)] for number in range(kills)]
+    chance.shuffle(numbers)
     began = time.monotonic()
     whole, killed = work / f"{mode}-whole", work / f"{mode}-killed"
     finish(start(mode, whole))
     duration = time.monotonic() - began
     while True:
         resumes = last_checkpoint(killed) > 0
-        process = start(mode, killed, *(["--resume"] if resumes else ["--overwrite"]))
+        process = start(mode, killed, "--resume", "auto")
         outcome.resumes += resumes
         if outcome.kills == kills:
             said = finish(process)
@@ -141,12 +147,12 @@ def survive(mode: str, kills: int, work: Path, seed: int = 0) -> Outcome:
                 raise RuntimeError(f"it does not say what it resumes from: {said}")
             break
         try:
-            process.wait(timeout=moments.uniform(0.3, 0.95) * duration)
+            process.wait(timeout=chance.uniform(0.05, 0.95) * duration)
         except subprocess.TimeoutExpired:
-            kill(process)
+            end(process, numbers[outcome.kills])
             outcome.kills += 1
             outcome.most_lost = max(outcome.most_lost, last_update(killed) - last_checkpoint(killed))
-        else:  # it came to its end first: another one, for the kills that are left
+        else:  # it came to its end first: another one, for the signals that are left
             finish(process)
             outcome.compare(whole, killed)
             shutil.rmtree(killed)

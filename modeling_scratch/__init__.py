@@ -5,6 +5,12 @@ Importing this package registers the model with the Auto classes, so that a chec
 `trust_remote_code`. What `save_pretrained` writes carries the model's code, so that it loads elsewhere with it.
 """
 
+import signal
+import sys
+
+if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # python -m modeling_scratch...: see train.py
+
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 
 from .configuration_scratch import ScratchConfig

@@ -148,7 +148,7 @@ def _fault(request: httpx2.Request, response: httpx2.Response) -> str | None:
 def asked_to_wait(response: httpx2.Response | None) -> float:
     """In seconds."""
     asked = "" if response is None else response.headers.get("Retry-After", "")
-    return float(asked) if asked.isdigit() else 0.0
+    return float(asked) if asked.isascii() and asked.isdigit() else 0.0
 
 
 class BoundedClient(httpx2.Client):

@@ -1,6 +1,7 @@
 """What the command lines share: a log that leaves progress bars whole, and errors of one line."""
 
 import errno
+import io
 import logging
 import os
 import signal
@@ -51,7 +52,8 @@ def print_whatever_happens(text: str) -> None:
     """
     if sys.stdout is None:
         return
-    sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         print(text, flush=True)
     except OSError as error:
@@ -97,7 +99,7 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
     except KeyboardInterrupt as interrupt:
         _end(INTERRUPTED, f"\n{str(interrupt) or interrupted}", speak, debug)
     finally:
-        _wait_for_threads()
+        wait_for_threads()
 
 
 def _end(code: int, said: str, speak: bool, debug: bool) -> None:
@@ -109,7 +111,7 @@ def _end(code: int, said: str, speak: bool, debug: bool) -> None:
     sys.exit(code)
 
 
-def _wait_for_threads() -> None:
+def wait_for_threads() -> None:
     """
     Before a process of several ends: Gloo's threads need Python's lock to drop the tensors of the last exchange, and
     one that asks for it while Python ends aborts the process ("terminate called without an active exception").

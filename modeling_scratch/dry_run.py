@@ -91,7 +91,7 @@ def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, ste
     rate = sum(tokens for _, tokens in measured) / sum(took for took, _ in measured)
     return (
         f"time: about {spoken_duration(one * steps)} for the updates alone, {rate:,.0f} target tokens a second, from "
-        f"{_TIMED} updates that were timed here"
+        f"{len(measured)} updates that were timed here"
     )
 
 

@@ -110,7 +110,7 @@ def report_code(files: dict[str, Path]) -> None:
     other = [
         name for name, path in installed.items() if not path.is_file() or path.read_bytes() != files[name].read_bytes()
     ]
-    logger.info(f"running the folder's own {len(code)} .py files, in a process that makes no connections")
+    logger.info(f"running the folder's own {len(code)} .py files")
     if other:
         logger.warning(
             f"{', '.join(other)}: not as installed with modeling_scratch {__version__}; the check runs the folder's, "
@@ -204,6 +204,8 @@ def compare(author: dict[str, Any], stranger: dict[str, Any], config: ScratchCon
                     f"config.json: {field} is {getattr(config, field)}, but {who} the weights are "
                     f"{'' if tied else 'not '}one; save the model again"
                 )
+    if not torch.isfinite(author["logits"]).all():
+        raise ValueError("the model's logits are not finite: its training has diverged; push an earlier checkpoint")
     differing = [
         name
         for name in ("input_ids", "positions", "translations", "pipeline", "decoded")

@@ -17,6 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig,
 TARGET_FOLDER = "target_tokenizer"
 PROJECT = "modeling_scratch"
 PIPED = 4  # sentences
+_REFUSED = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 
 
 def observe(
@@ -85,8 +86,9 @@ def _random_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
 
 
 def _no_connections(event: str, arguments: tuple) -> None:
-    if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
-        raise PermissionError(f"the folder's code wants a connection ({event})")
+    """Stops accidents; code that means harm finds a way."""
+    if event in _REFUSED or (event.startswith("socket.") and event not in ("socket.__new__", "socket.gethostname")):
+        raise PermissionError(f"the folder's code wants a connection, or another process ({event})")
 
 
 class _Refuse(MetaPathFinder):

@@ -1,4 +1,4 @@
-"""The push: a run's folder, checked, to the Hub in one commit that arrives whole or not at all."""
+"""The push: a model's folder, checked, to the Hub in one commit that arrives whole or not at all."""
 
 import hashlib
 import io
@@ -66,6 +66,14 @@ class Pushed:
 
     url: str
     changed: bool  # False: it was there already
+    repo_id: str
+    commit: str
+
+    def describe(self) -> str:
+        """Where it is, and the line of Python that loads exactly this."""
+        what = "pushed" if self.changed else "nothing has changed since"
+        name = f'"{self.repo_id}", revision="{self.commit}"'
+        return f"{what}: {self.url}\n  AutoModelForSeq2SeqLM.from_pretrained({name}, trust_remote_code=True)"
 
 
 # -- preparing ---------------------------------------------------------------------------------------------------------
@@ -142,7 +150,7 @@ class ArrivedError(PushError):
 
 def push(folder: Path, options: PushOptions) -> Pushed:
     """
-    Check a run's folder and push it. Running it again without changes makes no commit.
+    Check a model's folder and push it. Running it again without changes makes no commit.
 
     Raises:
         ArrivedError: the model is there, and what was left to do failed.
@@ -159,6 +167,8 @@ def push(folder: Path, options: PushOptions) -> Pushed:
         _check_tag(found, options, prepared.mark())
         if options.create_pr:
             return _propose(repository, options, prepared, found, stale)
+        sizes = prepared.sizes()
+        logger.info(f"pushing {len(sizes)} files, {sum(sizes.values()):,} bytes, to {options.repo_id}")
         this = _begin(repository, options, prepared, found, record)
         if not (this.parent == found.head and _holds(found.tree, prepared, stale)):
             this.commit, _ = _commit(repository, options, prepared, stale, this.parent)
@@ -166,7 +176,7 @@ def push(folder: Path, options: PushOptions) -> Pushed:
             this.commit = this.parent
         with _arrived(repository.url(this.commit), this.commit):
             _finish(repository, options, prepared, folder, record, this)
-    return Pushed(repository.url(this.commit), changed=this.commit != this.parent)
+    return Pushed(repository.url(this.commit), this.commit != this.parent, options.repo_id, this.commit)
 
 
 def _prepare_for(
@@ -273,11 +283,11 @@ def _propose(
 ) -> Pushed:
     """Open a pull request, unless one is open that says the same. Nothing of it is recorded in the folder."""
     if (open_already := repository.open_pull_request(prepared.mark())) is not None:
-        return Pushed(open_already[1], changed=False)
+        return Pushed(open_already[1], False, options.repo_id, open_already[0])
     if _holds(found.tree, prepared, stale):
-        return Pushed(repository.url(found.head), changed=False)
+        return Pushed(repository.url(found.head), False, options.repo_id, found.head)
     commit, url = _commit(repository, options, prepared, stale, found.head)
-    return Pushed(url or repository.url(commit), changed=True)
+    return Pushed(url or repository.url(commit), True, options.repo_id, commit)
 
 
 # -- for runs ----------------------------------------------------------------------------------------------------------
@@ -317,6 +327,11 @@ def push_run(recipe: Recipe) -> Pushed:
         raise PushError(
             f"{error}. The model is whole in {recipe.output_dir}; push it with: {options.command(recipe.output_dir)}"
         ) from error
+    except KeyboardInterrupt as interrupt:
+        said = str(interrupt) or "interrupted; the Hub has the old revision or the new one"
+        raise KeyboardInterrupt(
+            f"{said}. The model is whole in {recipe.output_dir}; push it with: {options.command(recipe.output_dir)}"
+        ) from None
 
 
 def try_push(recipe: Recipe, message: str) -> None:

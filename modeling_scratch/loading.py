@@ -18,9 +18,9 @@ from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from .translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
-# For every loader of a command line: without it Transformers asks on standard input, where a text may say yes.
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # any is a tokenizer
 
+# For every loader of a command line: without it Transformers asks on standard input, where a text may say yes.
 NO_REMOTE_CODE = {"trust_remote_code": False}
 
 
@@ -106,7 +106,12 @@ def save_tokenizers(
 
 
 def _save(tokenizer: PreTrainedTokenizerBase, folder: Path, limit: int | None) -> None:
-    tokenizer.save_pretrained(folder)
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as error:
+        if type(error) is Exception:  # so the library in Rust says that a disk is full
+            raise OSError(f"{folder}: the tokenizer cannot be written: {error}") from error
+        raise
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     if settings.get("tokenizer_class") == "TokenizersBackend":  # which Transformers 4 does not know by this name

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError, safe_open
 
@@ -125,7 +124,9 @@ class Conversion:
             if conversion.name is not None:
                 validate_repo_id(conversion.name)
             conversion.largest_difference = float(conversion.largest_difference)
-        except (TypeError, HFValidationError) as error:
+            if not math.isfinite(conversion.largest_difference):
+                raise ValueError("largest_difference is not finite")
+        except (TypeError, ValueError) as error:  # HFValidationError is one
             raise ValueError(f"{path}: not what a conversion writes ({error}); delete it") from None
         return conversion
 

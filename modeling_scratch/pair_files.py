@@ -40,8 +40,8 @@ def find_files(files: Files, data: DataSection, split: str) -> list[Path] | list
     if len(names) == 1:
         sides = [_with_language(names[0], language, key) for language in (data.source_language, data.target_language)]
     elif len(names) == 2:
-        if names[0] == names[1]:
-            raise ValueError(f"{key}: {names[0]} is named for both sides")
+        if Path(names[0]).resolve() == Path(names[1]).resolve():
+            raise ValueError(f"{key}: source and target are one file, {names[0]}")
         sides = [_expand(name, key) for name in names]
     else:
         raise ValueError(f"{key}: {len(names)} text files, {', '.join(names)}; name {FORMATS}")
@@ -52,7 +52,7 @@ def find_files(files: Files, data: DataSection, split: str) -> list[Path] | list
 
 def _check_name(name: str, key: str) -> None:
     if re.match(r"[a-z][a-z0-9+.-]*://", name):
-        raise ValueError(f"{key}: {name} is an address; download the file, or set data.name to a data set on the Hub")
+        raise ValueError(f"{key}: {name} is a web address; download it, or set data.name to a data set on the Hub")
     if Path(name).is_dir() and not list(Path(name).parent.glob(f"{glob_escape(Path(name).name)}.*")):
         raise ValueError(f"{key}: {name} is a folder; name {FORMATS}")
 

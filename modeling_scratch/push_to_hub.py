@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, ModelCard
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import PreTrainedModel
 
 from .plain_card import ModelFacts, make_card
@@ -30,7 +31,10 @@ def facts_in_memory(model: PreTrainedModel) -> ModelFacts:
 def _public_name(api: HfApi, name: str | None) -> str | None:
     """The name that a model was loaded by, if everybody knows it as a repository's: it may be a folder's, or secret."""
     is_one = name and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists()
-    return name if is_one and api.repo_exists(name, token=False) else None
+    try:
+        return name if is_one and api.repo_exists(name, token=False) else None
+    except (HfHubHTTPError, OSError):
+        return None
 
 
 def push_model(

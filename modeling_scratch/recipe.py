@@ -50,7 +50,7 @@ def _is_an_interval_or_a_time(value: Any) -> Any:
 
 
 def _are_betas(value: Any) -> Any:
-    if not isinstance(value, list | tuple) or len(value) != 2:
+    if not isinstance(value, list | tuple) or len(value) != 2 or any(isinstance(each, bool) for each in value):
         raise ValueError(f"{value!r} is not a pair of numbers, as [0.9, 0.98]")
     return value
 
@@ -77,8 +77,10 @@ class Section(BaseModel):
     @classmethod
     def _takes_no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         annotation = cls.model_fields[info.field_name].annotation
+        if value == "":
+            raise ValueError("must not be empty")
         if isinstance(value, bool) and annotation is not bool and True not in get_args(annotation):
-            raise ValueError(f"{str(value).lower()} is no value for it")
+            raise ValueError(f"{str(value).lower()} is not allowed here")
         return value
 
 
@@ -123,8 +125,8 @@ class DataSection(Section):
     test_files: Files = None
     validation_size: int = Field(1000, ge=1, description="pairs held out of training where no validation is given")
     embedded_size: int = Field(24000, ge=1, le=1_000_000, description="training pairs of the embedded corpus")
-    max_source_tokens: int = Field(256, ge=1, description="longer training pairs are dropped and counted")
-    max_target_tokens: int = Field(256, ge=1)
+    max_source_tokens: int = Field(256, ge=1, le=1_000_000, description="longer training pairs are dropped and counted")
+    max_target_tokens: int = Field(256, ge=1, le=1_000_000)
     num_workers: int = Field(
         0, ge=0, description="processes that tokenize, and that prepare batches ahead, for each training process"
     )
@@ -137,8 +139,10 @@ class DataSection(Section):
 
     @model_validator(mode="after")
     def _has_two_languages(self):
-        if self.source_language == self.target_language:
+        if self.source_language.casefold() == self.target_language.casefold():
             raise ValueError(f"data.source_language and data.target_language are both {self.source_language!r}")
+        if self.name == EMBEDDED_CORPUS and not self.train_files and (self.source_column or self.target_column):
+            raise ValueError("data.source_column, data.target_column: the embedded corpus has no columns")
         if self.on_the_hub and self.train in (self.validation, self.test):
             raise ValueError(f"data.train is {self.train!r}, and so is data.validation or data.test")
         return self
@@ -194,8 +198,8 @@ class EvaluationSection(Section):
     translate_every: int = Field(1, ge=1, description="of so many evaluations, one also translates and scores")
     metric: Literal["loss", "bleu", "chrf"] = Field("bleu", description="decides which checkpoint is best")
     patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
-    validation_beams: int = Field(1, ge=1, description="beams while training; the final scores use num_beams")
-    num_beams: int = Field(5, ge=1)
+    validation_beams: int = Field(1, ge=1, le=1000, description="beams while training; the final scores use num_beams")
+    num_beams: int = Field(5, ge=1, le=1000)
     length_penalty: float = 1.0
     max_new_tokens: int = Field(256, ge=1)
     batch_size: int = Field(128, ge=1, description="the most sentences that a process translates at once")
@@ -242,9 +246,9 @@ class HubSection(Section):
     def _is_a_name(cls, value: str | None) -> str | None:
         try:
             if value is not None and (value.count("/") != 1 or validate_repo_id(value)):
-                raise ValueError(f"{value!r} is no repository; write user/name")
+                raise ValueError(f"{value!r} is not a repository; write user/name")
         except HFValidationError as error:
-            raise ValueError(f"{value!r} is no repository: {' '.join(str(error).split())}") from None
+            raise ValueError(f"{value!r} is not a repository: {' '.join(str(error).split())}") from None
         return value
 
     @model_validator(mode="after")
@@ -258,7 +262,7 @@ class Recipe(Section):
     """Everything that one run needs."""
 
     output_dir: str
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     tokenizer: TokenizerSection = TokenizerSection()

@@ -10,8 +10,9 @@ from huggingface_hub import get_token
 
 TOKEN = re.compile(r"hf_[A-Za-z0-9]{10,}")
 
-# What a line's end, a quoted line's end, an indent or a page may put between two characters.
-_BREAK = r"(?:\s|\\[nrt]|=\r?\n|%0[AD]|\u200b|\u00ad|<wbr/?>)*"
+# What a line's end, a quoted line's end, an indent or a page may put between two characters. All repeats are bounded:
+# what takes the square of a page's length would hang on a long one.
+_BREAK = r"(?:\s|\\[nrt]|=\r?\n|%0[AD]|\u200b|\u00ad|<wbr/?>){0,40}"
 
 
 def _spelled(text: str) -> str:
@@ -19,9 +20,10 @@ def _spelled(text: str) -> str:
     characters = []
     for character in text:
         code = ord(character)
-        forms = [re.escape(character), rf"%(?:25)*{code:02x}", rf"\\+u00{code:02x}", rf"\\+x{code:02x}"]
-        forms += [rf"&#0*{code};", rf"&#x0*{code:x};"]
-        forms += {"+": ["-"], "/": ["_", r"\\+/"], "_": ["&lowbar;"]}.get(character, [])  # base64 for addresses
+        forms = [re.escape(character), rf"%(?:25){{0,4}}{code:02x}"]
+        forms += [rf"\\{{1,8}}u00{code:02x}", rf"\\{{1,8}}x{code:02x}"]
+        forms += [rf"&#0{{0,6}}{code};", rf"&#x0{{0,6}}{code:x};"]
+        forms += {"+": ["-"], "/": ["_", r"\\{1,8}/"], "_": ["&lowbar;"]}.get(character, [])  # base64 for addresses
         characters.append(f"(?:{'|'.join(forms)})")
     return _BREAK.join(characters)
 

@@ -512,6 +512,8 @@ class TrainingRun:
     def _check_loss(self) -> float:
         """That of the validation split. Diverged if it is not finite: such weights are no model."""
         if not math.isfinite(loss := self._loss()):
+            # Those that a checkpoint has left there, or the average, are no model.
+            on_main(self.accelerator, lambda: (self.folder.path / WEIGHTS).unlink(missing_ok=True))
             raise Diverged(
                 "training has diverged: the loss on the validation split is not finite, so there is no final model; "
                 "lower optimization.learning_rate or lengthen optimization.warmup_steps, and begin anew"

@@ -10,15 +10,16 @@ import yaml
 class _Loader(yaml.SafeLoader):
     """YAML 1.2's floats (PyYAML reads 1e-3, without a dot, as text), and no key that silently replaces another."""
 
-    def construct_mapping(self, node, deep=False):
+    def compose_mapping_node(self, anchor):
+        node = super().compose_mapping_node(anchor)  # as it is written: before a merge (<<) brings keys of another
         seen = set()
         for key, _ in node.value:
-            if key.value in seen:
+            if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
                 raise yaml.constructor.ConstructorError(
                     problem=f"the key {key.value!r} is there twice", problem_mark=key.start_mark
                 )
-            seen.add(key.value if isinstance(key.value, str) else None)
-        return super().construct_mapping(node, deep)
+            seen.add((key.tag, key.value if isinstance(key, yaml.ScalarNode) else key))
+        return node
 
 
 _Loader.add_implicit_resolver(

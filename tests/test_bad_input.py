@@ -125,7 +125,9 @@ def test_a_short_run_that_diverges_is_no_model(overrides, said, tmp_path, capsys
     assert line.startswith("error: training has diverged: ")
     assert said in line
     assert not [record for record in read_metrics(run) if "final" in record]
-    for path in run.rglob("*.safetensors"):
+    weights = set(run.rglob("*.safetensors"))
+    assert run / "model.safetensors" not in weights
+    for path in weights:
         assert all(torch.isfinite(tensor).all() for tensor in load_file(path).values())
 
 

@@ -154,7 +154,7 @@ def test_the_checkpoint_s_name_on_the_page_exists(make_model):
 
 def test_the_options_of_a_push_are_the_command_s():
     options = {option.split()[0].strip("`") for option, _ in table("option", HUB_TEXT)}
-    parameters = set(inspect.signature(hub_upload.main).parameters) - {"run_folder", "repo_id"}
+    parameters = set(inspect.signature(hub_upload.main).parameters) - {"folder", "repo_id"}
     assert options == {f"--{name.replace('_', '-')}" for name in parameters}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", HUB_TEXT)) == options
 

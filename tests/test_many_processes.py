@@ -308,8 +308,8 @@ def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
     [
         (["checkpoints.every=10"], None),
         (["checkpoints.every=2h"], None),
-        (["checkpoints.every=soon"], "'soon' is not epoch, a number of updates, or a time as 10m or 2h"),
-        (["checkpoints.every=0m"], "'0m' is not epoch, a number of updates, or a time as 10m or 2h"),
+        (["checkpoints.every=soon"], "'soon' is neither epoch nor a number of updates"),
+        (["checkpoints.every=0m"], "'0m' is neither epoch nor a number of updates"),
         (["checkpoints.every=10m", "checkpoints.average_last=2"], "after how many updates 10m have passed is chance"),
         (["evaluation.every=10m"], "evaluation.every"),
     ],

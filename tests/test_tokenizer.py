@@ -187,5 +187,5 @@ def test_code_of_others_is_not_run(tmp_path, monkeypatch):
 
 
 def test_unknown_name():
-    with pytest.raises(ValueError, match=r"tokenizer\.existing: cannot load 'no/such-tokenizer'"):
+    with pytest.raises(ValueError, match=r"tokenizer\.existing: no/such-tokenizer: no such folder"):
         adopt_tokenizer("no/such-tokenizer")

@@ -14,22 +14,22 @@ import pytest
 from conftest import ROOT, SMALL_RUN, run_training, small_run
 from test_many_processes import free_port
 
-import train
 from modeling_scratch import hub
 from modeling_scratch.cli import print_whatever_happens
 
 SHORT = [*SMALL_RUN, "optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2"]
 
 
-def start(*arguments: str, **options) -> subprocess.Popen:
-    """train.py, with signals as a terminal's foreground process has them."""
+def start(*arguments: str, program: list[str] | None = None, **options) -> subprocess.Popen:
+    """A program, train.py if no other is named, with signals as a terminal's foreground process has them."""
+    program = [str(ROOT / "train.py")] if program in (None, ["train.py"]) else program
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *arguments],
-        cwd=ROOT,
+        [sys.executable, *program, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        **{"stdout": subprocess.PIPE, **options},
+        **{"stdout": subprocess.PIPE, "cwd": ROOT, **options},
     )
 
 
@@ -53,33 +53,41 @@ def test_a_full_disk_under_the_report_ends_no_run(tmp_path):
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize("push", ["works", "fails"])
-def test_the_push_and_the_report_do_not_depend_on_each_other(push, tmp_path, monkeypatch, capsys):
-    pushed, printed = [], train.print_whatever_happens
-
-    def push_run(recipe):
-        assert not pushed
-        pushed.append(recipe.hub.repository)
-        if push == "fails":
-            raise hub.PushError("no connection")
-        return hub.Pushed("https://hub/ada/model/commit/1", changed=True)
-
-    def full(text):
-        assert pushed == ["ada/model"]  # before the report
-        printed(text)
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(hub, "push_run", push_run)
-    monkeypatch.setattr(hub, "check_destination", lambda recipe: None)
+@pytest.fixture
+def pushes(monkeypatch):
+    """The repositories that are pushed to."""
+    pushed: list[str] = []
     monkeypatch.setattr("modeling_scratch.training.check_destination", lambda recipe: None)
-    monkeypatch.setattr(train, "print_whatever_happens", full if push == "works" else printed)
+    monkeypatch.setattr(
+        hub,
+        "push_run",
+        lambda recipe: pushed.append(recipe.hub.repository) or hub.Pushed("https://hub/1", True, "ada/model", "1"),
+    )
+    return pushed
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+def test_a_full_disk_under_the_report_keeps_no_model_from_the_hub(pushes, tmp_path, monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        run_training(*SHORT, f"output_dir={tmp_path / 'run'}", "hub.repository=ada/model")
+    assert pushes == ["ada/model"]
+
+
+def test_a_run_ends_with_the_line_that_loads_it(pushes, tmp_path, capsys):
+    run_training(*SHORT, f"output_dir={tmp_path / 'run'}", "hub.repository=ada/model")
+    line = 'AutoModelForSeq2SeqLM.from_pretrained("ada/model", revision="1", trust_remote_code=True)'
+    assert capsys.readouterr().out.endswith(f"pushed: https://hub/1\n  {line}\n")
+
+
+def test_a_push_that_fails_leaves_the_report(pushes, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(hub, "push_run", lambda recipe: (_ for _ in ()).throw(hub.PushError("no connection")))
     with pytest.raises(SystemExit) as end:
         run_training(*SHORT, f"output_dir={tmp_path / 'run'}", "hub.repository=ada/model")
     assert end.value.code == 2
     said = capsys.readouterr()
     assert "The model is in" in said.out
-    assert ("pushed: https://hub/ada/model/commit/1" in said.out) == (push == "works")
-    assert ("error: no connection" in said.err) == (push == "fails")
+    assert "error: no connection" in said.err
 
 
 def test_a_log_without_a_terminal_says_what_is_left_and_what_it_does(tmp_path, capsys):
@@ -110,15 +118,16 @@ def test_files_honour_the_umask(mask, mode, tmp_path):
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [0.2, 1.0, 2.5])
-def test_ctrl_c_while_python_imports_prints_no_page(seconds, tmp_path):
-    process = start(*SHORT, f"output_dir={tmp_path / 'run'}")
+@pytest.mark.parametrize("command", [["train.py"], ["-m", "modeling_scratch.translate", "x"]], ids=["train", "-m"])
+@pytest.mark.parametrize("seconds", [0.2, 1.5])
+def test_ctrl_c_while_python_imports_prints_no_page(seconds, command, tmp_path):
+    process = start(*command[1:], program=command[:1], cwd=tmp_path)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode in (-signal.SIGINT, 130)
     assert "Traceback" not in said
-    assert not (tmp_path / "run").exists()
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_closed_terminal_leaves_a_checkpoint(tmp_path):

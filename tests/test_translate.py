@@ -217,7 +217,7 @@ def test_bad_input(run, folder, tmp_path, monkeypatch):
         ({"output": tmp_path}, "it must be a file, in a folder that exists"),
         ({"n_best": 3, "num_beams": 2}, "--n-best 3: --num-beams is 2; it must be as many at least"),
         ({"model": tmp_path / "none"}, "none: no such folder"),
-        ({"model": tmp_path}, "model_type"),
+        ({"model": tmp_path}, "holds no model: there is no config.json"),
         ({"model": source}, "in.txt is a file; a model is a folder, or a name on the Hub"),
         ({"model": t5}, "is a t5 model; this takes a scratch model"),
         ({"revision": "v1"}, "--revision v1: "),
