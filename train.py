@@ -76,8 +76,10 @@ def main(
         accelerator = make_accelerator(None if evaluate else recipe)
         with explained_loss_of_a_process(accelerator):
             if evaluate:
-                scores = score_model(recipe, evaluate, split, accelerator)
-                lines = [f"{evaluate}, {scores['sentences']:,} sentences of {split}", *describe_scores(scores)]
+                lines = []
+                for name in [split, *(recipe.data.test_sets if split == "test" else [])]:
+                    scores = score_model(recipe, evaluate, name, accelerator)
+                    lines += [f"{evaluate}, {scores['sentences']:,} sentences of {name}", *describe_scores(scores)]
             elif dry_run:
                 lines = list(describe_run(recipe, accelerator, processes))
             else:
@@ -107,8 +109,7 @@ def describe_result(result: dict[str, Any]) -> list[str]:
     return [
         *lines,
         f"\n{result['step']:,} updates in {minutes:.1f} minutes of training, {rate:,.0f} target tokens a second",
-        f"On the {result['split']} split:",
-        *describe_scores(result),
+        *(line for split, scores in result["scores"].items() for line in (f"On {split}:", *describe_scores(scores))),
         f"The model is in {result['folder']}. Next, translate a sentence of your own:",
         f"  echo {shlex.quote(result['samples'][0][0])} | {command}",
     ]

@@ -14,7 +14,7 @@ from .recipe import Recipe, flat_recipe
 from .run_folder import RunFolder
 
 _SECONDS_TO_SEE = 20  # what a process on another node has written
-_PATHS = ("output_dir", "data.train_files", "data.validation_files", "data.test_files")  # a node may have its own
+_PATHS = ("output_dir", "data.train_files", "data.validation_files", "data.test_")  # a node may have its own
 
 
 def check_folder(accelerator: Accelerator, folder: RunFolder) -> None:
@@ -60,7 +60,7 @@ def check_run(accelerator: Accelerator, recipe: Recipe, data: str, updates: int)
         data: tells the training pairs from others.
         updates: those of the whole run.
     """
-    facts = {key: value for key, value in flat_recipe(recipe).items() if key not in _PATHS} | versions()
+    facts = {key: value for key, value in flat_recipe(recipe).items() if not key.startswith(_PATHS)} | versions()
     facts |= {"mixed precision": accelerator.mixed_precision, "kind of device": accelerator.device.type}
     facts["whether layers are compiled"] = is_compiled(recipe, accelerator)
     everybody = gather_object([facts | {"training data, by SHA-256": data, "number of updates": updates}])

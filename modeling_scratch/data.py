@@ -38,18 +38,21 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
     Raises:
         ValueError: a file is missing, empty, misaligned or not UTF-8; a column, language or split does not exist.
     """
-    files = {"train": data.train_files, "validation": data.validation_files, "test": data.test_files}
+    files = data.files()
     wanted = [only] if only else [split for split in SPLITS if split != "train" or not data.streaming]
-    if any(files.values()):
+    sets = [name for name in data.test_sets if only in (None, name)]
+    wanted = [split for split in wanted if split not in sets]
+    if any(split in files for split in SPLITS):
         if data.name != EMBEDDED_CORPUS:
             logger.info(f"data: local files, not {data.name}")
-        if only is None and not files["train"]:
+        if only is None and "train" not in files:
             raise ValueError("data.train_files is not set, but other files are; name the training pairs too")
-        splits = {split: _from_files(files[split], data, split) for split in wanted if files[split]}
+        splits = {split: _from_files(files[split], data, split) for split in wanted if split in files}
     elif data.name == EMBEDDED_CORPUS:
         splits = _from_embedded(data, seed, wanted)
     else:
         splits = _from_hub(data, wanted)
+    splits |= {name: _from_files(files[name], data, name) for name in sets}
     if only and only not in splits:
         raise ValueError(f"the recipe names no {only} split; set data.{only}_files or data.{only}")
     for split, dataset in splits.items():
@@ -114,7 +117,7 @@ def _from_hub(data: DataSection, wanted: list[str]) -> dict[str, Dataset]:
 
 
 def _from_files(files: Files, data: DataSection, split: str) -> Dataset:
-    paths = find_files(files, data, split)
+    paths = find_files(files, data, data.files_key(split))
     if isinstance(paths[0], Path):
         return _from_tables(paths, data)
     return concatenate_datasets([_from_text(*pair) for pair in paths])

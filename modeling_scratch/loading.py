@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -82,6 +83,8 @@ def load_translator(name: str, **options) -> PreTrainedModel:
         model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
     except OSError as error:
         raise cannot_load(name, error) from error
+    except SafetensorError as error:
+        raise ValueError(f"{name}: its weights cannot be read, perhaps the file is truncated ({error})") from error
     except RuntimeError as error:
         raise ValueError(f"{name}: its weights do not fit its config: {str(error).splitlines()[0]}") from error
     if missing := sorted(report["missing_keys"]):

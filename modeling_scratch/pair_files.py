@@ -19,14 +19,17 @@ FORMATS = (
 )
 
 
-def find_files(files: Files, data: DataSection, split: str) -> list[Path] | list[tuple[Path, Path]]:
+def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[tuple[Path, Path]]:
     """
     The tables, or the pairs of text files, that a recipe's value names; in names with a `*` all that fit, in order.
+
+    Args:
+        key: of the recipe, for messages.
 
     Raises:
         ValueError: none is there, they cannot be told apart or paired, or nobody here reads such files.
     """
-    names, key = [files] if isinstance(files, str) else files, f"data.{split}_files"
+    names = [files] if isinstance(files, str) else files
     for name in names:
         _check_name(name, key)
     kinds = {TABLE_SUFFIXES.get(Path(name).suffix.lower()) for name in names}
@@ -136,15 +139,18 @@ def check_files(data: DataSection) -> None:
     ValueError, before anything is read, if a file of any split is missing or empty, or one to train on is one to
     validate or test with too.
     """
-    found: dict[str, set[Path]] = {}
-    for split in ("train", "validation", "test"):
-        files = getattr(data, f"{split}_files")
-        entries = find_files(files, data, split) if files else []
-        paths = [path for entry in entries for path in (entry if isinstance(entry, tuple) else (entry,))]
+    train: set[Path] = set()
+    for split, files in data.files().items():
+        key = data.files_key(split)
+        paths = [path for entry in find_files(files, data, key) for path in as_paths(entry)]
         for path in paths:
             check_file(path)
-        found[split] = {path.resolve() for path in paths}
-        if split != "train" and (both := found["train"] & found[split]):
-            raise ValueError(
-                f"data.{split}_files: {min(both)} is a training file too; name another one, or set the key to null"
-            )
+        found = {path.resolve() for path in paths}
+        if both := train & found:
+            raise ValueError(f"{key}: {min(both)} is a training file too; name another one, or set the key to null")
+        train = found if split == "train" else train
+
+
+def as_paths(entry: Path | tuple[Path, Path]) -> tuple[Path, ...]:
+    """The files of an entry of `find_files`."""
+    return entry if isinstance(entry, tuple) else (entry,)

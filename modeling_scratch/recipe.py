@@ -62,9 +62,17 @@ def _are_files(value: Any) -> Any:
     return value
 
 
+def _are_test_sets(value: Any) -> Any:
+    for name in value if isinstance(value, dict) else []:
+        if name in ("train", "validation", "test") or not re.fullmatch(r"\w[\w.-]*", str(name)):
+            raise ValueError(f"{name!r} cannot be a test set's name; letters, digits, . _ - can")
+    return value
+
+
 Interval = Annotated[int | str, BeforeValidator(_is_an_interval)]
 IntervalOrTime = Annotated[int | str, BeforeValidator(_is_an_interval_or_a_time)]
 Files = Annotated[str | list[str] | None, BeforeValidator(_are_files)]
+TestSets = Annotated[dict[str, Files], BeforeValidator(_are_test_sets)]
 Betas = Annotated[tuple[Probability, Probability], BeforeValidator(_are_betas)]
 
 
@@ -123,6 +131,9 @@ class DataSection(Section):
     )
     validation_files: Files = None
     test_files: Files = None
+    test_sets: TestSets = Field(
+        {}, description="more to score the final model on, by name: local files, as {newstest2014: data/newstest2014}"
+    )
     validation_size: int = Field(1000, ge=1, description="pairs held out of training where no validation is given")
     embedded_size: int = Field(24000, ge=1, le=1_000_000, description="training pairs of the embedded corpus")
     max_source_tokens: int = Field(256, ge=1, le=1_000_000, description="longer training pairs are dropped and counted")
@@ -146,6 +157,16 @@ class DataSection(Section):
         if self.on_the_hub and self.train in (self.validation, self.test):
             raise ValueError(f"data.train is {self.train!r}, and so is data.validation or data.test")
         return self
+
+    def files(self) -> dict[str, str | list[str]]:
+        """The local files of each split and further test set, the training files first."""
+        splits = {"train": self.train_files, "validation": self.validation_files, "test": self.test_files}
+        return {split: files for split, files in (splits | self.test_sets).items() if files}
+
+    @staticmethod
+    def files_key(split: str) -> str:
+        """The recipe's key for a split's files."""
+        return f"data.{split}_files" if split in ("train", "validation", "test") else f"data.test_sets.{split}"
 
     @property
     def on_the_hub(self) -> bool:

@@ -145,10 +145,14 @@ class RunRecords:
         content = self.recipe.model_dump(mode="json")
         content.pop("hub", None)
         content["output_dir"] = _file_name(content["output_dir"])
-        for key, files in content["data"].items():
-            if key.endswith("_files") and files:
-                content["data"][key] = list(map(_file_name, files)) if isinstance(files, list) else _file_name(files)
+        data = content["data"]
+        data |= {key: _without_its_folder(files) for key, files in data.items() if key.endswith("_files") and files}
+        data["test_sets"] = {name: _without_its_folder(files) for name, files in data["test_sets"].items()}
         return without_folders(content)
+
+
+def _without_its_folder(files: str | list[str]) -> str | list[str]:
+    return list(map(_file_name, files)) if isinstance(files, list) else _file_name(files)
 
 
 def _file_name(path: str) -> str:

@@ -22,7 +22,7 @@ from datasets.exceptions import DatasetNotFoundError
 from .batching import PairCollator, plan_batches
 from .corpus import stream_corpus
 from .data import Columns, PairTokenizer, find_columns, pick_columns
-from .pair_files import check_file, find_files, read_pairs
+from .pair_files import as_paths, check_file, find_files, read_pairs
 from .pair_files import read_rows as read_table
 from .recipe import EMBEDDED_CORPUS, SOURCE, TABLE_SUFFIXES, TARGET, DataSection
 
@@ -116,8 +116,8 @@ def _from_hub(data: DataSection) -> tuple[IterableDataset, str]:
 
 def _from_files(data: DataSection) -> tuple[IterableDataset, str]:
     """The rows of local files, each a part of its own, and what tells these from other files."""
-    found = find_files(data.train_files, data, "train")
-    paths = [path for pair in found for path in (pair if isinstance(pair, tuple) else (pair,))]
+    found = find_files(data.train_files, data, data.files_key("train"))
+    paths = [path for entry in found for path in as_paths(entry)]
     for path in paths:
         check_file(path)
     where = ", ".join(f"{path} ({path.stat().st_size:,} bytes, beginning {_beginning(path)})" for path in paths)

@@ -536,14 +536,22 @@ class TrainingRun:
             loss = self._check_loss()
             _, scores = self._translate("validation")
             self._log({"split": "validation", "final": True, "loss": loss, **scores})
-        split = "test" if "test" in self.pairs else "validation"
-        logger.info(f"translating the {len(self.pairs[split]):,} sentences of the {split} split with the final weights")
-        translations, scores = self._translate(split)
-        self._log({"split": split, "final": True, "num_beams": self.recipe.evaluation.num_beams, **scores})
+        splits = [split for split in ("test", *self.recipe.data.test_sets) if split in self.pairs] or ["validation"]
+        scored = {split: self._score(split) for split in splits}
+        split = splits[0]
         sources, references = texts(self.pairs[split].select(range(min(5, len(self.pairs[split])))))
-        samples = list(zip(sources, references, translations[:5], strict=True))
+        samples = list(zip(sources, references, scored[split][0][:5], strict=True))
         self.log.samples(samples, split)
         self.log.curves()
         self.log.close()
         accelerator.wait_for_everyone()
-        return {"split": split, "samples": samples, "folder": str(self.folder.path), **scores, **asdict(self.progress)}
+        scores = {split: found for split, (_, found) in scored.items()}
+        return {"scores": scores, "samples": samples, "folder": str(self.folder.path), **asdict(self.progress)}
+
+    def _score(self, split: str) -> tuple[list[str], dict[str, Any]]:
+        """Translations and scores of the final weights on a split, or a further test set."""
+        logger.info(f"translating the {len(self.pairs[split]):,} sentences of the {split} split with the final weights")
+        translations, scores = self._translate(split)
+        named = {"split": "test", "name": split} if split in self.recipe.data.test_sets else {"split": split}
+        self._log({**named, "final": True, "num_beams": self.recipe.evaluation.num_beams, **scores})
+        return translations, scores

@@ -17,6 +17,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch.corpus import write_corpus
 from modeling_scratch.loading import load_tokenizers
+from modeling_scratch.model_card import build_card
 from modeling_scratch.recipe import load_recipe
 
 
@@ -394,3 +395,21 @@ def test_two_processes_end_together_on_bad_input(tmp_path):
     assert result.returncode != 0
     assert result.stderr.count("error: ") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_further_test_sets_are_scored_by_name(tmp_path, capsys):
+    write_corpus(tmp_path / "text", 60)
+    sets = f"data.test_sets={{held-out: {tmp_path / 'text' / 'validation'}, again: {tmp_path / 'text' / 'test'}}}"
+    options = ["optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2", sets]
+    run = small_run(tmp_path / "run", *options)
+    said = capsys.readouterr().out
+    final = {record.get("name"): record for record in read_metrics(run, "test") if record["final"]}
+    assert set(final) == {None, "held-out", "again"}
+    assert {record["sentences"] for record in final.values()} == {500}
+    assert re.findall(r"^On (.*):$", said, re.MULTILINE) == ["test", "held-out", "again"]
+    run_training(evaluate=str(run))
+    scores = re.findall(r"500 sentences of (\S+)\n  BLEU ([\d.]+)", capsys.readouterr().out)
+    assert scores == [(name or "test", f"{record['bleu']:.2f}") for name, record in final.items()]
+    card = str(build_card(run, "ada/model"))
+    assert f"| held-out | {final['held-out']['bleu']:.2f} |" in card
+    assert str(tmp_path) not in card
