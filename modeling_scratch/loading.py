@@ -95,20 +95,26 @@ def load_translator(name: str, **options) -> PreTrainedModel:
 
 
 def save_tokenizers(
-    source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, folder: Path, limit: int | None = None
+    source: PreTrainedTokenizerBase,
+    target: PreTrainedTokenizerBase,
+    folder: Path,
+    limit: int | None = None,
+    languages: tuple[str, str] | None = None,
 ) -> None:
     """
     Write the source's tokenizer, and, if it is another one, the target's into a sub-folder.
 
     Args:
         limit: the most tokens that the model takes, where `truncation=True` is to cut; None: as the tokenizers have it.
+        languages: of source and target, under the names that OPUS-MT's tokenizers have for them; None: likewise.
     """
-    _save(source, folder, limit)
+    named = dict(zip(("source_lang", "target_lang"), languages, strict=True)) if languages else {}
+    _save(source, folder, limit, named)
     if target is not source:
-        _save(target, folder / TARGET_FOLDER, limit)
+        _save(target, folder / TARGET_FOLDER, limit, named)
 
 
-def _save(tokenizer: PreTrainedTokenizerBase, folder: Path, limit: int | None) -> None:
+def _save(tokenizer: PreTrainedTokenizerBase, folder: Path, limit: int | None, besides: dict[str, str]) -> None:
     try:
         tokenizer.save_pretrained(folder)
     except Exception as error:
@@ -116,7 +122,7 @@ def _save(tokenizer: PreTrainedTokenizerBase, folder: Path, limit: int | None) -
             raise OSError(f"{folder}: the tokenizer cannot be written: {error}") from error
         raise
     path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings = json.loads(path.read_text(encoding="utf-8")) | besides
     if settings.get("tokenizer_class") == "TokenizersBackend":  # which Transformers 4 does not know by this name
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     if limit is not None and settings.get("model_max_length", VERY_LARGE_INTEGER) >= VERY_LARGE_INTEGER:

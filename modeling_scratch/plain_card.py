@@ -62,8 +62,8 @@ class ModelFacts:
 
 
 def add_tokenizer(facts: ModelFacts, tokenizer: PreTrainedTokenizerBase, number: int) -> None:
-    """What the source's tokenizer says, of so many beside the model: those of OPUS-MT have codes of the languages."""
-    codes = [getattr(tokenizer, f"{side}_lang", None) for side in ("source", "target")]
+    """What the source's tokenizer says, of so many beside the model: its config has codes of the languages."""
+    codes = [tokenizer.init_kwargs.get(f"{side}_lang") for side in ("source", "target")]
     if all(isinstance(code, str) and re.fullmatch("[a-z]{2,3}", code) for code in codes):
         facts.languages = facts.codes = codes
     facts.tokenizers = number

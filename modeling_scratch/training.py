@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,15 +130,17 @@ class TrainingRun:
         self.folder.check(False, overwrite)  # again: data was prepared meanwhile
         self.folder.create()
         write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
-        save_tokenizers(*self.tokenizers, self.folder.path, model.config.max_position_embeddings)
         self._save_model_files(model, self.folder.path)
 
     def _save_model_files(self, model: PreTrainedModel, path: Path) -> None:
-        """Config, generation config and the code that travels; the weights are written apart from these."""
+        """Config, generation config, tokenizers and the code that travels; the weights are written apart from these."""
         model.config.architectures = [ScratchForConditionalGeneration.__name__]  # a sharded model has another class
         model.config.save_pretrained(path)
         model.generation_config.save_pretrained(path)
         custom_object_save(ScratchForConditionalGeneration, path)
+        data = self.recipe.data
+        languages = (data.source_language, data.target_language)
+        save_tokenizers(*self.tokenizers, path, model.config.max_position_embeddings, languages)
 
     def _count_steps(self) -> int:
         optimization = self.recipe.optimization
@@ -452,10 +455,6 @@ class TrainingRun:
         section, step = self.recipe.checkpoints, self.progress.step
         self.saved = time.monotonic()
 
-        def write_model_files(folder: Path) -> None:
-            self._save_model_files(self.unwrapped, folder)
-            save_tokenizers(*self.tokenizers, folder, self.unwrapped.config.max_position_embeddings)
-
         save_checkpoint(
             self.accelerator,
             self.folder,
@@ -463,7 +462,7 @@ class TrainingRun:
             self.optimizer,
             self.source,
             self.progress,
-            write_model_files,
+            partial(self._save_model_files, self.unwrapped),
             keep_last=section.keep_last,
             average_last=section.average_last if counts else 1,
         )

@@ -14,10 +14,13 @@ from conftest import SMALL_MODEL, small_run
 from huggingface_hub import ModelCard
 from loopback_client import run_client, running_hub
 from test_convert import invoke, opus_folder  # noqa: F401
+from transformers import AutoTokenizer
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.folder_check import check_folder, chosen_files
 from modeling_scratch.model_card import build_card, check_card, required_metadata
+from modeling_scratch.plain_card import add_tokenizer, make_card
+from modeling_scratch.push_to_hub import facts_in_memory
 from modeling_scratch.run_folder import MANIFEST, OPTIMIZER
 
 NO_FACTS = re.compile(r"None|nan|More Information Needed|\{\{")
@@ -310,3 +313,13 @@ def test_a_model_in_memory_is_pushed_in_one_commit_with_a_card(converted, tmp_pa
         assert hub.files("ada/fourth")["README.md"] == mine
         assert hub.repository("ada/third").settings["private"]
         assert not NO_FACTS.search(hub.files("ada/third")["README.md"].decode())
+
+
+def test_a_run_s_tokenizer_knows_its_languages(trained):
+    """So that whoever pushes the model from memory, without the run's records, has them in the card."""
+    model = ScratchForConditionalGeneration.from_pretrained(trained)
+    facts = facts_in_memory(model)
+    add_tokenizer(facts, AutoTokenizer.from_pretrained(trained), 1)
+    card = make_card(facts, "ada/model")
+    assert card.data.language == ["en", "de"]
+    assert "This model translates en to de." in card.text
