@@ -10,6 +10,7 @@ they must be the same bit for bit. Prints a table.
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import re
@@ -26,7 +27,7 @@ import torch
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parent.parent
-INTERVAL = 5  # updates between checkpoints
+UPDATES, INTERVAL = 40, 5  # in all, and between checkpoints
 RECIPE = [
     "data.embedded_size=600",
     "data.max_source_tokens=64",
@@ -34,7 +35,7 @@ RECIPE = [
     "tokenizer.vocab_size=400",
     "model.overrides={d_model: 32, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 64, dropout: 0.1}",
     "optimization.max_epochs=null",
-    "optimization.max_steps=40",
+    f"optimization.max_steps={UPDATES}",
     "optimization.tokens_per_batch=512",
     "evaluation.every=10",
     "evaluation.num_beams=2",
@@ -128,6 +129,14 @@ def scores(folder: Path) -> list[dict]:
     return [record for line in (folder / "metrics.jsonl").open() if (record := json.loads(line)).get("final")]
 
 
+def wait_for_its_moment(process: subprocess.Popen, folder: Path, chance: random.Random, duration: float) -> None:
+    """Some time after the start, or at an update that is to come: of a short run most of the time is preparation."""
+    at = chance.randint(last_update(folder) + 1, UPDATES) if chance.random() < 0.6 else math.inf
+    until = time.monotonic() + (2 * duration if at <= UPDATES else chance.uniform(0.05, 0.95) * duration)
+    while process.poll() is None and time.monotonic() < until and last_update(folder) < at:
+        time.sleep(0.005)
+
+
 def survive(mode: str, kills: int, work: Path, seed: int = 0) -> Outcome:
     """Run once in peace and once with so many signals, and compare."""
     chance, outcome = random.Random(seed), Outcome()
@@ -146,9 +155,8 @@ def survive(mode: str, kills: int, work: Path, seed: int = 0) -> Outcome:
             if resumes and not re.search(r"resuming from .*step-\d+", said):
                 raise RuntimeError(f"it does not say what it resumes from: {said}")
             break
-        try:
-            process.wait(timeout=chance.uniform(0.05, 0.95) * duration)
-        except subprocess.TimeoutExpired:
+        wait_for_its_moment(process, killed, chance, duration)
+        if process.poll() is None:
             end(process, numbers[outcome.kills])
             outcome.kills += 1
             outcome.most_lost = max(outcome.most_lost, last_update(killed) - last_checkpoint(killed))
