@@ -131,7 +131,8 @@ def scores(folder: Path) -> list[dict]:
 
 def wait_for_its_moment(process: subprocess.Popen, folder: Path, chance: random.Random, duration: float) -> None:
     """Some time after the start, or at an update that is to come: of a short run most of the time is preparation."""
-    at = chance.randint(last_update(folder) + 1, UPDATES) if chance.random() < 0.6 else math.inf
+    begun = last_update(folder)
+    at = chance.randint(begun + 1, UPDATES) if begun < UPDATES and chance.random() < 0.6 else math.inf
     until = time.monotonic() + (2 * duration if at <= UPDATES else chance.uniform(0.05, 0.95) * duration)
     while process.poll() is None and time.monotonic() < until and last_update(folder) < at:
         time.sleep(0.005)
