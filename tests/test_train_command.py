@@ -90,6 +90,21 @@ def test_a_push_that_fails_leaves_the_report(pushes, tmp_path, monkeypatch, caps
     assert "error: no connection" in said.err
 
 
+def test_ctrl_c_in_the_push_says_that_the_model_is_whole_and_how_to_push_it(tmp_path, monkeypatch, capsys):
+    def interrupted(folder, options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("modeling_scratch.training.check_destination", lambda recipe: None)
+    monkeypatch.setattr(hub, "push", interrupted)
+    run = tmp_path / "run"
+    with pytest.raises(SystemExit) as end:
+        run_training(*SHORT, f"output_dir={run}", "hub.repository=ada/model")
+    assert end.value.code == 130
+    said = capsys.readouterr()
+    assert f"The model is whole in {run}; push it with: python hub_upload.py {run} ada/model" in said.err
+    assert "The model is in" in said.out
+
+
 def test_a_log_without_a_terminal_says_what_is_left_and_what_it_does(tmp_path, capsys):
     small_run(tmp_path / "run")
     said = capsys.readouterr().err
