@@ -73,6 +73,17 @@ def explained_import(error: ModuleNotFoundError) -> str | None:
 
 
 @contextmanager
+def explained_imports(name: str) -> Iterator[None]:
+    """For the imports of a module that is run as a command too: one line and exit code 2 for what is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if name != "__main__" or (said := explained_import(error)) is None:
+            raise
+        _end(BAD_INPUT, f"error: {said}", speak=True, debug=False)
+
+
+@contextmanager
 def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interrupted") -> Iterator[None]:
     """
     Turn an error that a user can mend into one line on stderr and exit code 2, Ctrl-C into one line and 130, and the

@@ -21,6 +21,9 @@ from .translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # any is a tokenizer
 
+# What loaders raise for JSON of another shape than they expect, or nested without end.
+_DAMAGE = (RecursionError, TypeError, KeyError, AttributeError)
+
 # For every loader of a command line: without it Transformers asks on standard input, where a text may say yes.
 NO_REMOTE_CODE = {"trust_remote_code": False}
 
@@ -32,6 +35,9 @@ def best_device() -> torch.device:
 
 def cannot_load(name: str, error: Exception) -> ValueError:
     """What to say of a model folder or Hub name that cannot be loaded."""
+    if isinstance(error, _DAMAGE):
+        found = " ".join(f"{type(error).__name__}: {error}".split())
+        return ValueError(f"{name}: one of its JSON files is not what it should be ({found}); save the model again")
     path = Path(name)
     if path.is_file():
         return ValueError(f"{name} is a file; a model is a folder, or a name on the Hub")
@@ -51,7 +57,7 @@ def load_config(name: str, **options) -> PreTrainedConfig:
     """The config of a model folder or Hub name. ValueError if there is none, or it needs code that is not installed."""
     try:
         return AutoConfig.from_pretrained(name, **(NO_REMOTE_CODE | options))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, *_DAMAGE) as error:
         raise cannot_load(name, error) from error
 
 
@@ -69,7 +75,7 @@ def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreT
     try:
         source = AutoTokenizer.from_pretrained(name, **(NO_REMOTE_CODE | options))
         return source, load_target_tokenizer(name, config, source, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, *_DAMAGE) as error:
         raise cannot_load(name, error) from error
 
 
@@ -81,7 +87,7 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     try:
         options = NO_REMOTE_CODE | options
         model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
-    except OSError as error:
+    except (OSError, *_DAMAGE) as error:
         raise cannot_load(name, error) from error
     except SafetensorError as error:
         raise ValueError(f"{name}: its weights cannot be read, perhaps the file is truncated ({error})") from error

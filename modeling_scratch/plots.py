@@ -18,14 +18,17 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from .cli import log_to_terminal, one_line_errors
-from .diagram import architecture_figure
+from .cli import explained_imports, log_to_terminal, one_line_errors
+
+with explained_imports(__name__):
+    from matplotlib.figure import Figure
+
+    from .diagram import architecture_figure
+    from .run_records import read_metrics
 from .position_embeddings import SinusoidalPositionEmbedding
-from .run_records import read_metrics
 
 logger = logging.getLogger(__name__)
 

@@ -90,7 +90,10 @@ def write_files(folder: Path) -> None:
         "marian/config.json": '{"model_type": "marian"}',
         "no-weights/config.json": '{"model_type": "scratch", "d_model": 32}',
         "bad-config/config.json": '{"model_type": "scratch", "d_model": "wide"}',
-        "pickle.pt": b"not a pickle",
+        "deep-config/config.json": "[" * 100_000,
+        "list-tokenizer/config.json": '{"model_type": "scratch"}',
+        "list-tokenizer/tokenizer.json": "[1, 2]",
+        "list-tokenizer/tokenizer_config.json": '{"tokenizer_class": "PreTrainedTokenizerFast"}',
     }
     for name, content in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

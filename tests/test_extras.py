@@ -68,6 +68,14 @@ def test_convert(run_base, make_model, tmp_path):
     assert (tmp_path / "weights.pt").stat().st_size > 1000
 
 
+def test_plots_name_what_they_lack(run_base):
+    result = run_base("modeling_scratch.plots", "architecture")
+    assert (result.returncode, result.stderr) == (
+        2,
+        "error: this needs matplotlib, which is not installed: pip install 'modeling-scratch[plots]'\n",
+    )
+
+
 @pytest.mark.parametrize("command", [["train.py"], ["train.py", "--dry-run"], ["hub_upload.py", "runs/x", "a/b"]])
 def test_what_is_missing_is_named(run_base, command):
     result = run_base(str(ROOT / command[0]), *command[1:])
