@@ -4,7 +4,11 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import datasets
 import numpy as np
 import torch
 from accelerate import Accelerator
@@ -14,7 +18,7 @@ from .configuration_scratch import ScratchConfig
 from .optimization import make_optimizer
 from .preflight import BYTES_A_PARAMETER
 from .preparation import Inputs, prepare_inputs
-from .recipe import Recipe, recipe_text
+from .recipe import DataSection, Recipe, recipe_text
 from .run_log import spoken_duration
 from .sharding import prepare
 from .stopping import StopRequest
@@ -31,8 +35,8 @@ _WARM_UP, _TIMED = 2, 5  # updates
 
 def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None = None) -> Iterator[str]:
     """
-    The recipe with all defaults, then lines that say what each process would do. Data is read, tokenized and cached; no
-    folder is written.
+    The recipe with all defaults, then lines that say what each process would do. Nothing is left behind, but for a data
+    set of the Hub, which stays in its cache.
 
     Args:
         processes: to suppose; None: those that were launched, of which some updates are timed.
@@ -41,6 +45,23 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
         ValueError: what is wrong with recipe or data; a stream's batches are too small for so many processes.
     """
     yield recipe_text(recipe)
+    with _cache_that_goes(recipe.data):
+        yield from _describe(recipe, accelerator, processes)
+
+
+@contextmanager
+def _cache_that_goes(data: DataSection) -> Iterator[None]:
+    """What is read from files is cached in a folder that is deleted."""
+    kept = datasets.config.HF_DATASETS_CACHE
+    with TemporaryDirectory() as folder:
+        datasets.config.HF_DATASETS_CACHE = kept if data.on_the_hub else Path(folder)
+        try:
+            yield
+        finally:
+            datasets.config.HF_DATASETS_CACHE = kept
+
+
+def _describe(recipe: Recipe, accelerator: Accelerator, processes: int | None) -> Iterator[str]:
     optimization, supposed = recipe.optimization, processes or accelerator.num_processes
     pieces = supposed * optimization.gradient_accumulation_steps
     inputs = prepare_inputs(recipe, accelerator, readers=pieces)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +22,7 @@ from torch.distributed.run import get_args_parser as torchrun_parser
 from modeling_scratch import checkpoints
 from modeling_scratch.batching import EMPTY
 from modeling_scratch.checkpoints import Progress, _differences, _random_states, _restore_random_states
+from modeling_scratch.corpus import write_corpus
 from modeling_scratch.preparation import make_accelerator, prepare_inputs
 from modeling_scratch.recipe import load_recipe
 from modeling_scratch.run_folder import RunFolder
@@ -355,6 +357,19 @@ def test_a_dry_run_says_what_each_process_would_do(processes, pieces, tmp_path, 
     assert said[f"each of {processes} processes"].endswith(expected)
     assert said["updates"].startswith(f"50, {len(plan)} an epoch, of ")
     assert said["model"].startswith(f"{inputs.model.num_parameters():,} parameters")
+
+
+def test_a_dry_run_leaves_nothing(tmp_path, capsys):
+    write_corpus(tmp_path / "text", 200)
+    files = [f"data.{split}_files={tmp_path / 'text' / split}" for split in ("train", "validation", "test")]
+
+    def left() -> set[Path]:
+        return {path for folder in (tmp_path, Path(os.environ["HF_HOME"])) for path in folder.rglob("*")}
+
+    before = left()
+    run_training(*SMALL_RUN, *files, f"output_dir={tmp_path / 'run'}", dry_run=True)
+    assert re.search(r"^time: about .* target tokens a second, from 5 updates", capsys.readouterr().out, re.MULTILINE)
+    assert left() == before
 
 
 def test_a_dry_run_says_when_processes_would_be_idle(tmp_path, capsys):
