@@ -69,12 +69,11 @@ def _describe(recipe: Recipe, accelerator: Accelerator, processes: int | None) -
     parameters = sum(parameter.numel() for parameter in inputs.model.parameters())
     yield f"model: {parameters:,} parameters, vocabulary {config.vocab_size:,}"
     if not isinstance(inputs.source, PlannedUpdates):
-        steps, tokens, largest = optimization.max_steps, optimization.tokens_per_batch, None
+        steps, tokens = optimization.max_steps, optimization.tokens_per_batch
         yield f"updates: {steps:,}, of at most {tokens:,} padded tokens each; how many pairs a stream has is not known"
         kept = tokens // pieces
     else:
-        steps, tokens, largest = yield from _describe_updates(inputs, recipe, pieces)
-        kept = largest
+        steps, tokens, kept = yield from _describe_updates(inputs, recipe, pieces)
     yield (
         f"each of {supposed} processes: micro-batches in an update: {optimization.gradient_accumulation_steps}; "
         f"padded target tokens in one: at most {kept:,}"

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -44,8 +45,9 @@ class Prepared:
         sizes = {name: path.stat().st_size for name, path in sorted(self.files.items())}
         return sizes | {CARD: len(self.card.encode())}
 
+    @cached_property
     def mark(self) -> str:
-        """A name for exactly these contents, by which a commit is recognised."""
+        """A name for exactly these contents, by which a commit is recognised; all of the weights are read for it."""
         total = hashlib.sha256(self.card.encode())
         for name, path in sorted(self.files.items()):
             with path.open("rb") as file:
@@ -164,7 +166,7 @@ def push(folder: Path, options: PushOptions) -> Pushed:
         found = look(repository, options, record)
         prepared = _prepare_for(repository, found, folder, options, Path(copy))
         stale = _stale(found, folder, options, prepared)
-        _check_tag(found, options, prepared.mark())
+        _check_tag(found, options, prepared.mark)
         if options.create_pr:
             return _propose(repository, options, prepared, found, stale)
         sizes = prepared.sizes()
@@ -209,7 +211,7 @@ def _begin(
     """Remember what is about to be pushed, and make the repository and the branch that it goes to."""
     revision = options.revision or "main"
     files = sorted({*prepared.files, CARD})
-    this = Push(None, found.head, prepared.mark(), prepared.card, files=files, **prepared.told)
+    this = Push(None, found.head, prepared.mark, prepared.card, files=files, **prepared.told)
     record.begin(options.repo_id, revision, this)
     if not found.exists:
         repository.create(options.private)
@@ -253,7 +255,7 @@ def _commit(
     return repository.commit(
         lambda: prepared.operations(stale),
         options.message,
-        prepared.mark(),
+        prepared.mark,
         options.revision or "main",
         parent,
         options.create_pr,
@@ -282,7 +284,7 @@ def _propose(
     stale: set[str],
 ) -> Pushed:
     """Open a pull request, unless one is open that says the same. Nothing of it is recorded in the folder."""
-    if (open_already := repository.open_pull_request(prepared.mark())) is not None:
+    if (open_already := repository.open_pull_request(prepared.mark)) is not None:
         return Pushed(open_already[1], False, options.repo_id, open_already[0])
     if _holds(found.tree, prepared, stale):
         return Pushed(repository.url(found.head), False, options.repo_id, found.head)

@@ -40,7 +40,7 @@ from .faults import explained_damage_of_the_cache, said_while_waiting
 from .loading import load_config, load_tokenizers, load_translator
 from .modeling_scratch import ScratchForConditionalGeneration
 from .preflight import check_before_reading
-from .recipe import SOURCE, TARGET, Recipe, model_fields, planned_config
+from .recipe import SOURCE, TARGET, Recipe, fields_of_new_model, planned_config
 from .run_folder import STATE, TRACKING
 from .streaming import PairStream, open_stream
 from .tokenizer import adopt_tokenizer, sample_sentences, train_tokenizer, vocabulary_size
@@ -198,24 +198,25 @@ def train_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:
     return made[0], made[-1]
 
 
-def make_model(recipe: Recipe, tokenizers: Tokenizers) -> PreTrainedModel:
+def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) -> PreTrainedModel:
     """
-    A new model by the recipe's file, or the one to start from. ValueError if the tokenizers have more tokens than its
-    embeddings have rows.
+    A new model by the recipe's file, or the one to start from.
+
+    Args:
+        config: as `config_to_train` gives it; of a new model the tokenizers decide on the vocabularies.
+
+    Raises:
+        ValueError: the tokenizers have more tokens than the model's embeddings have rows.
     """
     source, target = tokenizers
     sizes = {"vocab_size": vocabulary_size(source), "decoder_vocab_size": vocabulary_size(target)}
     if recipe.model.start_from:
-        config = config_to_train(recipe, None)
         model = load_translator(recipe.model.start_from, config=config, dtype=torch.get_default_dtype())
     else:
-        fields = model_fields(recipe.model)
-        fields.setdefault("vocab_size", sizes["vocab_size"])
-        if source is not target:
-            fields.setdefault("decoder_vocab_size", sizes["decoder_vocab_size"])
-            fields.setdefault("share_encoder_decoder_embeddings", False)
-        if isinstance(fields["vocab_size"], int):  # before the config finds that special tokens are beyond it
-            _check_vocabulary(fields["vocab_size"], fields.get("decoder_vocab_size"), sizes)
+        second = sizes["decoder_vocab_size"] if source is not target else None
+        fields = fields_of_new_model(recipe, sizes["vocab_size"], second)
+        # Before the config finds that special tokens are beyond it.
+        _check_vocabulary(fields["vocab_size"], fields.get("decoder_vocab_size"), sizes)
         config = ScratchConfig(
             **fields,
             pad_token_id=source.pad_token_id,
@@ -248,6 +249,12 @@ def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
     for name, value in section.overrides.items():
         setattr(config, name, value)
     config.validate()
+    return config
+
+
+def _checked_config(recipe: Recipe, checkpoint: Path | None, accelerator: Accelerator) -> ScratchConfig:
+    config = config_to_train(recipe, checkpoint)
+    check_before_reading(recipe, config, accelerator)
     return config
 
 
@@ -285,7 +292,7 @@ def prepare_inputs(
     Raises:
         ValueError: what is wrong with the data, the tokenizers or the model.
     """
-    main_first(accelerator, lambda: check_before_reading(recipe, config_to_train(recipe, checkpoint), accelerator))
+    config = main_first(accelerator, lambda: _checked_config(recipe, checkpoint, accelerator))
     with explained_damage_of_the_cache():
         adopted = None if checkpoint else on_main(accelerator, lambda: adopted_tokenizers(recipe))
         pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed))
@@ -297,7 +304,7 @@ def prepare_inputs(
             model = load_translator(str(checkpoint), dtype=torch.get_default_dtype())
         else:
             tokenizers = adopted or on_main(accelerator, lambda: train_tokenizers(recipe, train))
-            model = make_model(recipe, tokenizers)
+            model = make_model(recipe, tokenizers, config)
         _check_lengths(model.config, tokenizers[0], pairs)
         _set_generation(recipe, model)
         tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)

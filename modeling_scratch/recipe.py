@@ -83,7 +83,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _takes_no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _is_not_empty_and_no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         annotation = cls.model_fields[info.field_name].annotation
         if value == "":
             raise ValueError("must not be empty")
@@ -387,15 +387,28 @@ def planned_config(recipe: Recipe) -> ScratchConfig:
     The architecture of a new model, as far as a recipe decides it: the tokenizer has the last word on vocabularies.
     ValueError if its fields contradict each other.
     """
-    fields, tokenizer = dict(recipe.model.overrides), recipe.tokenizer
-    fields.setdefault("vocab_size", tokenizer.vocab_size)
-    if not tokenizer.shared and not tokenizer.existing:
-        fields.setdefault("decoder_vocab_size", tokenizer.vocab_size)
-        fields.setdefault("share_encoder_decoder_embeddings", False)
+    tokenizer = recipe.tokenizer
+    two = not tokenizer.shared and not tokenizer.existing
+    fields = fields_of_new_model(recipe, tokenizer.vocab_size, tokenizer.vocab_size if two else None)
     try:
         return ScratchConfig(**fields)
     except ValueError as error:
         raise ValueError(f"model: {error}") from None
+
+
+def fields_of_new_model(recipe: Recipe, vocab_size: int, decoder_vocab_size: int | None) -> dict[str, Any]:
+    """
+    The recipe's ScratchConfig fields, with sizes of vocabularies where it sets none.
+
+    Args:
+        decoder_vocab_size: None: source and target share a vocabulary.
+    """
+    fields = model_fields(recipe.model)
+    fields.setdefault("vocab_size", vocab_size)
+    if decoder_vocab_size is not None:
+        fields.setdefault("decoder_vocab_size", decoder_vocab_size)
+        fields.setdefault("share_encoder_decoder_embeddings", False)
+    return fields
 
 
 def default_recipe(evaluate: str | None) -> Path:
