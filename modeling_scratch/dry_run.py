@@ -15,7 +15,7 @@ from accelerate import Accelerator
 
 from .compilation import compile_layers, is_compiled
 from .configuration_scratch import ScratchConfig
-from .optimization import make_optimizer
+from .optimization import loss_options, make_optimizer
 from .preflight import BYTES_A_PARAMETER
 from .preparation import Inputs, prepare_inputs
 from .recipe import DataSection, Recipe, recipe_text
@@ -91,7 +91,7 @@ def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, ste
     compiled = is_compiled(recipe, accelerator)
     if compiled:
         compile_layers(accelerator.unwrap_model(model))
-    options = {"label_smoothing": recipe.optimization.label_smoothing, "skip_logits": True, "compile_loss": compiled}
+    options = loss_options(recipe.optimization, compiled)
     model.train()
 
     def seconds(update: Update) -> float:

@@ -1,11 +1,17 @@
-"""The optimizer and its learning rate."""
+"""What is minimised, the optimizer, and its learning rate."""
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
 
 from .recipe import OptimizationSection
+
+
+def loss_options(optimization: OptimizationSection, compiled: bool) -> dict[str, Any]:
+    """Of a forward pass that trains."""
+    return {"label_smoothing": optimization.label_smoothing, "skip_logits": True, "compile_loss": compiled}
 
 
 def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: int | None) -> float:

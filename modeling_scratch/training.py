@@ -39,7 +39,7 @@ from .faults import (
 from .hub import check_destination, try_push
 from .loading import save_tokenizers
 from .modeling_scratch import ScratchForConditionalGeneration
-from .optimization import learning_rate_at, make_optimizer
+from .optimization import learning_rate_at, loss_options, make_optimizer
 from .preparation import describe, on_main, prepare_inputs
 from .recipe import Recipe, recipe_text
 from .run_folder import RECIPE, WEIGHTS, RunFolder, write_whole
@@ -285,8 +285,7 @@ class TrainingRun:
         return self.model(**batch, num_items_in_batch=target_tokens, **self._loss_options()).loss
 
     def _loss_options(self) -> dict[str, Any]:
-        smoothing = self.recipe.optimization.label_smoothing
-        return {"label_smoothing": smoothing, "skip_logits": True, "compile_loss": self.progress.compiled}
+        return loss_options(self.recipe.optimization, self.progress.compiled)
 
     def _within_memory(self, batch: dict[str, torch.Tensor]) -> AbstractContextManager:
         def advice() -> str:
