@@ -190,7 +190,8 @@ class BoundedClient(httpx2.Client):
             raise self.patience.no_answer("")
         # The end of a file may still be in buffers on its way, for longer than an answer takes.
         seconds = left if number == ATTEMPTS or not isinstance(body, httpx2.ByteStream) else left / 2
-        request.extensions["timeout"] = httpx2.Timeout(seconds).as_dict()
+        # Longer than the attempt, which then ends first and says for how long it waited.
+        request.extensions["timeout"] = httpx2.Timeout(seconds + 1).as_dict()
 
         def work(progress: _Progress) -> httpx2.Response:
             request.stream = _Watched(body, progress)
