@@ -23,10 +23,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, attention, fast_cpu, loss, masking
-from modeling_scratch.compilation import compile_layers
-from modeling_scratch.dry_run import multiplied_weights
-from modeling_scratch.recipe import CONFIGURATION_FOLDER, read_yaml
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+from modeling_scratch.model import attention, fast_cpu, loss, masking
+from modeling_scratch.recipe.reading import CONFIGURATION_FOLDER
+from modeling_scratch.recipe.yaml_reading import read_yaml
+from modeling_scratch.training.compilation import compile_layers
+from modeling_scratch.training.dry_run import multiplied_weights
 
 GPUS = {"A100 SXM 80 GB": (312e12, 2.04e12), "H100 SXM": (989e12, 3.35e12)}  # dense bf16 a second, bytes a second
 OF_PEAK, OF_BANDWIDTH = 0.65, 0.8  # of these, that a kernel reaches
@@ -288,7 +290,7 @@ def as_on_a_gpu():
     with (
         mock.patch.object(masking, "can_look_at", return_value=False),
         mock.patch.object(loss, "can_look_at", return_value=False),
-        mock.patch("modeling_scratch.modeling_scratch.can_look_at", return_value=False),
+        mock.patch("modeling_scratch.model.modeling_scratch.can_look_at", return_value=False),
         mock.patch.object(loss, "CHUNK_ROWS", loss.LOGITS_OF_GPU // VOCABULARY),
         mock.patch.object(fast_cpu.ScratchDropout, "forward", nn.Dropout.forward),
         mock.patch.object(attention.ScratchAttention, "sdpa", whole_attention),

@@ -25,7 +25,7 @@ def update(name: str, vocabulary: int, tokens: int, updates: int) -> dict[str, f
     import torch
 
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-    from modeling_scratch.recipe import read_yaml
+    from modeling_scratch.recipe.yaml_reading import read_yaml
 
     fields = read_yaml(ROOT / "configuration" / "models" / f"{name}.yaml")
     model = ScratchForConditionalGeneration(ScratchConfig(**(fields | {"vocab_size": vocabulary}))).train()

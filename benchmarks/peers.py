@@ -132,7 +132,7 @@ MAKERS: dict[str, Callable[[Shape], nn.Module]] = {
 
 def equal_pair(shape: Shape) -> tuple[nn.Module, nn.Module]:
     """This project's model and MarianMT's with the same weights."""
-    from modeling_scratch.convert_marian import from_marian
+    from modeling_scratch.convert.marian import from_marian
 
     torch.manual_seed(0)
     theirs = marian(shape)
@@ -166,7 +166,7 @@ def make_batches(
         fixed: as Transformers' documentation makes them: pairs in random order, a fixed number a batch, as many as
             batches of like length have on average, and each batch padded to its longest.
     """
-    from modeling_scratch.batching import plan_batches
+    from modeling_scratch.data.batching import plan_batches
 
     lengths = make_lengths(MULTI30K_PAIRS, seed)
     generator = np.random.default_rng(seed)

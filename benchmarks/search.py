@@ -68,8 +68,8 @@ def make_batch(shape: str, size: int, rows: list[list[int]] | None) -> dict[str,
 
 def through_pipelines(models: dict, folder: Path, sources: list[str], tokens: int) -> tuple:
     """Two functions that translate all sentences, and give a tensor that says which translations they gave."""
-    from modeling_scratch import translation_pipeline
     from modeling_scratch.loading import load_tokenizers
+    from modeling_scratch.model import translation_pipeline
 
     tokenizer, target = load_tokenizers(str(folder))
     other = importlib.import_module("before.translation_pipeline")
@@ -95,7 +95,7 @@ def make_case(case: str, models: dict, batch: dict, tokens: int) -> tuple[Callab
         model = models["this"]
         model(**batch, decoder_input_ids=batch["input_ids"][:, :2], output_attentions=True)
     if case == "n-best":
-        from modeling_scratch.batched_generation import generate_batch
+        from modeling_scratch.model.batched_generation import generate_batch
 
         ids = [row[mask.bool()].tolist() for row, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
         run = lambda **more: generate_batch(models["this"], ids, **settings, **more)[0]  # noqa: E731

@@ -27,13 +27,13 @@ def read(pairs: int) -> dict[str, float]:
         peak and before: mebibytes at the most, and before reading began; rate: target tokens a second after the first
         batch.
     """
-    from modeling_scratch.batching import PairCollator
-    from modeling_scratch.corpus import make_corpus
-    from modeling_scratch.data import PairTokenizer
-    from modeling_scratch.loss import IGNORE_INDEX
-    from modeling_scratch.recipe import DataSection
-    from modeling_scratch.streaming import Position, StreamReader, open_stream
-    from modeling_scratch.tokenizer import train_tokenizer
+    from modeling_scratch.data.batching import PairCollator
+    from modeling_scratch.data.corpus import make_corpus
+    from modeling_scratch.data.sources import PairTokenizer
+    from modeling_scratch.data.streaming import Position, StreamReader, open_stream
+    from modeling_scratch.data.tokenizer import train_tokenizer
+    from modeling_scratch.model.loss import IGNORE_INDEX
+    from modeling_scratch.recipe.schema import DataSection
 
     texts = [text for pair in make_corpus(5000, 0, 0)["train"] for text in pair.values()]
     tokenizer = PairTokenizer(*[train_tokenizer(iter([texts]), 700)] * 2, 256, 256)

@@ -28,9 +28,9 @@ class Reached(Exception):
 
 def train_ours(overrides: list[str], bleu: float) -> dict:
     """Until it is reached. The folder of the run is in the recipe."""
-    from modeling_scratch.preparation import make_accelerator
-    from modeling_scratch.recipe import load_recipe
-    from modeling_scratch.training import TrainingRun
+    from modeling_scratch.recipe.reading import load_recipe
+    from modeling_scratch.runs.processes import make_accelerator
+    from modeling_scratch.training.run import TrainingRun
 
     class Run(TrainingRun):
         def _evaluate(self, end: bool) -> None:
@@ -62,13 +62,13 @@ def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, 
     )
 
     from modeling_scratch import ScratchConfig
-    from modeling_scratch.batching import PairCollator
-    from modeling_scratch.data import PairTokenizer, load_pairs, texts, tokenize_pairs
-    from modeling_scratch.evaluation import score, translate
+    from modeling_scratch.data.batching import PairCollator
+    from modeling_scratch.data.sources import PairTokenizer, load_pairs, texts, tokenize_pairs
     from modeling_scratch.loading import load_tokenizers
-    from modeling_scratch.preparation import make_accelerator
-    from modeling_scratch.recipe import load_recipe, model_fields
-    from modeling_scratch.updates import PlannedUpdates
+    from modeling_scratch.recipe.reading import load_recipe, model_fields
+    from modeling_scratch.runs.processes import make_accelerator
+    from modeling_scratch.training.evaluation import score, translate
+    from modeling_scratch.training.updates import PlannedUpdates
 
     recipe = load_recipe(RECIPE, overrides)
     optimization, pairs = recipe.optimization, load_pairs(recipe.data, recipe.seed)

@@ -27,7 +27,7 @@ import figures
 import peers
 import torch
 
-from modeling_scratch.compilation import compile_layers
+from modeling_scratch.training.compilation import compile_layers
 
 FIXED, BF16, COMPILED = ", fixed batches", ", bf16", ", compiled"
 
@@ -70,7 +70,7 @@ def check_equality(shape: peers.Shape, batch: dict[str, torch.Tensor]) -> float:
     The largest difference of the loss, and of any parameter's gradient as a share of the whole gradient's norm, between
     equal weights here and in MarianMT.
     """
-    from modeling_scratch.convert_marian import from_marian
+    from modeling_scratch.convert.marian import from_marian
 
     model, marian = (each.eval() for each in peers.equal_pair(shape))
     loss, expected_loss = peers.loss_of("modeling_scratch", model, batch), peers.loss_of("MarianMT", marian, batch)

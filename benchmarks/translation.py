@@ -31,7 +31,7 @@ THREADS = torch.get_num_threads()
 
 
 def with_pipeline(folder: str) -> Translate:
-    from modeling_scratch.translate import load_pipeline
+    from modeling_scratch.commands.translate import load_pipeline
 
     pipeline = load_pipeline(folder, None)
 
@@ -65,7 +65,7 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
     """A translator of one thread for each processor, each with batches of its own."""
     import ctranslate2
 
-    from modeling_scratch.convert_ctranslate2 import SETTINGS
+    from modeling_scratch.convert.ctranslate2 import SETTINGS
     from modeling_scratch.loading import load_tokenizers
 
     out = work / quantization
@@ -90,7 +90,7 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
 
 
 def compare(contenders: dict[str, Translate], beams: int, sources: list[str], references: list[str], rounds: int):
-    from modeling_scratch.evaluation import score
+    from modeling_scratch.training.evaluation import score
 
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     outputs = {name: translate(sources, beams) for name, translate in contenders.items()}

@@ -13,14 +13,14 @@ if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 
-from .configuration_scratch import ScratchConfig
-from .modeling_scratch import (
+from .model.configuration_scratch import ScratchConfig
+from .model.modeling_scratch import (
     ScratchEncoderModel,
     ScratchForConditionalGeneration,
     ScratchModel,
     ScratchPreTrainedModel,
 )
-from .translation_pipeline import ScratchTranslationPipeline
+from .model.translation_pipeline import ScratchTranslationPipeline
 
 __version__ = "0.1.0"
 

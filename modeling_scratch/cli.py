@@ -45,6 +45,18 @@ def log_to_terminal(level: int) -> None:
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
 
 
+def is_main_process() -> bool:
+    """Of several that a launcher started, the one that speaks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def set_up_terminal() -> None:
+    """The log of a command that several processes may run together: one of them tells, the others warn."""
+    log_to_terminal(logging.INFO if is_main_process() else logging.ERROR)
+    if not is_main_process() or not sys.stderr.isatty():
+        os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"  # read when datasets is imported
+
+
 def print_whatever_happens(text: str) -> None:
     """
     Print what is good to know and no more: where stdout is full or closed, the command goes on, and says so on stderr.

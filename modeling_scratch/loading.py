@@ -17,7 +17,7 @@ from transformers import (
 )
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
-from .translation_pipeline import TARGET_FOLDER, load_target_tokenizer
+from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # any is a tokenizer
 

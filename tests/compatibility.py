@@ -147,8 +147,8 @@ def make_models(folder: Path) -> dict[str, Path]:
     import torch
 
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+    from modeling_scratch.data.tokenizer import train_tokenizer
     from modeling_scratch.loading import save_tokenizers
-    from modeling_scratch.tokenizer import train_tokenizer
 
     source = train_tokenizer(iter([SENTENCES * 3]), 300)
     target = train_tokenizer(iter([[sentence.swapcase() for sentence in SENTENCES] * 3]), 290)

@@ -10,6 +10,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,8 @@ import torch
 import yaml
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
-import train
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+from modeling_scratch.commands import train
 
 ROOT = Path(__file__).resolve().parent.parent
 torch.set_num_threads(1)
@@ -167,3 +168,17 @@ def run_command(*command: str, timeout: int = 300, **environment: str) -> subpro
         text=True,
         timeout=timeout,
     )
+
+
+def launch(processes: int, *arguments: str) -> subprocess.CompletedProcess:
+    """A command on so many processes of one machine, by `accelerate launch`."""
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_machines", "1", "--mixed_precision", "no"]
+    command += ["--dynamo_backend", "no", "--num_processes", str(processes)]
+    command += ["--multi_gpu", "--main_process_port", "0"] if processes > 1 else ["--cpu"]
+    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

@@ -9,8 +9,8 @@ from pathlib import Path
 from conftest import ROOT
 from safetensors.torch import load_file, save_file
 
-from modeling_scratch import folder_check
-from modeling_scratch.run_folder import WEIGHTS
+from modeling_scratch.hub import check as folder_check
+from modeling_scratch.runs.folder import WEIGHTS
 
 
 def change_weights(run: Path, value: float) -> bytes:
@@ -20,13 +20,13 @@ def change_weights(run: Path, value: float) -> bytes:
     return (run / WEIGHTS).read_bytes()
 
 
-def call(hub_upload, folder: str, repo_id: str, **options) -> list:
+def call(main, folder: str, repo_id: str, **options) -> list:
     """[exit code, all that is printed]"""
     output = io.StringIO()
     code = 0
     with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
         try:
-            hub_upload.main(Path(folder), repo_id, **({"message": "Upload model"} | options))
+            main(Path(folder), repo_id, **({"message": "Upload model"} | options))
         except SystemExit as exit:
             code = exit.code
     return [code, output.getvalue()]
@@ -34,11 +34,11 @@ def call(hub_upload, folder: str, repo_id: str, **options) -> list:
 
 def client_upload(folder: str, repo_id: str, **options) -> list:
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-    import hub_upload
-    from modeling_scratch import hub as pushing
+    from modeling_scratch.commands import upload
+    from modeling_scratch.hub import push as pushing
 
     pushing.check_folder = lambda folder, copy: list(folder_check.copy_files(folder, copy))
-    return call(hub_upload, folder, repo_id, **options)
+    return call(upload.main, folder, repo_id, **options)
 
 
 def without_waits() -> None:

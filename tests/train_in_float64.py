@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import train
+from modeling_scratch.commands import train
 
 torch.set_default_dtype(torch.float64)
 train.main([argument for argument in sys.argv[1:] if argument != "--resume"], resume="--resume" in sys.argv)

@@ -19,8 +19,11 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import DistributedType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import train
-from modeling_scratch import cli, preparation, run_log, training
+from modeling_scratch import cli
+from modeling_scratch.commands import train
+from modeling_scratch.runs import processes
+from modeling_scratch.training import log as run_log
+from modeling_scratch.training import run as training
 
 own_forward = training.TrainingRun._forward
 prepare_backend = PartialState._prepare_backend
@@ -48,7 +51,7 @@ def set_up(sharded: bool, precision: str, float64: bool, scale: float | None) ->
     torch.set_default_dtype(torch.float64 if float64 else torch.float32)
     gloo = lambda *arguments: ("gloo", DistributedType.MULTI_GPU)  # noqa: E731
     PartialState._prepare_backend = gloo if sharded else prepare_backend
-    preparation.Accelerator = partial(make_accelerator, sharded, scale)
+    processes.Accelerator = partial(make_accelerator, sharded, scale)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,24 @@
+"""The command `scratch`: one command line for all that this package does."""
+
+import typer
+
+from .commands import convert, corpus, evaluate, figures, recipes, train, translate, upload
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+app.command("train")(train.main)
+app.command("evaluate")(evaluate.main)
+app.command("translate")(translate.main)
+app.command("upload")(upload.main)
+app.add_typer(convert.app, name="convert")
+app.add_typer(figures.app, name="figures")
+app.command("corpus")(corpus.main)
+app.command("recipes")(recipes.main)
+
+
+@app.callback()
+def describe() -> None:
+    """Train a Transformer translator from sentence pairs, score it, translate with it, share it."""
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,1 @@
+"""What one types: a module for each command of `scratch`."""

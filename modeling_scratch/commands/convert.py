@@ -1,0 +1,259 @@
+"""
+Models from and to other codebases, weights, generation settings and tokenizers:
+
+    python -m modeling_scratch.convert marian SRC OUT        a Marian model (OPUS-MT) as a Scratch folder
+    python -m modeling_scratch.convert to-marian SRC OUT     a Scratch model as a Marian folder
+    python -m modeling_scratch.convert torch SRC.pt OUT ...  a state dict around a torch.nn.Transformer as a folder
+    python -m modeling_scratch.convert to-torch SRC OUT.pt   a Scratch model as such a state dict
+    python -m modeling_scratch.convert ctranslate2 SRC OUT   a Scratch model for CTranslate2, of 8 bits if asked for
+
+Each ends by running what it read and what it wrote on the same random ids. What differs is not kept.
+"""
+
+import logging
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import typer
+from transformers import MarianConfig
+
+from ..cli import log_to_terminal, one_line_errors
+from ..convert.checking import LARGEST_DIFFERENCE, carry_tokenizers, load_model, verify, written_whole
+from ..convert.ctranslate2 import (
+    QUANTIZATIONS,
+    CTranslate2Scorer,
+    as_list,
+    read_vocabulary,
+    to_ctranslate2,
+    write_settings,
+)
+from ..convert.marian import from_marian, to_marian
+from ..convert.torch_transformer import (
+    build_scratch,
+    read_torch,
+    reference_translator,
+    to_torch_translator,
+)
+from ..convert.torch_translator import TorchTranslator
+from ..hub.model_folder import Conversion
+from ..loading import load_tokenizers, load_translator
+from ..model.configuration_scratch import ScratchConfig
+from ..model.modeling_scratch import ScratchForConditionalGeneration
+
+logger = logging.getLogger(__name__)
+
+Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
+Folder = Annotated[Path, typer.Argument(help="the folder to write; it must not exist")]
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+
+@app.callback()
+def describe() -> None:
+    """
+    Models from and to other codebases: weights, generation settings and tokenizers. Each command ends by running what
+    it read and what it wrote on the same random ids, and what differs is not kept.
+    """
+
+
+def _convert_folder(src: str, folder: Path, model_type: str, convert: Callable) -> float:
+    """Write a model folder. Returns the largest difference that `verify` has found."""
+    read = load_model(src, model_type)
+    converted = convert(read)
+    converted.save_pretrained(folder)
+    carry_tokenizers(src, folder)
+    scratch = read if model_type == ScratchConfig.model_type else converted
+    return verify(read, load_translator(str(folder)), scratch.config)
+
+
+@app.command("marian")
+def marian_command(
+    src: Annotated[str, typer.Argument(help="a Marian model: a folder or Hub name")],
+    out: Folder,
+    debug: Debug = False,
+) -> None:
+    """A Marian model, such as an OPUS-MT translator, as a Scratch folder that translates the same."""
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug):
+        with written_whole(out) as folder:
+            difference = _convert_folder(src, folder, MarianConfig.model_type, from_marian)
+            Conversion("Marian model", None if Path(src).exists() else src, difference).write(folder)
+        print(f"wrote {out}")
+
+
+@app.command("to-marian")
+def to_marian_command(
+    src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
+    out: Folder,
+    debug: Debug = False,
+) -> None:
+    """A Scratch model as a Marian folder, which Transformers loads without this project's code."""
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug):
+        with written_whole(out) as folder:
+            _convert_folder(src, folder, ScratchConfig.model_type, to_marian)
+        print(f"wrote {out}")
+
+
+def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
+    """A state dict that torch.save wrote. ValueError if the file holds anything else; no code in it is run."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{path} is not a state dict that torch.save wrote (save model.state_dict(), not the model): "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} holds a {type(state).__name__}, not a state dict")
+    return state
+
+
+@app.command("torch")
+def torch_command(
+    state_dict: Annotated[Path, typer.Argument(help="what torch.save(model.state_dict(), ...) wrote")],
+    out: Folder,
+    num_heads: Annotated[int, typer.Option(min=1, help="heads of each attention")],
+    norm_position: Annotated[Literal["pre", "post"], typer.Option(help="pre: norm_first=True; post: False")],
+    activation_function: Annotated[str, typer.Option(help="relu, gelu or another")],
+    scale_embedding: Annotated[
+        bool, typer.Option("--scale-embedding/--no-scale-embedding", help="embeddings times sqrt(d_model), or not")
+    ],
+    pad_token_id: Annotated[int, typer.Option(min=0)],
+    bos_token_id: Annotated[int, typer.Option(min=0, help="the decoder starts with it")],
+    eos_token_id: Annotated[int, typer.Option(min=0)],
+    source_embedding: Annotated[str, typer.Option(help="its name")] = "src_tok_emb.embedding.weight",
+    target_embedding: Annotated[str, typer.Option(help="its name")] = "tgt_tok_emb.embedding.weight",
+    output_projection: Annotated[str, typer.Option(help="its name")] = "generator.weight",
+    prefix: Annotated[
+        str | None, typer.Option(help="what stands before torch.nn.Transformer's names; default: found")
+    ] = None,
+    unk_token_id: Annotated[int | None, typer.Option(min=0)] = None,
+    norm_eps: Annotated[float, typer.Option(help="layer_norm_eps")] = 1e-5,
+    dropout: Annotated[float, typer.Option(help="for training on")] = 0.1,
+    max_position_embeddings: Annotated[int, typer.Option(min=1, help="the longest translation")] = 1024,
+    debug: Debug = False,
+) -> None:
+    """
+    A translator around torch.nn.Transformer, from its state dict, as a Scratch folder. The names of its embeddings and
+    output projection are PyTorch's tutorial's unless others are given. Its tokenizer is not known: save one beside it.
+    """
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug), written_whole(out) as folder:
+        weights = read_torch(
+            load_state_dict_file(state_dict),
+            num_heads=num_heads,
+            norm_position=norm_position,
+            activation_function=activation_function,
+            scale_embedding=scale_embedding,
+            pad_token_id=pad_token_id,
+            bos_token_id=bos_token_id,
+            eos_token_id=eos_token_id,
+            source_embedding=source_embedding,
+            target_embedding=target_embedding,
+            output_projection=output_projection,
+            prefix=prefix,
+            unk_token_id=unk_token_id,
+            norm_eps=norm_eps,
+            dropout=dropout,
+            max_position_embeddings=max_position_embeddings,
+        )
+        build_scratch(weights).save_pretrained(folder)
+        difference = verify(reference_translator(weights), load_translator(str(folder)), weights.config)
+        Conversion("translator around torch.nn.Transformer", None, difference).write(folder)
+    print(f"wrote {out}")
+
+
+@app.command("to-torch")
+def to_torch_command(
+    src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
+    out: Annotated[Path, typer.Argument(help="the file to write; it must not exist")],
+    debug: Debug = False,
+) -> None:
+    """A Scratch model as the state dict of a translator around torch.nn.Transformer, named as in PyTorch's tutorial."""
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug):
+        with written_whole(out) as file:
+            model = load_model(src, ScratchConfig.model_type)
+            torch.save(to_torch_translator(model).state_dict(), file)
+            written = TorchTranslator(model.config)
+            written.load_state_dict(load_state_dict_file(file))
+            verify(model, written, model.config)
+        config = model.config
+        print(
+            f"wrote {out}: transformer.* is of torch.nn.Transformer({config.d_model}, "
+            f"{config.encoder_attention_heads}, {config.encoder_layers}, {config.decoder_layers}, "
+            f"{config.encoder_ffn_dim}, activation={config.activation_function!r}, "
+            f"layer_norm_eps={config.norm_eps}, norm_first={config.norm_position == 'pre'}, "
+            f"bias={config.attention_bias})"
+            + ("" if config.final_norm else ", its encoder.norm and decoder.norm set to None")
+        )
+
+
+def _verify_ctranslate2(model: ScratchForConditionalGeneration, scorer: CTranslate2Scorer) -> None:
+    """Print the largest difference of two models' log-probabilities of random tokens. ValueError if it is large."""
+    config, random = model.config, torch.Generator().manual_seed(0)
+    lengths = (min(48, config.max_position_embeddings - 1), 7, 1)
+    sources, targets = (
+        [torch.randint(size, (length,), generator=random).tolist() for length in lengths]
+        for size in (config.vocab_size, config.target_vocab_size)
+    )
+    difference = 0.0
+    for source, target, found in zip(sources, targets, scorer(sources, targets), strict=True):
+        before, after = [config.decoder_start_token_id, *target], [*target, as_list(config.eos_token_id)[0]]
+        with torch.inference_mode():
+            logits = model(
+                input_ids=torch.tensor([source]),
+                attention_mask=torch.ones(1, len(source), dtype=torch.long),
+                decoder_input_ids=torch.tensor([before]),
+            ).logits[0]
+        expected = logits.log_softmax(dim=-1)[torch.arange(len(after)), after]
+        difference = max(difference, (expected - torch.tensor(found)).abs().max().item())
+    print(f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}")
+    if not difference <= LARGEST_DIFFERENCE:  # nan too
+        raise ValueError(
+            f"the converted model is not the one that was read: log-probabilities differ by up to {difference:.1e}, "
+            f"more than {LARGEST_DIFFERENCE:.0e}; nothing was written"
+        )
+
+
+@app.command("ctranslate2")
+def ctranslate2_command(
+    src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
+    out: Folder,
+    quantization: Annotated[Literal[*QUANTIZATIONS], typer.Option(help="of the weights")] = "float32",
+    debug: Debug = False,
+) -> None:
+    """
+    A Scratch model for CTranslate2's Translator, which runs it without PyTorch. The tokenizers are written beside it,
+    and generation.json: the settings that the model translates with, as arguments of translate_batch.
+    """
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug), written_whole(out) as folder:
+        model = load_model(src, ScratchConfig.model_type).float().eval()
+        vocabularies = [
+            read_vocabulary(tokenizer, rows, side)
+            for tokenizer, rows, side in zip(
+                load_tokenizers(src),
+                (model.config.vocab_size, model.config.target_vocab_size),
+                ("source", "target"),
+                strict=True,
+            )
+        ]
+        # In float32 first, which can be compared; what quantizing costs shows in the BLEU.
+        for each in dict.fromkeys(["float32", quantization]):
+            spec = to_ctranslate2(model, *vocabularies)
+            spec.optimize(each)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            spec.save(str(folder))
+            if each == "float32":
+                _verify_ctranslate2(model, CTranslate2Scorer(folder, *vocabularies))
+        write_settings(model, vocabularies[1], folder)
+        carry_tokenizers(src, folder)
+    print(f"wrote {out}")

@@ -1,0 +1,81 @@
+"""`scratch figures`: pictures of a run, of positions, of a translation's attention, of the architecture."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..cli import log_to_terminal, one_line_errors
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Draw pictures, as PNG files.")
+Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
+
+
+@app.command()
+def curves(
+    run: Annotated[Path, typer.Argument(help="a run's folder")],
+    out: Annotated[Path | None, typer.Option(help="the file to write  [default: RUN/curves.png]")] = None,
+    debug: Debug = False,
+) -> None:
+    """Loss, validation scores and learning rate of a run, from its metrics.jsonl."""
+    with one_line_errors(debug):
+        from ..figures.curves import curves_figure
+        from ..figures.saving import save
+        from ..runs.records import read_metrics
+
+        print(save(curves_figure(read_metrics(run)), out or run / "curves.png"))
+
+
+@app.command()
+def positions(
+    d_model: Annotated[int, typer.Option(min=1, help="the model's width")] = 128,
+    length: Annotated[int, typer.Option(min=2, help="how many positions")] = 100,
+    out: Annotated[Path, typer.Option(help="the file to write")] = Path("positions.png"),
+    debug: Debug = False,
+) -> None:
+    """The sinusoidal positional encodings."""
+    with one_line_errors(debug):
+        from ..figures.positions import positions_figure
+        from ..figures.saving import save
+
+        print(save(positions_figure(d_model, length), out))
+
+
+@app.command()
+def attention(
+    model: Annotated[str, typer.Argument(help="a model folder or Hub name")],
+    sentence: Annotated[str, typer.Argument(help="what to translate")],
+    layer: Annotated[str, typer.Option(help="'last', 'all', or a number, counted from 1")] = "last",
+    beams: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
+    out: Annotated[Path, typer.Option(help="the folder to write to")] = Path("attention"),
+    debug: Debug = False,
+) -> None:
+    """Translate a sentence and picture what each head attends to, in encoder, decoder and between them."""
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug):
+        from ..figures.attention import attention_maps, parse_layer, save_attention
+        from ..loading import load_tokenizers, load_translator
+        from ..runs.processes import make_accelerator
+
+        parse_layer(layer)  # before anything is loaded
+        tokenizers = load_tokenizers(model)
+        translator = load_translator(model).to(make_accelerator().device)
+        maps = attention_maps(translator, *tokenizers, sentence, beams)
+        paths = save_attention(maps, out, layer)
+        print(maps.translation)
+        for path in paths:
+            print(path)
+
+
+@app.command()
+def architecture(
+    out: Annotated[Path, typer.Option(help="the file to write")] = Path("architecture.png"),
+    debug: Debug = False,
+) -> None:
+    """Encoder and decoder, post-norm and pre-norm, with the names of the modules."""
+    with one_line_errors(debug):
+        from ..figures.diagram import architecture_figure
+        from ..figures.saving import save
+
+        print(save(architecture_figure(), out))

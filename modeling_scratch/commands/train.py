@@ -1,0 +1,101 @@
+"""`scratch train`: train a translator by a recipe, continue a run, or say what a run would be."""
+
+import os
+import shlex
+import sys
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ..cli import is_main_process, one_line_errors, print_whatever_happens, set_up_terminal
+from . import evaluate as evaluating
+
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
+Config = Annotated[
+    str | None, typer.Option(help="a recipe: a YAML file, or a name as `scratch recipes` lists  [default: embedded]")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="continue the run in output_dir; --resume auto: or begin it")]
+
+
+def main(
+    overrides: Overrides = None,
+    config: Config = None,
+    resume: Resume = False,
+    resume_from: Annotated[str | None, typer.Option(help="as step-0000500; later checkpoints are deleted")] = None,
+    max_minutes: Annotated[float | None, typer.Option(min=0, help="then write a checkpoint and exit with 75")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in output_dir")] = False,
+    evaluate: Annotated[str | None, typer.Option(help="score this model folder or Hub name; do not train")] = None,
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what --evaluate scores")] = "test",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what the run would be; train nothing")] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="what --dry-run is to suppose  [default: those that were launched]")
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+) -> None:
+    """
+    Train a translator. For example: scratch train --config multi30k-en-de seed=1
+
+    `scratch recipes` lists the recipes that come with this package; their models are in configuration/models. The keys
+    of a recipe, each with its meaning and default, are in modeling_scratch/recipe/schema.py; --dry-run prints a recipe
+    with all of them.
+    """
+    set_up_terminal()
+    # --resume is a flag, so what stands after it is among the other words.
+    automatic = resume and "auto" in (overrides or [])
+    overrides = [each for each in overrides or [] if not automatic or each != "auto"]
+    interrupted = "interrupted; if a checkpoint was written, --resume continues from it"
+    with one_line_errors(debug, is_main_process(), interrupted):
+        if resume_from == "auto":
+            raise ValueError("--resume-from takes the name of a checkpoint; --resume auto continues a run or begins it")
+        for flag, given in (("--evaluate", evaluate), ("--dry-run", dry_run)):
+            if given and (resume or resume_from or overwrite):
+                raise ValueError(f"{flag} writes nothing: --resume and --overwrite do not go with it")
+        if evaluate and dry_run:
+            raise ValueError("--evaluate scores a model, and --dry-run describes a run; give one of them")
+        if processes and not dry_run:
+            raise ValueError("--processes is what --dry-run supposes; accelerate launch starts processes")
+    if evaluate:
+        evaluating.main(evaluate, overrides, config, split, debug)
+        return
+    with one_line_errors(debug, is_main_process(), interrupted):
+        from ..hub.push import push_run
+        from ..recipe.reading import find_recipe, load_recipe
+        from ..runs.faults import explained_loss_of_a_process
+        from ..runs.processes import make_accelerator
+        from ..runs.stopping import StopRequest
+        from ..training.dry_run import describe_run
+        from ..training.run import TrainingRun
+
+        recipe = load_recipe(find_recipe(config or "embedded"), overrides)
+        stop = StopRequest(max_minutes)
+        accelerator = make_accelerator(recipe)
+        with explained_loss_of_a_process(accelerator):
+            if dry_run:
+                lines = list(describe_run(recipe, accelerator, processes))
+            else:
+                run = TrainingRun(
+                    recipe, accelerator, resume_from or ("auto" if automatic else resume), overwrite, stop
+                )
+                run.train()
+                lines = describe_result(run.finish())
+        if is_main_process():
+            print_whatever_happens("\n".join(lines))
+            if not dry_run and recipe.hub.repository is not None:
+                print_whatever_happens(push_run(recipe).describe())
+
+
+def describe_result(result: dict[str, Any]) -> list[str]:
+    """What a user wants to know of a run that has ended, and what to type next."""
+    lines = []
+    for source, reference, translation in result["samples"]:
+        lines += ["", f"  source       {source}", f"  reference    {reference}", f"  translation  {translation}"]
+    minutes, rate = result["seconds"] / 60, result["target_tokens"] / result["seconds"]
+    command = f"{os.path.relpath(sys.executable)} -m modeling_scratch translate {shlex.quote(result['folder'])}"
+    scores = result["scores"].items()
+    return [
+        *lines,
+        f"\n{result['step']:,} updates in {minutes:.1f} minutes of training, {rate:,.0f} target tokens a second",
+        *(line for split, found in scores for line in (f"On {split}:", *evaluating.describe_scores(found))),
+        f"The model is in {result['folder']}. Next, translate a sentence of your own:",
+        f"  echo {shlex.quote(result['samples'][0][0])} | {command}",
+    ]

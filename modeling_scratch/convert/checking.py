@@ -1,0 +1,94 @@
+"""What every conversion does: carry tokenizers over, compare what was read with what was written, write it whole."""
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import MarianMTModel, PreTrainedModel
+from transformers.utils import cached_file, is_sentencepiece_available
+
+from ..loading import TOKENIZER_FILES, load_config, load_tokenizers, load_translator, save_tokenizers
+from ..model.configuration_scratch import ScratchConfig
+from .marian import widen
+
+logger = logging.getLogger(__name__)
+
+LARGEST_DIFFERENCE = 1e-4  # of logits, in float32
+
+
+def load_model(name: str, model_type: str) -> PreTrainedModel:
+    """The translator in a folder or on the Hub, in its own dtype. ValueError if it is not of this type or not whole."""
+    config = load_config(name)
+    if config.model_type != model_type:
+        raise ValueError(f"{name} is a {config.model_type} model; this command reads a {model_type} model")
+    return load_translator(name)
+
+
+def carry_tokenizers(name: str, folder: Path) -> None:
+    """Write the tokenizers of a model folder or Hub name into a folder. With none there, say so."""
+    quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    found = [file for file in TOKENIZER_FILES if cached_file(name, file, **quiet)]
+    if not found:
+        logger.warning(f"{name} has no tokenizer, so there is none beside the converted model")
+        return
+    if "source.spm" in found and not is_sentencepiece_available():
+        raise ValueError(f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece")
+    limit = getattr(load_config(name), "max_position_embeddings", None)
+    save_tokenizers(*load_tokenizers(name), folder, limit)
+
+
+@contextmanager
+def written_whole(out: Path) -> Iterator[Path]:
+    """A path beside `out` to write a file or a folder at; it gets its name if nothing fails, and is deleted if not."""
+    if out.exists() or out.is_symlink():
+        raise ValueError(f"{out} exists; choose another name")
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f"{out}: there is no folder {out.absolute().parent}")
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.rename(temporary, out)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+@torch.inference_mode()
+def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
+    """
+    Print and return the largest difference of two models' logits, in float32, on random ids padded on the right.
+
+    Args:
+        read, written: map input_ids, attention_mask and decoder_input_ids to logits, or to outputs that have them.
+        config: the vocabularies, and how long a sequence may be.
+
+    Raises:
+        ValueError: it is above `LARGEST_DIFFERENCE`.
+    """
+    random = torch.Generator().manual_seed(0)
+    length = min(48, config.max_position_embeddings)
+    mask = torch.arange(length) < torch.tensor([[length], [(length + 1) // 2], [1]])
+    inputs = {
+        "input_ids": torch.randint(config.vocab_size, mask.shape, generator=random),
+        "attention_mask": mask.long(),
+        "decoder_input_ids": torch.randint(config.target_vocab_size, mask.shape, generator=random),
+    }
+    models = [widen(model) if isinstance(model, MarianMTModel) else model.float() for model in (read, written)]
+    outputs = [model.eval()(**inputs) for model in models]
+    first, second = (getattr(output, "logits", output) for output in outputs)
+    difference = (first - second).abs().max().item()
+    largest = first.abs().max().item()
+    print(f"largest logit difference on random ids, in float32: {difference:.1e} (of logits up to {largest:.1f})")
+    if not difference <= LARGEST_DIFFERENCE:  # nan too
+        raise ValueError(
+            f"the converted model is not the one that was read: its logits differ by up to {difference:.1e}, more than "
+            f"{LARGEST_DIFFERENCE:.0e}; nothing was written"
+        )
+    return difference

@@ -1,0 +1,253 @@
+"""
+A Scratch model as one of CTranslate2 (https://opennmt.net/CTranslate2), a runtime for translation in C++ with weights
+of 8 bits: which configs it can express, their weights under its names, and what its model says to given tokens.
+"""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from ..model.configuration_scratch import ScratchConfig
+from ..model.modeling_scratch import ScratchForConditionalGeneration
+from .marian import check_plain_weights
+
+try:
+    import ctranslate2
+    from ctranslate2.specs import attention_spec, common_spec, transformer_spec
+except ImportError:
+    ctranslate2 = None
+
+logger = logging.getLogger(__name__)
+
+QUANTIZATIONS = ("float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16", "int8_bfloat16")
+SETTINGS = "generation.json"  # beside the model: the arguments of its translator's translate_batch
+LEAST_POSITIONS = 1024  # in the table of sinusoidal positions, which CTranslate2 does not go beyond
+
+_ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_python": "GELU",
+    "gelu_new": "GELUTanh",
+    "gelu_fast": "GELUTanh",
+    "gelu_accurate": "GELUTanh",
+    "gelu_pytorch_tanh": "GELUTanh",
+    "quick_gelu": "GELUSigmoid",
+    "silu": "SWISH",
+    "swish": "SWISH",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+}
+
+
+# What changes a translation and what translate_batch has no argument for, or another rule.
+_LEFT_OUT = ("do_sample", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "early_stopping")
+_LEFT_OUT += ("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "exponential_decay_length_penalty")
+_LEFT_OUT += ("sequence_bias", "stop_strings", "max_time", "guidance_scale", "diversity_penalty", "force_words_ids")
+_LEFT_OUT += ("constraints", "penalty_alpha", "dola_layers", "token_healing", "watermarking_config")
+
+
+def as_list(ids: int | list[int] | None) -> list[int]:
+    """Of a field that may hold one token id, several or none."""
+    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+
+
+def find_obstacles(config: ScratchConfig) -> list[str]:
+    """The fields of a config whose values CTranslate2 cannot express, each with what is needed."""
+    obstacles = []
+    if config.activation_function not in _ACTIVATIONS:
+        needed = " or ".join(_ACTIVATIONS)
+        obstacles.append(f"activation_function is {config.activation_function!r} and must be {needed}")
+    if config.position_embedding_type == "alibi":
+        obstacles.append("position_embedding_type is 'alibi' and must be another")
+    if config.share_layers:
+        obstacles.append("share_layers is True and must be False")
+    if config.position_embedding_type != "rotary" and config.d_model % 2:
+        obstacles.append(f"d_model is {config.d_model} and must be even")
+    if not as_list(config.eos_token_id):
+        obstacles.append(f"eos_token_id is {config.eos_token_id!r} and must be a token id or several")
+    if config.decoder_start_token_id is None:
+        obstacles.append("decoder_start_token_id is None and must be a token id")
+    return obstacles
+
+
+def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) -> list[str]:
+    """
+    The token of each row of an embedding; rows beyond the tokenizer's get names of their own.
+
+    Raises:
+        ValueError: the tokenizer has more tokens than the embedding has rows, or one token at two ids.
+    """
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"the {side} tokenizer has {len(tokenizer)} tokens and its embedding {rows} rows; put the tokenizer that "
+            "the model was trained with beside it"
+        )
+    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    # Ids in between may have no token, as in some of tiktoken's encodings.
+    vocabulary = [f"<unused {row}>" if token is None else token for row, token in enumerate(tokens)]
+    vocabulary += [f"<unused {row}>" for row in range(len(tokens), rows)]
+    if len(set(vocabulary)) < rows:
+        twice = next(token for row, token in enumerate(vocabulary) if token in vocabulary[:row])
+        raise ValueError(
+            f"the {side} tokenizer has the token {twice!r} at two ids, and CTranslate2 looks tokens up; rename one of "
+            "them"
+        )
+    return vocabulary
+
+
+def _copy_linear(spec: Any, layers: list[nn.Linear]) -> None:
+    """One product for several layers of the same input."""
+    spec.weight = torch.cat([layer.weight for layer in layers])
+    if layers[0].bias is not None:
+        spec.bias = torch.cat([layer.bias for layer in layers])
+
+
+def _copy_norm(spec: Any, norm: nn.Module) -> None:
+    spec.gamma = norm.weight
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = norm.bias
+
+
+def _copy_attention(spec: Any, attention: nn.Module, norm: nn.Module, is_self: bool) -> None:
+    inputs = [[attention.q_proj, attention.k_proj, attention.v_proj]]
+    inputs = inputs if is_self else [inputs[0][:1], inputs[0][1:]]
+    for linear, layers in zip(spec.linear, [*inputs, [attention.o_proj]], strict=True):
+        _copy_linear(linear, layers)
+    _copy_norm(spec.layer_norm, norm)
+
+
+def _copy_stack(spec: Any, stack: nn.Module, rows: int) -> None:
+    """rows: positions for as many tokens."""
+    embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
+    embeddings.weight = stack.embed_tokens.weight
+    spec.scale_embeddings = float(stack.embed_scale)
+    if stack.config.position_embedding_type != "rotary":
+        places, zeros = torch.arange(rows, device=stack.device)[None], torch.zeros(1, rows, stack.config.d_model)
+        spec.position_encodings.encodings = stack.embed_positions.add(zeros.to(stack.device), places)[0]
+    for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
+        _copy_attention(layer_spec.self_attention, layer.self_attn, layer.self_attn_layer_norm, True)
+        if hasattr(layer, "cross_attn"):
+            _copy_attention(layer_spec.attention, layer.cross_attn, layer.cross_attn_layer_norm, False)
+        feed_forward = layer.feed_forward
+        activated = feed_forward.up_proj if feed_forward.gate_proj is None else feed_forward.gate_proj
+        _copy_linear(layer_spec.ffn.linear_0, [activated])
+        if feed_forward.gate_proj is not None:
+            _copy_linear(layer_spec.ffn.linear_0_noact, [feed_forward.up_proj])
+        _copy_linear(layer_spec.ffn.linear_1, [feed_forward.down_proj])
+        _copy_norm(layer_spec.ffn.layer_norm, layer.feed_forward_layer_norm)
+    if not isinstance(stack.layer_norm, nn.Identity):
+        _copy_norm(spec.layer_norm, stack.layer_norm)
+
+
+@torch.no_grad()
+def to_ctranslate2(
+    model: ScratchForConditionalGeneration, source_vocabulary: list[str], target_vocabulary: list[str]
+) -> "transformer_spec.TransformerSpec":
+    """
+    A model in CTranslate2's terms, to `optimize` (which quantizes) and `save`.
+
+    Raises:
+        ValueError: ctranslate2 is not installed, or cannot express the config; the message names each field, its
+            value and the value that is needed.
+    """
+    if ctranslate2 is None:
+        raise ValueError("this needs ctranslate2: pip install ctranslate2")
+    check_plain_weights(model)
+    config = model.config
+    if obstacles := find_obstacles(config):
+        raise ValueError(f"CTranslate2 has no such model: {'; '.join(obstacles)}")
+    shared: dict[str, Any] = {
+        "activation": common_spec.Activation[_ACTIVATIONS[config.activation_function]],
+        "ffn_glu": config.gated_ffn,
+        "rms_norm": config.norm_type == "rms_norm",
+    }
+    if config.position_embedding_type == "rotary":
+        parameters = config.rope_parameters
+        linear = parameters["rope_type"] == "linear"
+        shared |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": parameters["rope_theta"]}
+        shared |= {"rotary_scaling_type": attention_spec.RotaryScalingType.Linear} if linear else {}
+        shared |= {"rotary_scaling_factor": parameters["factor"]} if linear else {}
+
+    def norms(final_norm: bool) -> dict[str, bool]:
+        # The specs of post-norm stacks have no final norm, but their runtime does.
+        return {"pre_norm": config.norm_position == "pre" or final_norm, "no_final_norm": not final_norm}
+
+    encoder = transformer_spec.TransformerEncoderSpec(
+        config.encoder_layers, config.encoder_attention_heads, **shared, **norms(config.final_norm is True)
+    )
+    decoder = transformer_spec.TransformerDecoderSpec(
+        config.decoder_layers, config.decoder_attention_heads, **shared, **norms(bool(config.final_norm))
+    )
+    spec = transformer_spec.TransformerSpec(encoder, decoder)
+    if config.position_embedding_type == "rotary":
+        vars(encoder).pop("position_encodings", None)  # the spec of an encoder has them even so
+    rows = config.max_position_embeddings
+    if config.position_embedding_type == "sinusoidal":
+        rows = max(rows, LEAST_POSITIONS)
+    for stack_spec, stack in ((encoder, model.model.encoder), (decoder, model.model.decoder)):
+        stack_spec.pre_norm = config.norm_position == "pre"
+        _copy_stack(stack_spec, stack, rows)
+    _copy_linear(decoder.projection, [model.lm_head])
+    spec.register_source_vocabulary(source_vocabulary)
+    spec.register_target_vocabulary(target_vocabulary)
+    if config.unk_token_id is not None and config.unk_token_id < len(source_vocabulary):
+        spec.config.unk_token = source_vocabulary[config.unk_token_id]
+    spec.config.eos_token = target_vocabulary[as_list(config.eos_token_id)[0]]
+    spec.config.decoder_start_token = target_vocabulary[config.decoder_start_token_id]
+    if config.bos_token_id is not None:
+        spec.config.bos_token = target_vocabulary[config.bos_token_id]
+    spec.config.layer_norm_epsilon = config.norm_eps
+    spec.validate()
+    return spec
+
+
+def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: list[str], folder: Path) -> None:
+    """
+    The model's own way to translate, as the arguments of CTranslate2's translate_batch. What they do not hold is named
+    in a warning.
+    """
+    generation, config = model.generation_config, model.config
+    # The lengths of generate count the decoder's start, those of CTranslate2 do not. Where none is set, 20 are added.
+    longest = generation.max_new_tokens or (generation.max_length or 21) - 1
+    shortest = generation.min_new_tokens or max(0, (generation.min_length or 0) - 1)
+    if config.position_embedding_type == "learned":
+        longest = min(longest, config.max_position_embeddings)
+    ends = as_list(generation.eos_token_id) or as_list(config.eos_token_id)
+    banned = [*(generation.bad_words_ids or []), *([token] for token in generation.suppress_tokens or [])]
+    if left_out := [name for name in _LEFT_OUT if getattr(generation, name, None)]:
+        logger.warning(f"{SETTINGS} does not hold the generation settings {', '.join(left_out)}")
+    settings = {
+        "beam_size": generation.num_beams or 1,
+        "num_hypotheses": generation.num_return_sequences or 1,
+        "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
+        "min_decoding_length": shortest,
+        "max_decoding_length": longest,
+        "max_input_length": 0,  # no bound: by default what is beyond 1,024 tokens is left out without a word
+        "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
+        "repetition_penalty": generation.repetition_penalty or 1.0,
+        "end_token": [target_vocabulary[token] for token in ends],
+    }
+    if banned:
+        settings["suppress_sequences"] = [[target_vocabulary[token] for token in sequence] for sequence in banned]
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+class CTranslate2Scorer:
+    """What a converted model says to the same tokens as a Scratch model, to compare the two."""
+
+    def __init__(self, folder: Path, source_vocabulary: list[str], target_vocabulary: list[str]):
+        self.translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
+        self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
+
+    def __call__(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        """The logarithm of the probability of each token of each target, and of the end after it."""
+        found = self.translator.score_batch(
+            [[self.source_vocabulary[token] for token in source] for source in sources],
+            [[self.target_vocabulary[token] for token in target] for target in targets],
+        )
+        return [result.log_probs for result in found]

@@ -1,0 +1,144 @@
+"""Batches of a bounded number of tokens and of like lengths: the same ones whatever the number of processes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader
+
+from ..model.loss import IGNORE_INDEX
+from ..runs.stopping import ignore_signals
+
+# Stands for a pair that counts for nothing: it fills a process's share when a batch has fewer pairs than shares.
+EMPTY = -1
+
+
+def plan_batches(
+    source_lengths: np.ndarray, target_lengths: np.ndarray, tokens_per_batch: int, generator: np.random.Generator | None
+) -> list[np.ndarray]:
+    """
+    Cut a data set into batches whose padded source and padded target each hold at most `tokens_per_batch` tokens.
+
+    Args:
+        source_lengths, target_lengths: (pairs,), in tokens.
+        generator: shuffles pairs of equal length among batches, and the batches; None keeps everything sorted.
+
+    Returns:
+        Index arrays, each sorted by length.
+    """
+    longest = np.maximum(source_lengths, target_lengths)
+    ties = np.arange(len(longest)) if generator is None else generator.permutation(len(longest))
+    order = np.lexsort((ties, source_lengths, longest))
+    batches, start = [], 0
+    for end, index in enumerate(order):
+        if end > start and (end - start + 1) * longest[index] > tokens_per_batch:
+            batches.append(order[start:end])
+            start = end
+    if start < len(order):
+        batches.append(order[start:])
+    if generator is not None:
+        batches = [batches[i] for i in generator.permutation(len(batches))]
+    return batches
+
+
+@dataclass
+class EpochPlan:
+    """The updates of one epoch, and how one of `shares` (processes times accumulation steps) sees each."""
+
+    batches: list[np.ndarray]
+    target_lengths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def target_tokens(self, update: int) -> int:
+        """What the summed loss of an update is divided by, over all processes."""
+        return int(self.target_lengths[self.batches[update]].sum())
+
+    def micro_batches(self, first_update: int, rank: int, processes: int, accumulation: int) -> Iterator[list[int]]:
+        """One process's part of each update from `first_update` on, in `accumulation` pieces an update."""
+        for batch in self.batches[first_update:]:
+            shares = np.array_split(batch, processes * accumulation)
+            for share in shares[rank * accumulation : (rank + 1) * accumulation]:
+                yield share.tolist() or [EMPTY]
+
+
+def plan_epoch(
+    source_lengths: np.ndarray, target_lengths: np.ndarray, tokens_per_batch: int, seed: int, epoch: int
+) -> EpochPlan:
+    """The batches of one epoch: a function of its arguments alone, so that a run continued sees what it would have."""
+    generator = np.random.default_rng([seed, epoch])
+    return EpochPlan(plan_batches(source_lengths, target_lengths, tokens_per_batch, generator), target_lengths)
+
+
+class _Pairs(torch.utils.data.Dataset):
+    def __init__(self, dataset: Dataset):
+        self.dataset = dataset.select_columns(["input_ids", "labels"])
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[list[int], list[int]]]:
+        if indices == [EMPTY]:
+            source, target = next(zip(*self._columns([0]), strict=True))
+            return [(source, [IGNORE_INDEX] * len(target))]
+        return list(zip(*self._columns(indices), strict=True))
+
+    def _columns(self, indices: list[int]) -> tuple[list, list]:
+        rows = self.dataset[indices]
+        return rows["input_ids"], rows["labels"]
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
+class PairCollator:
+    """
+    Pads pairs to the longest of their batch.
+
+    Args:
+        multiple: lengths are rounded up to a multiple of it,
+        longest: but not beyond this.
+        pairs: at least so many; those that are added count for nothing.
+    """
+
+    def __init__(self, pad_token_id: int, multiple: int = 1, longest: int | None = None, pairs: int = 1):
+        self.pad_token_id, self.multiple, self.longest, self.pairs = pad_token_id, multiple, longest, pairs
+
+    def __call__(self, pairs: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
+        """
+        Returns input_ids and attention_mask (1: attend), (batch_size, source_length), position_ids (1, source_length),
+        which for padding on the right are those of all, and labels (batch_size, target_length) with -100 for padding.
+        """
+        missing = self.pairs - len(pairs)
+        sources, targets = zip(*pairs, *[(pairs[0][0], [IGNORE_INDEX])] * missing, strict=True)
+        input_ids = self._pad(sources, self.pad_token_id)
+        return {
+            "input_ids": input_ids,
+            "attention_mask": self._pad([[1] * len(source) for source in sources], 0),
+            "position_ids": torch.arange(input_ids.shape[1])[None],
+            "labels": self._pad(targets, IGNORE_INDEX),
+        }
+
+    def _pad(self, sequences: list[list[int]], value: int) -> torch.Tensor:
+        """(batch_size, longest), padded on the right."""
+        length = max(map(len, sequences))
+        rounded = -(-length // self.multiple) * self.multiple
+        length = rounded if self.longest is None else max(length, min(rounded, self.longest))
+        return torch.tensor([sequence + [value] * (length - len(sequence)) for sequence in sequences])
+
+
+def make_loader(
+    dataset: Dataset, micro_batches: Iterator[list[int]], collate: PairCollator, num_workers: int = 0, pin: bool = False
+) -> DataLoader:
+    """A DataLoader over one process's micro-batches of tokenized pairs."""
+    return DataLoader(
+        _Pairs(dataset),
+        batch_sampler=micro_batches,
+        collate_fn=collate,
+        num_workers=num_workers,
+        pin_memory=pin,
+        # An iterator draws a seed for its workers: from its own generator, or a run continued within an epoch would
+        # draw once more from the one that dropout uses.
+        generator=torch.Generator().manual_seed(0),
+        worker_init_fn=ignore_signals,
+    )

@@ -1,0 +1,148 @@
+"""Tokenizers: train a BPE vocabulary that can write any text, or adopt one that exists."""
+
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import tiktoken
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import TikTokenConverter
+
+from ..loading import NO_REMOTE_CODE, cannot_load
+
+logger = logging.getLogger(__name__)
+
+SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # ids 0 to 3
+_READ_ROWS = 1000
+
+
+def end_with_eos(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Let the post-processor append eos to every sequence, source or target."""
+    eos = tokenizer.eos_token
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.eos_token_id)]
+    )
+
+
+def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int) -> PreTrainedTokenizerFast:
+    """
+    Train a byte-level BPE tokenizer (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909).
+
+    Text is normalised to NFC. A space is put before the first word, so that a word has the same tokens wherever it
+    stands, and taken away when decoding, so that text comes back exactly. The 256 bytes are in the vocabulary, so that
+    no character is unknown. Text that spells a special token is text.
+
+    Args:
+        sentences: batches of training sentences, read once.
+        vocab_size: the most tokens, the special ones included.
+    """
+    tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL_TOKENS["unk_token"]))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(" ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS.values()),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **SPECIAL_TOKENS, clean_up_tokenization_spaces=False, split_special_tokens=True
+    )
+    end_with_eos(wrapped)
+    return wrapped
+
+
+def sample_sentences(dataset: Dataset, columns: list[str], limit: int, seed: int) -> tuple[Iterator[list[str]], int]:
+    """
+    The sentences of some columns in bounded memory: all, or, above `limit` sentences, those of a seeded sample of rows.
+    Returns batches and the number of sentences.
+    """
+    rows = max(1, limit // len(columns))
+    if len(dataset) > rows:
+        logger.info(f"tokenizer: training on a sample of {rows:,} of {len(dataset):,} pairs (seed {seed})")
+        dataset = dataset.select(sorted(random.Random(seed).sample(range(len(dataset)), rows)))
+
+    def batches() -> Iterator[list[str]]:
+        for batch in dataset.select_columns(columns).iter(_READ_ROWS):
+            yield [sentence for column in columns for sentence in batch[column]]
+
+    return batches(), len(dataset) * len(columns)
+
+
+def _load(name: str) -> PreTrainedTokenizerBase:
+    if not Path(name).exists() and name in tiktoken.list_encoding_names():
+        return from_tiktoken(tiktoken.get_encoding(name))
+    try:
+        return AutoTokenizer.from_pretrained(name, **NO_REMOTE_CODE)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"tokenizer.existing: {cannot_load(name, error)}") from error
+
+
+class _RanksConverter(TikTokenConverter):
+    """Reads an encoding in memory, where the inherited converter reads a file, and keeps the special tokens' ids."""
+
+    @staticmethod
+    def load_tiktoken_bpe(encoding: tiktoken.Encoding) -> dict[bytes, int]:
+        return encoding._mergeable_ranks
+
+    def extract_vocab_merges_from_model(self, encoding: tiktoken.Encoding):
+        vocabulary, merges = super().extract_vocab_merges_from_model(encoding)
+        vocabulary |= encoding._special_tokens
+        # cl100k_base leaves gaps between its ids, and tokenizers numbers what is added by counting: fill them with
+        # names that no text has, since bytes are written without spaces.
+        gaps = set(range(max(vocabulary.values()))) - set(vocabulary.values())
+        return vocabulary | {f"unused {token_id}": token_id for token_id in gaps}, merges
+
+
+def from_tiktoken(encoding: tiktoken.Encoding) -> PreTrainedTokenizerFast:
+    """A tiktoken encoding, as cl100k_base, as a tokenizer that Transformers loads; every id stays what it is."""
+    converter = _RanksConverter(encoding, pattern=encoding._pat_str, extra_special_tokens=encoding._special_tokens)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=converter.converted(), clean_up_tokenization_spaces=False, split_special_tokens=True
+    )
+
+
+def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The rows that an embedding needs: one above the largest id (ids may have gaps)."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
+def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """
+    An existing tokenizer, by folder, Hub name or tiktoken encoding, with pad, bos and eos of its own, and eos at the
+    end of every sequence.
+
+    Raises:
+        ValueError: it cannot be loaded; two of pad, bos and eos are one id; a missing one cannot be added as a new
+            token; or it does not end sequences with eos and cannot be told to.
+    """
+    tokenizer = _load(name)
+    vocabulary = tokenizer.get_vocab()
+    missing = {role: SPECIAL_TOKENS[role] for role in ("pad_token", "bos_token", "eos_token")}
+    missing = {role: token for role, token in missing.items() if getattr(tokenizer, role) is None}
+    for role, token in missing.items():
+        if token in vocabulary:
+            raise ValueError(
+                f"tokenizer.existing: {name!r} has no {role}, and {token!r} is taken (id {vocabulary[token]}); set its "
+                f"{role} yourself and save it to a folder"
+            )
+    if missing:
+        tokenizer.add_special_tokens(missing)
+        logger.info(f"tokenizer: added {', '.join(missing.values())} to {name!r} as new tokens")
+    roles = {role: getattr(tokenizer, f"{role}_id") for role in ("pad_token", "bos_token", "eos_token")}
+    for first, second in (("pad_token", "eos_token"), ("pad_token", "bos_token")):
+        if roles[first] == roles[second]:
+            raise ValueError(
+                f"tokenizer.existing: in {name!r} {first} and {second} are one token (id {roles[first]}), so padding "
+                "cannot be told from text; give it a token of its own and save it to a folder"
+            )
+    if tokenizer("a").input_ids[-1] != tokenizer.eos_token_id:
+        if not tokenizer.is_fast:
+            raise ValueError(f"tokenizer.existing: {name!r} does not end sequences with {tokenizer.eos_token!r}")
+        end_with_eos(tokenizer)
+    return tokenizer

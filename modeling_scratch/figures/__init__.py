@@ -1,0 +1,1 @@
+"""Pictures: curves, attention, positions, the architecture."""

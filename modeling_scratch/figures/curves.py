@@ -1,0 +1,50 @@
+"""The curves of a training run."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from .saving import BLUE, VERMILLION, save
+
+
+def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
+    """
+    Loss, validation scores and learning rate over updates.
+
+    Args:
+        metrics: the records of metrics.jsonl.
+    """
+    records = [record for record in metrics if "final" not in record]
+    train = [record for record in records if record["split"] == "train"]
+    validation = [record for record in records if record["split"] == "validation"]
+    scored = [record for record in validation if "bleu" in record]
+    # So wide that text of 10 points is 11 pixels high in the 740 that the Hub's column has.
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    axes = figure.subplot_mosaic([["loss", "loss"], ["score", "rate"]], height_ratios=(1.2, 1))
+    loss_axis, score_axis, rate_axis = axes["loss"], axes["score"], axes["rate"]
+    series = [
+        (loss_axis, train, "loss", "training (smoothed labels)", BLUE, None),
+        (loss_axis, validation, "loss", "validation", VERMILLION, "o"),
+        (score_axis, scored, "bleu", "BLEU", BLUE, "o"),
+        (score_axis, scored, "chrf", "chrF", VERMILLION, "s"),
+        (rate_axis, train, "learning_rate", "learning rate", BLUE, None),
+    ]
+    for axis, rows, key, label, colour, marker in series:
+        steps, values = [row["step"] for row in rows], [row.get(key, math.nan) for row in rows]
+        axis.plot(steps, values, label=label, color=colour, marker=marker, markersize=4)
+    loss_axis.set(title="Loss a target token", ylabel="nats")
+    score_axis.set(title="Validation scores", ylim=(0, 100))
+    rate_axis.set(title="Learning rate", ylim=(0, None))
+    for axis in (loss_axis, score_axis, rate_axis):
+        axis.set_xlabel("update")
+        axis.grid(alpha=0.3)
+    loss_axis.legend()
+    score_axis.legend()
+    return figure
+
+
+def plot_curves(metrics: list[dict[str, Any]], path: Path) -> None:
+    """Write `curves_figure` as a PNG."""
+    save(curves_figure(metrics), path)

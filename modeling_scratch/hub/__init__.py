@@ -1,0 +1,1 @@
+"""A model's folder onto the Hub: the check, one commit, the card."""

@@ -1,0 +1,105 @@
+"""
+The model card of a folder: of any, from the model's files and a conversion's record; of a run, see `run_card`.
+`card_text` keeps what is edited in it by hand, and checks it.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+from huggingface_hub.utils import validate_repo_id
+
+from ..model.plain_card import METADATA, hub_link, limits, make_card
+from ..runs.folder import RECIPE
+from ..runs.records import RunRecords
+from .card_text import REQUIRED_METADATA, check_card, language_code, merge_card
+from .model_folder import Conversion, read_facts
+from .run_card import card_of_run
+
+__all__ = ["build_card", "check_card", "merge_card", "required_metadata"]
+
+
+def check_license(license: str | None) -> str:
+    """A license's id, apache-2.0 for None. ValueError if it cannot be one."""
+    license = "apache-2.0" if license is None else license.strip().lower()
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
+        raise ValueError(f"license is {license!r}; see https://huggingface.co/docs/hub/repositories-licenses")
+    return license
+
+
+def check_languages(*tags: str) -> None:
+    """ValueError for language tags that a card cannot say in ISO 639 codes."""
+    if wrong := [tag for tag in tags if language_code(tag) is None]:
+        raise ValueError(
+            f"{' and '.join(map(repr, wrong))}: no ISO 639 codes, as en or deu, which a model's card must have; set "
+            "data.source_language and data.target_language to codes (data.source_column names a column of another name)"
+        )
+
+
+def required_metadata(folder: Path) -> tuple[str, ...]:
+    """The keys that a card of the folder must have. License, languages and scores of a model that no run made may be
+    unknown."""
+    if (folder / RECIPE).is_file():
+        return REQUIRED_METADATA
+    return tuple(key for key in REQUIRED_METADATA if key in METADATA)
+
+
+def build_card(
+    folder: Path,
+    repo_id: str,
+    license: str | None = None,
+    languages: Sequence[str] | None = None,
+    author: str | None = None,
+) -> ModelCard:
+    """
+    The card of a model folder. A run must have ended or, while it goes on, have been evaluated.
+
+    Args:
+        repo_id: where the model goes, user/name.
+        license: an id of https://huggingface.co/docs/hub/repositories-licenses. None: apache-2.0 for a run's model; for
+            any other it is not known.
+        languages: codes of source and target. None: those of the recipe, or of the tokenizer, if it says them.
+        author: a name. None: the card says who shares the model, and no author.
+
+    Raises:
+        ValueError: a record is missing or damaged; an argument cannot be what it is for.
+    """
+    validate_repo_id(repo_id)
+    if wrong := [tag for tag in languages or () if language_code(tag) is None]:
+        raise ValueError(f"--languages: {' and '.join(map(repr, wrong))} is no ISO 639 code, as en or deu")
+    folder, languages = Path(folder), [tag.strip().replace("_", "-") for tag in languages or ()]
+    if not (folder / RECIPE).is_file():
+        metadata = {"license": None if license is None else check_license(license)}
+        return _card_of_model(folder, repo_id, languages, metadata, author)
+    return card_of_run(RunRecords(folder), repo_id, languages, {"license": check_license(license)}, author)
+
+
+# -- of any folder -----------------------------------------------------------------------------------------------------
+
+
+def _card_of_model(
+    folder: Path, repo_id: str, languages: Iterable[str], metadata: dict[str, Any], author: str | None
+) -> ModelCard:
+    facts, conversion = read_facts(folder, languages), Conversion.read(folder)
+    metadata["language_bcp47"] = list(languages) if any("-" in tag for tag in languages) else None
+    if conversion is None:
+        return make_card(facts, repo_id, author=author, metadata=metadata)
+    facts.base_model = conversion.name
+    before = hub_link(conversion.name) if conversion.name else f"the {conversion.kind}"
+    known = f"the card of {before}" if conversion.name else "whoever trained it"
+    named = f", {before}," if conversion.name else ""
+    origin = f"It was converted from a {conversion.kind}{named} by modeling_scratch {conversion.version}."
+    and_how = " and how" if metadata["license"] else ", how, and on what terms they may be used"
+    sections = {
+        "Results": f"Not measured: the converted model has not been scored for this card. When it was converted, its "
+        f"logits on random ids differed from those of {before} by at most {conversion.largest_difference:.1e}, in "
+        "float32.",
+        "Training": f"The weights were taken from {before}. What they were trained on{and_how} is for {known} "
+        "to say; of training after the conversion there is no record.",
+        "Limits and intended use": limits(
+            facts, f"What the model was trained on is for {known} to say. Try it on text of your own before you use it."
+        ),
+    }
+    return make_card(facts, repo_id, origin, author, metadata, sections)

@@ -1,0 +1,130 @@
+"""Which files of a model folder go to the Hub, chosen by an allow-list and by the code's imports."""
+
+import re
+import shutil
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from ..model.translation_pipeline import TARGET_FOLDER
+from ..runs.folder import CURVES, METRICS, RECIPE, SAMPLES, WEIGHTS
+from .model_folder import CONVERSION, read_config, read_json, weight_files
+
+CARD = "README.md"
+INDEX = "model.safetensors.index.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "target_vocab.json",
+    "merges.txt",
+    "source.spm",
+    "target.spm",
+    "spiece.model",
+)
+# Files by name or pattern; code is chosen by following the imports of what config.json names.
+ALLOWED = (
+    "config.json",
+    "generation_config.json",
+    WEIGHTS,
+    "model-*-of-*.safetensors",
+    INDEX,
+    *TOKENIZER_FILES,
+    *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES),
+    CURVES,
+)
+# What is read for the card, and stays.
+RECORDS = (RECIPE, METRICS, SAMPLES, CONVERSION, CARD)
+
+
+def _code_names(path: Path, config: dict[str, Any]) -> set[str]:
+    """The `file` of each `file.Class` or `user/name--file.Class` in a config.json's auto_map and custom_pipelines."""
+    try:
+        given = [*(config.get("auto_map") or {}).values()]
+        given += [pipeline.get("impl") for pipeline in (config.get("custom_pipelines") or {}).values()]
+        # A tokenizer's entry is a list: the slow one and the fast one.
+        references = [each for entry in given for each in (entry if isinstance(entry, list) else [entry]) if each]
+        return {reference.rpartition("--")[2].partition(".")[0] for reference in references}
+    except (AttributeError, TypeError):  # JSON of another shape
+        raise ValueError(f"{path}: auto_map and custom_pipelines name no classes; save the model again") from None
+
+
+def code_files(folder: Path, config: dict[str, Any]) -> list[Path]:
+    """The Python files that config.json's auto_map and custom_pipelines name, and all that these import."""
+    roots = {folder / f"{name}.py" for name in _code_names(folder / "config.json", config)}
+    files = set(roots)
+    for root in roots:
+        if not root.is_file():
+            raise ValueError(f"{folder}: config.json names {root.name}, which is missing; save the model again")
+        try:
+            files |= {Path(file) for file in get_relative_import_files(root)}
+        except FileNotFoundError as error:
+            name = Path(error.filename).name
+            raise ValueError(f"{folder}: {name} is imported but missing; save the model again") from None
+    return sorted(files)
+
+
+def _check_links(folder: Path) -> None:
+    """Raise ValueError for a link out of the folder: what it leads to is not the model's, or not here tomorrow."""
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        shared = (
+            path.suffix == ".py" or name in (*RECORDS, TARGET_FOLDER) or any(fnmatch(name, each) for each in ALLOWED)
+        )
+        if shared and path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"{path} is a symbolic link out of the folder, to {path.resolve()}: put the file itself there (cp -L), "
+                "or copy the folder (cp -rL)"
+            )
+
+
+def chosen_files(folder: Path) -> dict[str, Path]:
+    """
+    What goes to the Hub, card excepted: {path in the repository: file}. Chosen by an allow-list, so that optimizer
+    states, logs, environment files and pickles stay.
+
+    Raises:
+        ValueError: the folder holds no model of this architecture, or not all that a model needs, or links out of it.
+    """
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} holds no model: there is no config.json; train.py and save_pretrained write one")
+    read_config(folder)
+    _check_links(folder)
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    chosen = {name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in ALLOWED)}
+    weights = weight_files(folder)
+    if weights[0].name == WEIGHTS:
+        chosen = {name: path for name, path in chosen.items() if not re.match(r"model-|model\.safetensors\.", name)}
+    else:
+        check_index(folder / INDEX, weights)
+    if "generation_config.json" not in chosen:
+        raise ValueError(f"{folder}: generation_config.json is missing; the model has not been saved whole")
+    config = read_json(chosen["config.json"])
+    code = code_files(folder, config)
+    if "AutoModelForSeq2SeqLM" not in (config.get("auto_map") or {}):
+        raise ValueError(
+            f"{chosen['config.json']}: auto_map names no AutoModelForSeq2SeqLM, so that nobody could load the model; "
+            "load it here, and save it again"
+        )
+    return chosen | {path.name: path for path in code}
+
+
+def check_index(path: Path, weights: list[Path]) -> None:
+    """Raise ValueError if the index of weights in several files names others than there are."""
+    named = read_json(path).get("weight_map")
+    if not isinstance(named, dict) or set(map(str, named.values())) != {each.name for each in weights}:
+        raise ValueError(f"{path}: weight_map does not name the weights' files that are there; save the model again")
+
+
+def copy_files(folder: Path, copy: Path) -> dict[str, Path]:
+    """Copy what goes to the Hub, card excepted, to an empty folder: {path in the repository: copied file}."""
+    files = {name: copy / name for name in chosen_files(folder)}
+    for name, path in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / name, path)
+    return files

@@ -1,0 +1,155 @@
+"""What a folder of this architecture says of its model, whoever wrote it."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.utils import validate_repo_id
+from safetensors import SafetensorError, safe_open
+
+from .. import __version__
+from ..model.configuration_scratch import ScratchConfig
+from ..model.plain_card import ModelFacts, escape
+from ..model.translation_pipeline import TARGET_FOLDER
+from ..runs.folder import WEIGHTS, write_whole
+from .card_text import LANGUAGES, language_code
+
+CONVERSION = "conversion.json"
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+# -- what is in files --------------------------------------------------------------------------------------------------
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object. ValueError names the file, if it is anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing; save the model again") from None
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply to be read; save the model again") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected an object, found {type(content).__name__}")
+    return content
+
+
+def read_config(folder: Path) -> ScratchConfig:
+    """The config in a folder. ValueError if it is damaged, or of another architecture."""
+    path = folder / "config.json"
+    content = read_json(path)
+    kind = content.get("model_type")
+    if kind != ScratchConfig.model_type:
+        how = f"; python -m modeling_scratch.convert marian {folder} OUT makes one" if kind == "marian" else ""
+        raise ValueError(f"{path}: model_type is {kind!r}; what is shared here are 'scratch' models{how}")
+    try:
+        return ScratchConfig.from_dict(content)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:  # a value of another shape
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """A single file, which wins over shards of an earlier save, or the shards. ValueError if there are none."""
+    single = folder / WEIGHTS
+    files = [single] if single.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
+    if not files:
+        raise ValueError(f"{folder}: there are no weights ({WEIGHTS} is missing); save the model there first")
+    return files
+
+
+def _count_parameters(paths: Iterable[Path]) -> tuple[int, list[str]]:
+    """From the headers of safetensors files: the numbers in them (tied weights are there once), and their types."""
+    count, dtypes = 0, set()
+    for path in paths:
+        try:
+            with safe_open(path, framework="pt") as weights:
+                tensors = [weights.get_slice(name) for name in weights.keys()]  # noqa: SIM118
+                count += sum(math.prod(each.get_shape()) for each in tensors)
+                dtypes |= {_DTYPES.get(each.get_dtype(), each.get_dtype()) for each in tensors}
+        except SafetensorError as error:
+            raise ValueError(f"{path}: cannot be read as safetensors, perhaps it is truncated ({error})") from None
+    return count, sorted(dtypes)
+
+
+# -- languages ---------------------------------------------------------------------------------------------------------
+
+
+def language_name(tag: str) -> str:
+    """English for en, Portuguese (pt-BR) for pt-BR; a tag that is not known is its own name."""
+    name = LANGUAGES.get(language_code(tag) or "")
+    return escape(tag) if name is None else name if len(tag) == 2 else f"{name} ({escape(tag)})"
+
+
+def language_codes(tags: Iterable[str]) -> list[str]:
+    """Their ISO 639 codes, each once; none if one has none."""
+    codes = [language_code(tag) for tag in tags]
+    return list(dict.fromkeys(codes)) if all(codes) else []
+
+
+def _tokenizer_languages(folder: Path) -> list[str]:
+    """As the tokenizers of OPUS-MT say them."""
+    path = folder / "tokenizer_config.json"
+    content = read_json(path) if path.is_file() else {}
+    tags = [content.get("source_lang"), content.get("target_lang")]
+    return tags if all(isinstance(tag, str) and language_code(tag) for tag in tags) else []
+
+
+# -- the folder --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Conversion:
+    """How a folder was made from a model of another kind."""
+
+    kind: str  # Marian model
+    name: str | None  # on the Hub
+    largest_difference: float  # of logits of random ids, in float32
+    version: str = __version__  # of this package
+
+    def write(self, folder: Path) -> None:
+        write_whole(folder / CONVERSION, json.dumps(asdict(self), indent=2) + "\n")
+
+    @staticmethod
+    def read(folder: Path) -> "Conversion | None":
+        path = folder / CONVERSION
+        if not path.is_file():
+            return None
+        try:
+            conversion = Conversion(**read_json(path))
+            if conversion.name is not None:
+                validate_repo_id(conversion.name)
+            conversion.largest_difference = float(conversion.largest_difference)
+            if not math.isfinite(conversion.largest_difference):
+                raise ValueError("largest_difference is not finite")
+        except (TypeError, ValueError) as error:  # HFValidationError is one
+            raise ValueError(f"{path}: not what a conversion writes ({error}); delete it") from None
+        return conversion
+
+
+def read_facts(folder: Path, tags: Iterable[str] = ()) -> ModelFacts:
+    """
+    What a folder's files say of its model.
+
+    Args:
+        tags: languages of source and target, where it is known better than from the tokenizer.
+
+    Raises:
+        ValueError: a file is missing or damaged.
+    """
+    config = read_config(folder)
+    tags = list(tags) or _tokenizer_languages(folder)
+    return ModelFacts(
+        config,
+        read_json(folder / "generation_config.json"),
+        *_count_parameters(weight_files(folder)),
+        languages=list(map(language_name, tags)),
+        codes=language_codes(tags),
+        tokenizers=sum((folder / part / "tokenizer_config.json").is_file() for part in ("", TARGET_FOLDER)),
+        sentencepiece=any(folder.glob("*.spm")),
+        pipeline="translation" in (read_json(folder / "config.json").get("custom_pipelines") or {}),
+    )

@@ -1,0 +1,273 @@
+"""The model card of a run, from the run's own records: scores, samples, recipe, machine, curves, limits."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard
+from huggingface_hub.utils import yaml_dump
+
+from ..model.plain_card import ModelFacts, describe_search, escape, hub_link, limits, make_card, plural, table
+from ..recipe.schema import EMBEDDED_CORPUS
+from ..runs.folder import CURVES
+from ..runs.records import RunRecords, without_folders
+from .card_text import PLACEHOLDER
+from .model_folder import read_facts
+
+# A record's scores: their ids on hf.co/metrics, and titles. The `bleu` there is another one: of tokens, from 0 to 1.
+SCORES = {"bleu": ("sacrebleu", "BLEU"), "chrf": ("chrf", "chrF"), "loss": ("loss", "Loss")}
+PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")
+_WIDGET_EXAMPLES = 3
+
+
+def card_of_run(
+    run: RunRecords, repo_id: str, languages: Iterable[str], metadata: dict[str, Any], author: str | None
+) -> ModelCard:
+    tags = list(languages) or run.tags
+    facts = read_facts(run.folder, tags)
+    facts.base_model = run.base_model
+    facts.sources = sorted(filter(None, (" ".join(each.get("source", "").split()) for each in run.samples)), key=len)
+    results = _eval_results(run, tags)
+    metadata |= {
+        "language_bcp47": tags if facts.codes and any("-" in tag for tag in tags) else None,
+        "datasets": [run.dataset] if run.dataset else None,
+        "widget": _widget(run) or None,
+        "metrics": list(dict.fromkeys(result.metric_type for result in results)),
+        "model_name": repo_id.split("/")[-1],
+        "eval_results": results,
+    }
+    sections = {
+        "Results": _results(run),
+        "Sample translations": _samples(run, facts),
+        "Training": _training(run),
+        "Curves": f"![Loss, scores and learning rate over the updates]({CURVES})" * (run.folder / CURVES).is_file(),
+        "Limits and intended use": _limits(run, facts),
+    }
+    return make_card(facts, repo_id, _origin(run), author, metadata, sections)
+
+
+def _origin(run: RunRecords) -> str:
+    if run.base_model:
+        origin = f"fine-tuned from {hub_link(run.base_model)}"
+    else:
+        origin = "fine-tuned from another model" if run.recipe.model.start_from else "trained from random weights"
+    version = run.machine.get("modeling_scratch")
+    return f"It was {origin} on {_data_name(run)}, with modeling_scratch{f' {version}' if version else ''}."
+
+
+def _data_name(run: RunRecords) -> str:
+    data = run.recipe.data
+    if run.local:
+        return f"local files ({escape(run.file_names('train'))})"
+    if run.embedded:
+        return "the embedded corpus of modeling_scratch"
+    subset = f" ({escape(data.subset)})" if data.subset else ""
+    return f"[{data.name}](https://huggingface.co/datasets/{data.name}){subset}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 7200:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{round(seconds) // 60} min {round(seconds) % 60} s" if seconds >= 60 else f"{seconds:.1f} s"
+
+
+def _widget(run: RunRecords) -> list[dict[str, Any]]:
+    """What the Hub shows beside the text: sentences to try, and what became of them."""
+    pairs = [(sample.get("source", ""), sample.get("translation", "")) for sample in run.samples]
+    plain = [pair for pair in pairs if pair[0] and not any("\n" in text or PLACEHOLDER.search(text) for text in pair)]
+    return [{"text": source, "output": {"text": translation}} for source, translation in plain[:_WIDGET_EXAMPLES]]
+
+
+def _scores_of(record: dict[str, Any]) -> list[str]:
+    return [key for key in ("bleu", "chrf") if key in record] or ["loss"]
+
+
+def _eval_results(run: RunRecords, tags: list[str]) -> list[EvalResult]:
+    data, results = run.recipe.data, []
+    for record in run.scored:
+        split = record["split"]
+        if name := record.get("name"):
+            dataset = {"dataset_type": name, "dataset_name": name}
+        elif run.dataset:
+            dataset = {"dataset_type": run.dataset, "dataset_name": run.dataset, "dataset_config": data.subset}
+            split = getattr(data, split) or split
+        elif run.local:
+            dataset = {"dataset_type": "local", "dataset_name": run.file_names(split)}
+        else:
+            dataset = {"dataset_type": EMBEDDED_CORPUS, "dataset_name": "the embedded corpus of modeling_scratch"}
+        for key in _scores_of(record):
+            signature = record.get(f"{key}_signature")
+            metric, title = SCORES[key]
+            results.append(
+                EvalResult(
+                    task_type="translation",
+                    task_name=f"Translation {'-'.join(tags)}",
+                    **dataset,
+                    dataset_split=split,
+                    metric_type=metric,
+                    metric_name=title,
+                    metric_value=round(record[key], 2),
+                    metric_args={"signature": signature} if signature else None,
+                )
+            )
+    return results
+
+
+def _results(run: RunRecords) -> str:
+    keys = [key for key in SCORES if any(key in _scores_of(record) for record in run.scored)]
+    counted = any("sentences" in record for record in run.scored)
+    rows = [
+        [
+            escape(record.get("name") or record["split"]),
+            *(f"{record[key]:.2f}" if key in record else "" for key in keys),
+            *([f"{record['sentences']:,}" if "sentences" in record else ""] if counted else []),
+        ]
+        for record in run.scored
+    ]
+    scores = table(["Test set", *(SCORES[key][1] for key in keys), *["Sentences"] * counted], rows)
+    evaluation = run.recipe.evaluation
+    if run.finished:
+        search = describe_search({"num_beams": evaluation.num_beams, "length_penalty": evaluation.length_penalty})
+        state = f"Scores of the final weights. Decoding {search}."
+    else:
+        beams = {"num_beams": evaluation.validation_beams, "length_penalty": evaluation.length_penalty}
+        state = (
+            f"The training goes on; these are the best weights so far, of update {run.scored[0]['step']:,}. Decoding "
+            f"{describe_search(beams)}."
+        )
+    if keys == ["loss"]:
+        scale = "Loss is the cross-entropy of a target token, in nats."
+    else:
+        scale = "BLEU and chrF are sacreBLEU's, of the whole test set, cased and detokenized, from 0 to 100."
+    return "\n\n".join(filter(None, [f"{state} {scale}", scores, _signatures(run, keys), _evaluations(run)]))
+
+
+def _signatures(run: RunRecords, keys: list[str]) -> str:
+    lines = [
+        f"- {SCORES[key][1]}: `{signature}`"
+        for key in keys
+        for signature in dict.fromkeys(record.get(f"{key}_signature") for record in run.scored)
+        if signature
+    ]
+    return "Signatures:\n\n" + "\n".join(lines) if lines else ""
+
+
+def _evaluations(run: RunRecords) -> str:
+    if not run.evaluations:
+        return ""
+    columns = {"train_loss": "Training loss", "loss": "Validation loss", "bleu": "BLEU", "chrf": "chrF"}
+    rows = [
+        [f"{record['step']:,}", *(f"{record[key]:.2f}" if record.get(key) is not None else "" for key in columns)]
+        for record in run.evaluations
+    ]
+    return f"""<details>
+<summary>Evaluations on the validation split while it was trained</summary>
+
+{table(["Update", *columns.values()], rows)}
+
+The training loss is that of smoothed labels.
+
+</details>"""
+
+
+def _samples(run: RunRecords, facts: ModelFacts) -> str:
+    if not run.samples:
+        return ""
+    fields = ("source", "reference", "translation")
+    rows = [[escape(sample.get(field, "")) for field in fields] for sample in run.samples]
+    split = next((split for split in ("test", "validation") if any(r["split"] == split for r in run.scored)), "test")
+    shown = table([facts.languages[0], "Reference", "Translation"], rows)
+    return f"The first sentences of the {split} split, not chosen:\n\n{shown}"
+
+
+def _training(run: RunRecords) -> str:
+    recipe, train, machine = run.recipe, run.train, run.machine
+    how, data = recipe.optimization, recipe.data
+    tokenizer = f"byte-level BPE, at most {recipe.tokenizer.vocab_size:,} tokens, trained on the training pairs"
+    if recipe.model.start_from:
+        tokenizer = "that of the model it started from"
+    elif recipe.tokenizer.existing:
+        tokenizer = f"adopted: {escape(without_folders(recipe.tokenizer.existing))}"
+    kept = f"the best on the validation split by {SCORES[recipe.evaluation.metric][1]}"
+    if recipe.checkpoints.average_last > 1 and run.finished:
+        kept = f"the average of the last {plural(recipe.checkpoints.average_last, 'checkpoint')}"
+    precision = machine.get("mixed_precision")
+    rows = {
+        "Data": _data_name(run) + (f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""),
+        "Pairs left out": f"empty ones, those above {data.max_source_tokens:,} source or {data.max_target_tokens:,} "
+        "target tokens",
+        "Preprocessing": _preprocessing(run),
+        "Tokenizer": tokenizer,
+        "Updates": f"{train['step']:,}" if train else "",
+        "Epochs": f"{train['epoch']:g}" if train else "",
+        "Batch": f"{how.tokens_per_batch:,} padded tokens of source or target, over all processes",
+        "Optimizer": f"AdamW, betas {how.betas[0]:g} and {how.betas[1]:g}, epsilon {how.epsilon:g}, weight decay "
+        f"{how.weight_decay:g}, "
+        + (f"gradient norm at most {how.max_grad_norm:g}" if how.max_grad_norm else "no clipping"),
+        "Learning rate": f"{how.learning_rate:g} at its peak, {plural(how.warmup_steps, 'warm-up update')}, then "
+        f"{how.schedule.replace('_', ' ')}",
+        "Label smoothing": f"{how.label_smoothing:g}",
+        "Weights kept": kept,
+        "Seed": str(recipe.seed),
+        "Hardware": _hardware(machine),
+        "Precision": "float32" if precision == "no" else f"mixed, {precision}" if precision else "",
+        "Time": f"{_duration(train['seconds'])}, evaluations not counted" if "seconds" in train else "",
+        "Target tokens": f"{train['target_tokens']:,} over all epochs" if "target_tokens" in train else "",
+        "Versions": ", ".join(f"{name} {machine[name]}" for name in PACKAGES if name in machine),
+    }
+    settings = table(["Setting", "Value"], ((name, value) for name, value in rows.items() if value))
+    content = yaml_dump(run.shown_recipe(), sort_keys=False, width=math.inf).strip()
+    return f"""{settings}
+
+<details>
+<summary>The whole recipe</summary>
+
+```yaml
+{content}
+```
+
+</details>"""
+
+
+def _preprocessing(run: RunRecords) -> str:
+    if run.recipe.model.start_from or run.recipe.tokenizer.existing:
+        return "white space at both ends is taken away; all else is the tokenizer's"
+    return (
+        "white space at both ends is taken away, Unicode's form is NFC; case, punctuation and spaces stay as they are"
+    )
+
+
+def _hardware(machine: dict[str, Any]) -> str:
+    if "device_name" not in machine:
+        return ""
+    name, processes = escape(machine["device_name"]), machine.get("processes", 1)
+    kind = {"cuda": "GPU", "cpu": "CPU"}.get(machine.get("device"), machine.get("device") or "device")
+    return f"{kind}: {name}" + (f", {processes} processes" if processes > 1 else "")
+
+
+def _limits(run: RunRecords, facts: ModelFacts) -> str:
+    data = run.recipe.data
+    if run.embedded and not run.local:
+        domain = (
+            "The embedded corpus is made by a small grammar: a few hundred words, and one right translation for each "
+            "sentence. The model knows nothing else: it shows that the training works, and does not translate ordinary "
+            f"{facts.languages[0]} text. Its scores cannot be compared with those on natural text."
+        )
+    else:
+        there = (
+            ": see there for where the text is from and what its terms are"
+            if run.dataset
+            else ", not part of this repository"
+        )
+        domain = (
+            f"It was trained on {_data_name(run)}{there}. Its scores are on text of the same origin; expect worse on "
+            "text of another topic, style, time or spelling."
+        )
+    if run.recipe.model.start_from:
+        domain += " What the model that it was fine-tuned from had learnt, and its limits, are in it too."
+    length = (
+        f"It was trained on single sentences of at most {data.max_source_tokens:,} source and "
+        f"{data.max_target_tokens:,} target tokens, without their context: what a pronoun stands for in the sentence "
+        "before is not known to it, and longer texts have to be cut into sentences. "
+    )
+    return limits(facts, domain, length)

@@ -1,0 +1,1 @@
+"""The typed recipe: all that one run needs."""

@@ -1,0 +1,173 @@
+"""Recipes from YAML files and KEY=VALUE overrides, and the model fields that they name."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from ..model.configuration_scratch import ScratchConfig
+from .errors import describe
+from .schema import ModelSection, Recipe
+from .yaml_reading import parse_yaml, read_yaml
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+# Inside the package where it was installed from a wheel, beside it in a checkout.
+CONFIGURATION_FOLDER = next(
+    folder for folder in (_PACKAGE / "configuration", _PACKAGE.parent / "configuration") if folder.is_dir()
+)
+
+
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both and value else value  # {} empties
+    return merged
+
+
+def apply_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Apply `["optimization.learning_rate=1e-3", ...]` in order; values are YAML, and {} empties a mapping."""
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key:
+            raise ValueError(f"{override!r} is not of the form KEY=VALUE, as optimization.learning_rate=1e-3")
+        if not text.strip():
+            raise ValueError(f"{key}: no value is given; write {key}=null to unset it")
+        try:
+            value = parse_yaml(text)
+        except ValueError as error:
+            raise ValueError(f"{key}: {text!r} is not a YAML value: {error}") from None
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        content = _merge(content, value)
+    return content
+
+
+def parse_recipe(content: dict[str, Any]) -> Recipe:
+    """A recipe from plain values. ValueError naming the key, the value, and the closest valid key if it is unknown."""
+    try:
+        return Recipe.model_validate(content)
+    except ValidationError as error:
+        raise ValueError(describe(error, Recipe, ScratchConfig.field_names())) from None
+
+
+def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
+    """
+    A recipe from a YAML file, with KEY=VALUE overrides applied. ValueError that says which of the two is at fault, the
+    key, the value and what would be right.
+    """
+    content = read_yaml(path)
+    changed = apply_overrides(content, overrides or [])
+    try:
+        return _checked(changed)
+    except ValueError as error:
+        raise ValueError(f"{'command line' if _is_valid(content) else path.name}: {error}") from None
+
+
+def _checked(content: dict[str, Any]) -> Recipe:
+    recipe = parse_recipe(content)
+    if recipe.model.start_from is None:
+        recipe.model = ModelSection(overrides=model_fields(recipe.model))
+        planned_config(recipe)
+    return recipe
+
+
+def _is_valid(content: dict[str, Any]) -> bool:
+    try:
+        _checked(content)
+    except ValueError:
+        return False
+    return True
+
+
+def planned_config(recipe: Recipe) -> ScratchConfig:
+    """
+    The architecture of a new model, as far as a recipe decides it: the tokenizer has the last word on vocabularies.
+    ValueError if its fields contradict each other.
+    """
+    tokenizer = recipe.tokenizer
+    two = not tokenizer.shared and not tokenizer.existing
+    fields = fields_of_new_model(recipe, tokenizer.vocab_size, tokenizer.vocab_size if two else None)
+    try:
+        return ScratchConfig(**fields)
+    except ValueError as error:
+        raise ValueError(f"model: {error}") from None
+
+
+def fields_of_new_model(recipe: Recipe, vocab_size: int, decoder_vocab_size: int | None) -> dict[str, Any]:
+    """
+    The recipe's ScratchConfig fields, with sizes of vocabularies where it sets none.
+
+    Args:
+        decoder_vocab_size: None: source and target share a vocabulary.
+    """
+    fields = model_fields(recipe.model)
+    fields.setdefault("vocab_size", vocab_size)
+    if decoder_vocab_size is not None:
+        fields.setdefault("decoder_vocab_size", decoder_vocab_size)
+        fields.setdefault("share_encoder_decoder_embeddings", False)
+    return fields
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that come with this package, by name."""
+    return {path.stem: path for path in sorted((CONFIGURATION_FOLDER / "recipes").glob("*.yaml"))}
+
+
+def find_recipe(name: str) -> Path:
+    """A recipe's file, given by its path or by the name of one that comes with this package."""
+    if (path := Path(name)).suffix not in (".yaml", ".yml") and not path.exists():
+        if name not in (shipped := shipped_recipes()):
+            raise ValueError(f"--config: {name!r} is neither a file nor one of {', '.join(shipped)}")
+        return shipped[name]
+    return path
+
+
+def recipe_of_model(evaluate: str) -> Path:
+    """The recipe of the run that a folder belongs to: the run's own, or one of its checkpoints."""
+    for folder in (Path(evaluate), Path(evaluate).parent.parent):
+        if (folder / "recipe.yaml").is_file():
+            return folder / "recipe.yaml"
+    raise ValueError(f"{evaluate} is not a run's folder with a recipe; say by --config whose data to score it on")
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """The recipe as YAML with every default spelled out, so that it makes the same run under later defaults."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def model_fields(section: ModelSection) -> dict[str, Any]:
+    """The ScratchConfig fields that the recipe's model file and overrides set."""
+    fields = dict(section.overrides)
+    if section.config is not None:
+        path = CONFIGURATION_FOLDER / "models" / f"{section.config}.yaml"
+        path = path if path.exists() else Path(section.config)
+        if not path.is_file():
+            known = sorted(file.stem for file in (CONFIGURATION_FOLDER / "models").glob("*.yaml"))
+            raise ValueError(f"model.config: {section.config!r} is neither a file nor one of {', '.join(known)}")
+        fields = read_yaml(path) | fields
+    for key in fields:
+        if key not in ScratchConfig.field_names():
+            raise ValueError(f"model: {ScratchConfig.describe_unknown(key)}")
+        if key.endswith("_token_id"):
+            raise ValueError(f"model: {key} comes from the tokenizer; leave it out")
+    return fields
+
+
+def flat_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Values by dotted keys."""
+
+    def flatten(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+        flat = {}
+        for key, value in content.items():
+            flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        return flat
+
+    return flatten(recipe.model_dump())
+
+
+def differing_keys(first: Recipe, second: Recipe) -> list[str]:
+    """The dotted keys in which two recipes differ."""
+    one, other = flat_recipe(first), flat_recipe(second)
+    return [key for key in one | other if one.get(key) != other.get(key)]

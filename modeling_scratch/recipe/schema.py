@@ -1,0 +1,312 @@
+"""The keys of a recipe, their types, defaults and meanings. Unknown keys are errors."""
+
+import re
+from typing import Annotated, Any, Literal, get_args
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from ..hub.bounded_client import SECONDS_TO_ANSWER
+
+EMBEDDED_CORPUS = "embedded"
+SOURCE, TARGET = "source", "target"  # the two sides of a pair
+TABLE_SUFFIXES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+
+FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # what may differ from the model's own
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+_DURATION = r"[1-9]\d*[mh]"
+
+
+def _is_an_interval(value: Any) -> Any:
+    if value != "epoch" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"{value!r} is neither epoch nor a number of updates, at least 1")
+    return value
+
+
+def _is_an_interval_or_a_time(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(_DURATION, value):
+        return value
+    try:
+        return _is_an_interval(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, nor a time as 10m or 2h") from None
+
+
+def _are_betas(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or len(value) != 2 or any(isinstance(each, bool) for each in value):
+        raise ValueError(f"{value!r} is not a pair of numbers, as [0.9, 0.98]")
+    return value
+
+
+def _are_files(value: Any) -> Any:
+    names = value if isinstance(value, list) else [value]
+    if value is not None and not (names and all(isinstance(name, str) and name for name in names)):
+        raise ValueError(f"{value!r} is neither the name of a file nor a list of such names")
+    return value
+
+
+def _are_test_sets(value: Any) -> Any:
+    for name in value if isinstance(value, dict) else []:
+        if name in ("train", "validation", "test") or not re.fullmatch(r"\w[\w.-]*", str(name)):
+            raise ValueError(f"{name!r} cannot be a test set's name; letters, digits, . _ - can")
+    return value
+
+
+Interval = Annotated[int | str, BeforeValidator(_is_an_interval)]
+IntervalOrTime = Annotated[int | str, BeforeValidator(_is_an_interval_or_a_time)]
+Files = Annotated[str | list[str] | None, BeforeValidator(_are_files)]
+TestSets = Annotated[dict[str, Files], BeforeValidator(_are_test_sets)]
+Betas = Annotated[tuple[Probability, Probability], BeforeValidator(_are_betas)]
+
+
+class Section(BaseModel):
+    """A part of the recipe: typed, closed to unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_not_empty_and_no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[info.field_name].annotation
+        if value == "":
+            raise ValueError("must not be empty")
+        if isinstance(value, bool) and annotation is not bool and True not in get_args(annotation):
+            raise ValueError(f"{str(value).lower()} is not allowed here")
+        return value
+
+
+class ModelSection(Section):
+    """Which model: built from a file under configuration/models, or started from one that exists."""
+
+    # `load_recipe` puts the file's fields into `overrides`, so that a saved recipe does not depend on the file.
+    config: str | None = Field(None, description="a name in configuration/models, or the path of a YAML file")
+    overrides: dict[str, Any] = Field({}, description="ScratchConfig fields that replace the file's")
+    start_from: str | None = Field(None, description="a model folder or Hub name to fine-tune, with its tokenizer")
+
+    @model_validator(mode="after")
+    def _keeps_the_shape_it_starts_from(self):
+        fixed = [name for name in self.overrides if name not in FINE_TUNING_FIELDS]
+        if self.start_from is not None and fixed:
+            raise ValueError(
+                f"model.overrides: {', '.join(fixed)} cannot change in the model of model.start_from, only the "
+                "dropouts can; empty it with model.overrides={}"
+            )
+        return self
+
+
+class DataSection(Section):
+    """Which sentence pairs, and how long they may be."""
+
+    name: str = Field(EMBEDDED_CORPUS, description="`embedded`, or a data set's name on the Hub")
+    subset: str | None = Field(None, description="the Hub data set's configuration, as de-en of wmt14")
+    revision: str | None = Field(None, description="the Hub data set's commit, branch or tag; null: the newest")
+    source_language: str = "en"
+    target_language: str = "de"
+    source_column: str | None = Field(None, description="default: translation[source_language], or that column")
+    target_column: str | None = None
+    train: str = Field("train", description="name of the split in a Hub data set")
+    validation: str | None = Field("validation", description="likewise; null: hold out validation_size pairs")
+    test: str | None = Field("test", description="likewise; null: no test")
+    train_files: Files = Field(
+        None,
+        description="local data instead of `name`: a .jsonl, .csv, .tsv or .parquet file or several, two text files "
+        "[source, target], or the prefix of two (data/train for data/train.en.gz and data/train.de.gz)",
+    )
+    validation_files: Files = None
+    test_files: Files = None
+    test_sets: TestSets = Field(
+        {}, description="more to score the final model on, by name: local files, as {newstest2014: data/newstest2014}"
+    )
+    validation_size: int = Field(1000, ge=1, description="pairs held out of training where no validation is given")
+    embedded_size: int = Field(24000, ge=1, le=1_000_000, description="training pairs of the embedded corpus")
+    max_source_tokens: int = Field(256, ge=1, le=1_000_000, description="longer training pairs are dropped and counted")
+    max_target_tokens: int = Field(256, ge=1, le=1_000_000)
+    num_workers: int = Field(
+        0, ge=0, description="processes that tokenize, and that prepare batches ahead, for each training process"
+    )
+    streaming: bool = Field(False, description="read the training pairs as they are needed; for more than memory holds")
+    shuffle_buffer: int = Field(
+        20_000,
+        ge=1,
+        description="of a stream: pairs that are shuffled, and sorted by length, together; all readers share them",
+    )
+
+    @model_validator(mode="after")
+    def _has_two_languages(self):
+        if self.source_language.casefold() == self.target_language.casefold():
+            raise ValueError(f"data.source_language and data.target_language are both {self.source_language!r}")
+        if self.name == EMBEDDED_CORPUS and not self.train_files and (self.source_column or self.target_column):
+            raise ValueError("data.source_column, data.target_column: the embedded corpus has no columns")
+        if self.on_the_hub and self.train in (self.validation, self.test):
+            raise ValueError(f"data.train is {self.train!r}, and so is data.validation or data.test")
+        return self
+
+    def files(self) -> dict[str, str | list[str]]:
+        """The local files of each split and further test set, the training files first."""
+        splits = {"train": self.train_files, "validation": self.validation_files, "test": self.test_files}
+        return {split: files for split, files in (splits | self.test_sets).items() if files}
+
+    @staticmethod
+    def files_key(split: str) -> str:
+        """The recipe's key for a split's files."""
+        return f"data.{split}_files" if split in ("train", "validation", "test") else f"data.test_sets.{split}"
+
+    @property
+    def on_the_hub(self) -> bool:
+        return self.train_files is None and self.name != EMBEDDED_CORPUS
+
+
+class TokenizerSection(Section):
+    """A new BPE vocabulary, or one that exists."""
+
+    vocab_size: int = Field(8000, ge=300, description="merges, the 256 bytes and the special tokens together")
+    shared: bool = Field(True, description="one vocabulary for both languages")
+    max_sentences: int = Field(1_000_000, ge=1, description="train on a seeded sample where there are more")
+    existing: str | None = Field(None, description="a folder, a Hub name or a tiktoken encoding, instead of training")
+
+
+class OptimizationSection(Section):
+    """How the weights move."""
+
+    max_epochs: int | None = Field(None, ge=1)
+    max_steps: int | None = Field(None, ge=1)
+    tokens_per_batch: int = Field(
+        4096, ge=1, description="padded source or target tokens in one update, over all processes"
+    )
+    gradient_accumulation_steps: int = Field(1, ge=1, description="parts into which a process splits its share")
+    learning_rate: float = Field(1e-3, gt=0, description="at the schedule's peak")
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    warmup_steps: int = Field(1000, ge=0)
+    betas: Betas = (0.9, 0.98)
+    epsilon: float = Field(1e-9, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float | None = Field(1.0, gt=0)
+    max_nonfinite_updates: int = Field(
+        20,
+        ge=0,
+        description="updates in a row that are skipped, where loss or gradient is not finite, before the run ends",
+    )
+    label_smoothing: Probability = 0.1
+
+    @model_validator(mode="after")
+    def _has_an_end(self):
+        if self.max_epochs is None and self.max_steps is None:
+            raise ValueError("set max_epochs or max_steps, or both (whichever comes first)")
+        return self
+
+
+class EvaluationSection(Section):
+    """When and how the model is judged."""
+
+    every: Interval = "epoch"
+    translate_every: int = Field(1, ge=1, description="of so many evaluations, one also translates and scores")
+    metric: Literal["loss", "bleu", "chrf"] = Field("bleu", description="decides which checkpoint is best")
+    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
+    validation_beams: int = Field(1, ge=1, le=1000, description="beams while training; the final scores use num_beams")
+    num_beams: int = Field(5, ge=1, le=1000)
+    length_penalty: float = 1.0
+    max_new_tokens: int = Field(256, ge=1)
+    batch_size: int = Field(128, ge=1, description="the most sentences that a process translates at once")
+    batch_tokens: int = Field(4096, ge=1, description="the most source tokens at once, padding included")
+
+
+class CheckpointSection(Section):
+    """What is kept to continue from, and what becomes the final model."""
+
+    every: IntervalOrTime = Field("epoch", description="epoch, so many updates, or a time as 10m or 2h")
+    keep_last: int = Field(2, ge=1)
+    average_last: int = Field(1, ge=1, description="the final model is the mean of so many last checkpoints")
+
+    @model_validator(mode="after")
+    def _averages_what_is_not_chance(self):
+        if self.seconds is not None and self.average_last > 1:
+            raise ValueError(
+                f"checkpoints.average_last: after how many updates {self.every} have passed is chance, and so would be "
+                "the average; set checkpoints.every to epoch or a number of updates"
+            )
+        return self
+
+    @property
+    def seconds(self) -> float | None:
+        """Between two checkpoints, where `every` is a time."""
+        if not isinstance(self.every, str) or self.every == "epoch":
+            return None
+        return int(self.every[:-1]) * {"m": 60, "h": 3600}[self.every[-1]]
+
+
+class HubSection(Section):
+    """Where the model is pushed; `python hub_upload.py` does the same by hand."""
+
+    repository: str | None = Field(None, description="user/name; null: nowhere")
+    push: Literal["end", "best"] = Field("end", description="best: also each time that evaluation finds a better one")
+    private: bool = Field(False, description="if the repository is new, only you can see it")
+    revision: str | None = Field(None, description="a branch, made if need be; null: main")
+    license: str | None = Field(None, description="of the model, for its card; null: apache-2.0")
+    overwrite: bool = Field(False, description="replace a model that was not pushed from this run's folder")
+    timeout: float = Field(SECONDS_TO_ANSWER, gt=0, description="seconds that the Hub may leave us unanswered")
+
+    @field_validator("repository")
+    @classmethod
+    def _is_a_name(cls, value: str | None) -> str | None:
+        try:
+            if value is not None and (value.count("/") != 1 or validate_repo_id(value)):
+                raise ValueError(f"{value!r} is not a repository; write user/name")
+        except HFValidationError as error:
+            raise ValueError(f"{value!r} is not a repository: {' '.join(str(error).split())}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _pushes_somewhere(self):
+        if self.push == "best" and self.repository is None:
+            raise ValueError("hub.push is best, but hub.repository names nothing; set it to user/name")
+        return self
+
+
+class Recipe(Section):
+    """Everything that one run needs."""
+
+    output_dir: str
+    seed: int = Field(0, ge=0, lt=2**32)
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    tokenizer: TokenizerSection = TokenizerSection()
+    optimization: OptimizationSection
+    evaluation: EvaluationSection = EvaluationSection()
+    checkpoints: CheckpointSection = CheckpointSection()
+    hub: HubSection = HubSection()
+    compile: Literal["auto", True, False] = Field("auto", description="train through torch.compile; auto: on GPUs")
+    logging_steps: int = Field(50, ge=1)
+    trackers: list[str] = Field([], description="names that Accelerate knows: tensorboard, wandb, ...")
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self):
+        longest = max(self.data.max_source_tokens, self.data.max_target_tokens)
+        if self.optimization.tokens_per_batch < longest:
+            raise ValueError(
+                f"optimization.tokens_per_batch ({self.optimization.tokens_per_batch}) must hold the longest pair "
+                f"that data.max_source_tokens and data.max_target_tokens allow ({longest})"
+            )
+        if self.data.streaming:
+            if self.optimization.max_epochs is not None or self.optimization.max_steps is None:
+                raise ValueError(
+                    "data.streaming: nobody knows where a stream ends; set optimization.max_steps, and "
+                    "optimization.max_epochs=null"
+                )
+            for name, section in (("evaluation", self.evaluation), ("checkpoints", self.checkpoints)):
+                if section.every == "epoch":
+                    raise ValueError(f"data.streaming: a stream has no epochs; set {name}.every to a number of updates")
+        if self.evaluation.metric != "loss" and self.evaluation.translate_every != 1 and self.evaluation.patience:
+            raise ValueError(
+                "evaluation.patience counts evaluations: with metric bleu or chrf set translate_every to 1"
+            )
+        return self

@@ -1,0 +1,74 @@
+"""What all processes of a run must see and have alike before it writes anything."""
+
+import os
+import time
+import uuid
+from contextlib import suppress
+
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+
+from ..training.compilation import is_compiled
+from ..runs.processes import on_main, versions
+from ..recipe.schema import Recipe
+from ..recipe.reading import flat_recipe
+from .folder import RunFolder
+
+_SECONDS_TO_SEE = 20  # what a process on another node has written
+_PATHS = ("output_dir", "data.train_files", "data.validation_files", "data.test_")  # a node may have its own
+
+
+def check_folder(accelerator: Accelerator, folder: RunFolder) -> None:
+    """ValueError if a process does not see what the main one writes to the run's folder."""
+    token = folder.path / f".seen-by-all-{uuid.uuid4().hex}"
+
+    def leave() -> str:
+        folder.make()
+        token.touch()
+        return token.name
+
+    def remove() -> None:
+        token.unlink(missing_ok=True)
+        folder.remove_if_empty()
+
+    name = on_main(accelerator, leave)
+    try:
+        blind = gather_object([not _sees(folder, name)])
+    finally:
+        on_main(accelerator, remove)
+    if any(blind):
+        raise ValueError(
+            f"process {blind.index(True)} does not see what process 0 writes to {folder.path.resolve()}: set "
+            "output_dir to a folder that all nodes share"
+        )
+
+
+def _sees(folder: RunFolder, name: str) -> bool:
+    """Whether this process finds a file of that name, within the seconds that a network's file system may take."""
+    for _ in range(_SECONDS_TO_SEE):
+        with suppress(OSError):
+            if name in os.listdir(folder.path):
+                return True
+        time.sleep(1)
+    return False
+
+
+def check_run(accelerator: Accelerator, recipe: Recipe, data: str, updates: int) -> None:
+    """
+    ValueError, the same on all processes, if they would not train the same model.
+
+    Args:
+        data: tells the training pairs from others.
+        updates: those of the whole run.
+    """
+    facts = {key: value for key, value in flat_recipe(recipe).items() if not key.startswith(_PATHS)} | versions()
+    facts |= {"mixed precision": accelerator.mixed_precision, "kind of device": accelerator.device.type}
+    facts["whether layers are compiled"] = is_compiled(recipe, accelerator)
+    everybody = gather_object([facts | {"training data, by SHA-256": data, "number of updates": updates}])
+    for name, value in everybody[0].items():
+        for rank, other in enumerate(each.get(name) for each in everybody):
+            if other != value:
+                raise ValueError(
+                    f"the processes do not agree on {name}: {value} on process 0, {other} on process {rank}; start all "
+                    "with the same command, data and versions"
+                )

@@ -1,0 +1,185 @@
+"""What a run's folder says of the run, for the model's card."""
+
+import json
+import math
+import re
+from pathlib import Path, PurePath, PureWindowsPath
+from typing import Any
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from ..recipe.schema import EMBEDDED_CORPUS
+from ..recipe.reading import load_recipe
+from ..redaction import TOKEN
+from .folder import METRICS, RECIPE, SAMPLES
+
+_LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")
+
+
+# The most rows of a table of evaluations.
+_ROWS = 20
+# What a record may have, of these types.
+_NUMBERS = {"step", "epoch", "loss", "bleu", "chrf", "learning_rate", "seconds", "target_tokens", "sentences"}
+_NUMBERS |= {"train_pairs", "processes"}
+_TEXTS = {"split", "name", "bleu_signature", "chrf_signature", "device", "device_name", "mixed_precision"}
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The records of a run's metrics.jsonl. ValueError if there are none, or one is not what training writes."""
+    path = run / METRICS
+    if not path.is_file():
+        raise ValueError(f"{run}: not a run's folder: it has no {METRICS}")
+    try:
+        lines, records = path.read_text(encoding="utf-8").split("\n"), []
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not valid UTF-8 ({error.reason})") from None
+    for number, line in enumerate(lines[:-1], start=1):  # a last line without its end was cut off
+        try:
+            records.append(json.loads(line))
+        except (json.JSONDecodeError, RecursionError):
+            raise ValueError(f"{path}, line {number}: not JSON") from None
+        if not _is_record(records[-1]):
+            raise ValueError(f"{path}, line {number}: not a record that training writes")
+    if not records:
+        raise ValueError(f"{path}: no records yet")
+    return records
+
+
+def _is_record(record: Any) -> bool:
+    if not isinstance(record, dict) or not {"split", "step"} <= record.keys():
+        return False
+    types = dict.fromkeys(_NUMBERS, int | float) | dict.fromkeys(_TEXTS, str)
+    return all(isinstance(record[name], kind) for name, kind in types.items() if name in record)
+
+
+class RunRecords:
+    """The records of a run. ValueError if one is missing or damaged."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.recipe = folder, load_recipe(folder / RECIPE)
+        records = read_metrics(folder)
+        if not (folder / METRICS).read_bytes().endswith(b"\n"):
+            raise ValueError(f"{folder / METRICS}: the last record is cut off; train.py --resume scores the run again")
+        # Of each test set the last; a recipe's own has no name.
+        final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
+        self.finished = bool(final)
+        self.scored = list(final.values()) if final else [self._best(records)]
+        self.evaluations = self._evaluations(records)
+        self.train = next((record for record in reversed(records) if record["split"] == "train"), {})
+        self.machine = next((record for record in reversed(records) if record["split"] == "run"), {})
+        # Written when a run ends: what a run that goes on has is of an earlier end.
+        self.samples = _read_samples(folder / SAMPLES) if final else []
+        data = self.recipe.data
+        self.tags = [tag.strip().replace("_", "-") for tag in (data.source_language, data.target_language)]
+        self.embedded = data.name == EMBEDDED_CORPUS
+        self.local = any([data.train_files, data.validation_files, data.test_files])
+        if not self.local and not self.embedded:
+            self.local = not self._is_on_hub(data.name)
+
+    def _judge(self, record: dict[str, Any]) -> float:
+        """The lower the better, by the recipe's metric."""
+        metric = self.recipe.evaluation.metric
+        value = record.get(metric, math.inf if metric == "loss" else -math.inf)
+        return value if metric == "loss" else -value
+
+    def _best(self, records: list[dict[str, Any]]) -> dict[str, Any]:
+        """The evaluation of a run that goes on whose weights are at the folder's root."""
+        metric = self.recipe.evaluation.metric
+        judged = [record for record in records if record["split"] == "validation" and metric in record]
+        if not judged:
+            raise ValueError(f"{self.folder / METRICS}: no evaluation yet, so that there is nothing to say in a card")
+        return min(judged, key=self._judge)
+
+    def _evaluations(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """
+        The evaluations while the model was trained, with `train_loss`, what was logged last before. Of many there are
+        some, evenly, the best and the last among them.
+        """
+        found, train_loss = [], None
+        for record in records:
+            if record["split"] == "train":
+                train_loss = record.get("loss", train_loss)
+            elif record["split"] == "validation" and not record.get("final"):
+                found.append(record | {"train_loss": train_loss})
+        every = -(-len(found) // _ROWS) or 1
+        best = min(found, key=self._judge, default=None)
+        return [
+            each
+            for left, each in zip(reversed(range(len(found))), found, strict=True)
+            if left % every == 0 or each is best
+        ]
+
+    def _is_on_hub(self, name: str) -> bool:
+        """Whether a name is a repository's, and not that of a folder that was there when the run was made."""
+        parts = PurePath(self.recipe.output_dir).parts
+        above = self.folder.resolve().parents
+        started_in = above[min(len(parts), len(above)) - 1]  # the folder that a relative output_dir was in
+        if _LOCAL_PATH.match(name) or any((root / name).exists() for root in (Path(), started_in)):
+            return False
+        if "/" in name and name.split("/")[0] in parts[:-1]:  # runs/first, of a run in runs/second
+            return False
+        try:
+            validate_repo_id(name)
+        except HFValidationError:
+            return False
+        return True
+
+    @property
+    def base_model(self) -> str | None:
+        """The model on the Hub that the run started from; user/name, since nobody has a `scratch` model without one."""
+        name = self.recipe.model.start_from
+        return name if name and "/" in name and self._is_on_hub(name) else None
+
+    @property
+    def dataset(self) -> str | None:
+        return None if self.local or self.embedded else self.recipe.data.name
+
+    def file_names(self, split: str) -> str:
+        """A split's local files, without their folders."""
+        data = self.recipe.data
+        files = getattr(data, f"{split}_files") or data.train_files or data.name
+        return ", ".join(map(_file_name, [files] if isinstance(files, str) else files))
+
+    def shown_recipe(self) -> dict[str, Any]:
+        """What made the model, without the folders of the machine that it was made on."""
+        content = self.recipe.model_dump(mode="json")
+        content.pop("hub", None)
+        content["output_dir"] = _file_name(content["output_dir"])
+        data = content["data"]
+        data |= {key: _without_its_folder(files) for key, files in data.items() if key.endswith("_files") and files}
+        data["test_sets"] = {name: _without_its_folder(files) for name, files in data["test_sets"].items()}
+        return without_folders(content)
+
+
+def _without_its_folder(files: str | list[str]) -> str | list[str]:
+    return list(map(_file_name, files)) if isinstance(files, list) else _file_name(files)
+
+
+def _file_name(path: str) -> str:
+    return TOKEN.sub("hf_...", PureWindowsPath(path).name)  # parted at / and \
+
+
+def without_folders(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_folders(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [without_folders(each) for each in value]
+    if isinstance(value, str):
+        return _file_name(value) if _LOCAL_PATH.match(value) else TOKEN.sub("hf_...", value)
+    return value
+
+
+def _read_samples(path: Path) -> list[dict[str, str]]:
+    """{source, reference, translation} of each sample; a text may have several lines."""
+    samples: list[dict[str, str]] = []
+    field = None
+    for line in path.read_text(encoding="utf-8").split("\n") if path.is_file() else []:
+        start = re.match(r"(?:- (source)|  (reference|translation)): ?", line)
+        if start and (start[1] or samples):
+            field = start[1] or start[2]
+            samples += [{}] if start[1] else []
+            samples[-1][field] = line[start.end() :]
+        elif field:
+            samples[-1][field] += "\n" + line
+    return [{field: TOKEN.sub("hf_...", text.strip()) for field, text in sample.items()} for sample in samples]

@@ -1,0 +1,70 @@
+"""
+Training through torch.compile: an encoder layer, a decoder layer and the loss of a chunk of logits, a graph of each for
+all batches.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from accelerate import Accelerator
+from torch._dynamo.exc import TorchDynamoException
+from torch._inductor.exc import InductorError
+from torch.utils._triton import has_triton
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from ..recipe.schema import Recipe
+
+# Sizes of the batch that the graphs are made from. Sizes that are alike, or 1, would be taken for always so.
+_PAIRS, _SOURCE_LENGTH, _TARGET_LENGTH = 3, 16, 24
+LENGTHS_OF = 8  # in compiled training lengths are multiples of it, as the matrix units of GPUs have it
+
+
+def is_compiled(recipe: Recipe, accelerator: Accelerator) -> bool:
+    """Whether a run trains compiled. By default on GPUs that Triton supports; on the CPU it takes longer than eager."""
+    if recipe.compile == "auto":
+        return accelerator.device.type == "cuda" and has_triton()
+    return recipe.compile
+
+
+def compile_layers(model: PreTrainedModel, **options) -> None:
+    """
+    Have each layer's call compiled, in place, so that weights keep their names. Layers of a kind share a graph, and so
+    do those that hooks, adapters and sharding have changed alike.
+    """
+    # DDP's own cuts, for a graph of the whole model, would cut layers in two.
+    torch._dynamo.config.optimize_ddp = False
+    for stack in (model.model.encoder, model.model.decoder):
+        for layer in stack.layers:
+            layer.compile(**{"dynamic": True, **options})
+
+
+def longest(config: PreTrainedConfig) -> int | None:
+    """The length that lengths must not be rounded beyond: learned positions end somewhere."""
+    return config.max_position_embeddings if config.position_embedding_type == "learned" else None
+
+
+@contextmanager
+def explained_failure_to_compile() -> Iterator[None]:
+    """ValueError that says what to do, where this machine has no compiler, or one that fails."""
+    try:
+        yield
+    except (TorchDynamoException, InductorError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ValueError(f"the layers cannot be compiled here ({first}); set compile=false") from error
+
+
+def example_batch(model: PreTrainedModel, device: torch.device) -> dict[str, torch.Tensor]:
+    """What the graphs of training are to be made from, before the first batch."""
+    limit = longest(model.config)
+    target = _TARGET_LENGTH if limit is None else min(_TARGET_LENGTH, limit)
+    source = min(_SOURCE_LENGTH, target - 1)
+    tokens = torch.ones(_PAIRS, source, dtype=torch.long, device=device)
+    labels = torch.ones(_PAIRS, target, dtype=torch.long, device=device)
+    positions = torch.arange(source, device=device)[None]
+    return {"input_ids": tokens, "attention_mask": tokens, "position_ids": positions, "labels": labels}
+
+
+def not_compiled():
+    """A context in which compiled layers run as they are written, as for translating."""
+    return torch.compiler.set_stance("force_eager")

@@ -1,0 +1,166 @@
+"""What a run would be: recipe, batches, updates, memory, time; before anything is trained, or a machine is booked."""
+
+import itertools
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import datasets
+import numpy as np
+import torch
+from accelerate import Accelerator
+
+from ..model.configuration_scratch import ScratchConfig
+from ..recipe.reading import recipe_text
+from ..recipe.schema import DataSection, Recipe
+from ..runs.stopping import StopRequest
+from .compilation import compile_layers, is_compiled
+from .inputs import Inputs, prepare_inputs
+from .log import spoken_duration
+from .optimization import loss_options, make_optimizer
+from .preflight import BYTES_A_PARAMETER
+from .sharding import prepare
+from .updates import PlannedUpdates, Update
+
+_MIB = 2**20
+# Numbers that a layer keeps for its backward pass, for each token and dimension: docs/scaling.md has them measured.
+_KEPT_BY_ENCODER, _KEPT_BY_DECODER = 16, 24
+_BYTES = {"no": 4, "bf16": 2, "fp16": 2}
+_GPUS = {"A100": 312e12, "H100": 989e12}  # dense operations a second in bf16
+_UTILISATION = 0.2  # of these, a guess
+_WARM_UP, _TIMED = 2, 5  # updates
+
+
+def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None = None) -> Iterator[str]:
+    """
+    The recipe with all defaults, then lines that say what each process would do. Nothing is left behind, but for a data
+    set of the Hub, which stays in its cache.
+
+    Args:
+        processes: to suppose; None: those that were launched, of which some updates are timed.
+
+    Raises:
+        ValueError: what is wrong with recipe or data; a stream's batches are too small for so many processes.
+    """
+    yield recipe_text(recipe)
+    with _cache_that_goes(recipe.data):
+        yield from _describe(recipe, accelerator, processes)
+
+
+@contextmanager
+def _cache_that_goes(data: DataSection) -> Iterator[None]:
+    """What is read from files is cached in a folder that is deleted."""
+    kept = datasets.config.HF_DATASETS_CACHE
+    with TemporaryDirectory() as folder:
+        datasets.config.HF_DATASETS_CACHE = kept if data.on_the_hub else Path(folder)
+        try:
+            yield
+        finally:
+            datasets.config.HF_DATASETS_CACHE = kept
+
+
+def _describe(recipe: Recipe, accelerator: Accelerator, processes: int | None) -> Iterator[str]:
+    optimization, supposed = recipe.optimization, processes or accelerator.num_processes
+    pieces = supposed * optimization.gradient_accumulation_steps
+    inputs = prepare_inputs(recipe, accelerator, readers=pieces)
+    config = inputs.model.config
+    parameters = sum(parameter.numel() for parameter in inputs.model.parameters())
+    yield f"model: {parameters:,} parameters, vocabulary {config.vocab_size:,}"
+    if not isinstance(inputs.source, PlannedUpdates):
+        steps, tokens = optimization.max_steps, optimization.tokens_per_batch
+        yield f"updates: {steps:,}, of at most {tokens:,} padded tokens each; how many pairs a stream has is not known"
+        kept = tokens // pieces
+    else:
+        steps, tokens, kept = yield from _describe_updates(inputs, recipe, pieces)
+    yield (
+        f"each of {supposed} processes: micro-batches in an update: {optimization.gradient_accumulation_steps}; "
+        f"padded target tokens in one: at most {kept:,}"
+    )
+    yield from _describe_memory(config, parameters, kept, accelerator.mixed_precision)
+    if processes is None:
+        yield _describe_time(inputs, recipe, accelerator, steps)
+    else:
+        yield from _describe_hours(config, steps * tokens, supposed)
+
+
+def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, steps: int) -> str:
+    """From a few updates that are made here, of a model that is thrown away."""
+    model, optimizer = prepare(accelerator, inputs.model, make_optimizer(inputs.model, recipe.optimization))
+    compiled = is_compiled(recipe, accelerator)
+    if compiled:
+        compile_layers(accelerator.unwrap_model(model))
+    options = loss_options(recipe.optimization, compiled)
+    model.train()
+
+    def seconds(update: Update) -> float:
+        started = time.perf_counter()
+        for batch in update.micro_batches:
+            batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+            accelerator.backward(model(**batch, num_items_in_batch=update.target_tokens, **options).loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        if accelerator.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    updates = itertools.islice(inputs.source.updates(StopRequest()), _WARM_UP + _TIMED)
+    measured = [(seconds(update), update.target_tokens) for update in updates][_WARM_UP:]
+    one = statistics.median(took for took, _ in measured)
+    rate = sum(tokens for _, tokens in measured) / sum(took for took, _ in measured)
+    return (
+        f"time: about {spoken_duration(one * steps)} for the updates alone, {rate:,.0f} target tokens a second, from "
+        f"{len(measured)} updates that were timed here"
+    )
+
+
+def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[str]:
+    """Returns updates, target tokens of a mean one, and the padded ones of the largest micro-batch."""
+    optimization, plan = recipe.optimization, inputs.source.plan()
+    by_epochs = optimization.max_epochs * len(plan) if optimization.max_epochs else None
+    steps = min(each for each in (by_epochs, optimization.max_steps) if each is not None)
+    pairs = np.mean([len(batch) for batch in plan.batches])
+    tokens = int(np.mean([plan.target_tokens(update) for update in range(len(plan))]))
+    yield (
+        f"updates: {steps:,}, {len(plan):,} an epoch, of {pairs:,.0f} pairs and {tokens:,} target tokens on average; "
+        f"warm-up takes {optimization.warmup_steps:,}"
+    )
+    lengths = plan.target_lengths
+    shares = [share for batch in plan.batches for share in np.array_split(batch, pieces)]
+    idle = sum(len(share) == 0 for share in shares)
+    if idle:
+        yield (
+            f"of {len(shares):,} parts of updates {idle:,} ({idle / len(shares):.0%}) have no pair and only cost time: "
+            "give optimization.tokens_per_batch more, or fewer processes"
+        )
+    return steps, tokens, max(int(len(share) * lengths[share].max()) for share in shares if len(share))
+
+
+def _describe_memory(config: ScratchConfig, parameters: int, tokens: int, precision: str) -> Iterator[str]:
+    layers = _KEPT_BY_ENCODER * config.encoder_layers + _KEPT_BY_DECODER * config.decoder_layers
+    name = "float32" if precision == "no" else precision
+    states, kept = BYTES_A_PARAMETER * parameters, layers * config.d_model * _BYTES.get(precision, 2) * tokens
+    yield (
+        f"memory of each: {states / _MIB:,.0f} MiB of weights, gradients and moments (a part of them, where they are "
+        f"sharded), about {kept / _MIB:,.0f} MiB for the backward pass in {name}"
+    )
+
+
+def multiplied_weights(config: ScratchConfig) -> int:
+    """Elements of the matrices that a source token and its target token are multiplied by, the projection's too."""
+    width = config.d_model
+    weights = config.encoder_layers * (4 * width**2 + 2 * width * config.encoder_ffn_dim)
+    weights += config.decoder_layers * (8 * width**2 + 2 * width * config.decoder_ffn_dim)
+    return weights + width * config.target_vocab_size
+
+
+def _describe_hours(config: ScratchConfig, tokens: int, processes: int) -> Iterator[str]:
+    """Two operations for each weight that a token meets going forward, and twice as many going back."""
+    operations = 6 * multiplied_weights(config) * tokens
+    hours = {name: operations / (3600 * processes * peak * _UTILISATION) for name, peak in _GPUS.items()}
+    yield (
+        f"{tokens:,} target tokens, {operations:.1e} operations: at a guessed {_UTILISATION:.0%} of the peak in bf16 "
+        + ", ".join(f"{time:,.2g} hours on {processes} {name}" for name, time in hours.items())
+    )

@@ -1,0 +1,227 @@
+"""What a run starts from, as its recipe asks: data, tokenizers, model."""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from transformers import (
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from ..data.batching import PairCollator
+from ..data.sources import PairTokenizer, load_pairs, texts, tokenize_pairs
+from ..data.streaming import PairStream, open_stream
+from ..data.tokenizer import adopt_tokenizer, sample_sentences, train_tokenizer, vocabulary_size
+from ..loading import load_config, load_tokenizers, load_translator
+from ..model.configuration_scratch import ScratchConfig
+from ..model.modeling_scratch import ScratchForConditionalGeneration
+from ..recipe.reading import fields_of_new_model, planned_config
+from ..recipe.schema import SOURCE, TARGET, Recipe
+from ..runs.faults import explained_damage_of_the_cache
+from ..runs.folder import STATE
+from ..runs.processes import main_first, on_main
+from .compilation import LENGTHS_OF, is_compiled, longest
+from .preflight import check_before_reading
+from .updates import PlannedUpdates, StreamedUpdates
+
+logger = logging.getLogger(__name__)
+
+Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+
+
+def adopted_tokenizers(recipe: Recipe) -> Tokenizers | None:
+    """The source's and the target's tokenizer, one object if they share it; None if they are to be trained."""
+    if recipe.model.start_from:
+        return load_tokenizers(recipe.model.start_from)
+    if recipe.tokenizer.existing:
+        tokenizer = adopt_tokenizer(recipe.tokenizer.existing)
+        return tokenizer, tokenizer
+    return None
+
+
+def train_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:
+    """
+    The source's and the target's tokenizer, one object if they share a vocabulary, trained on a sample of a data set or
+    on the beginning of a stream.
+    """
+    section = recipe.tokenizer
+    made = []
+    for columns in [[SOURCE, TARGET]] if section.shared else [[SOURCE], [TARGET]]:
+        if isinstance(train, PairStream):
+            sentences, total = train.sentences(columns, section.max_sentences, recipe.seed), "the stream's first"
+        else:
+            sentences, count = sample_sentences(train, columns, section.max_sentences, recipe.seed)
+            total = f"{count:,}"
+        tokenizer = train_tokenizer(sentences, section.vocab_size)
+        logger.info(f"tokenizer: {len(tokenizer):,} tokens from {total} sentences ({', '.join(columns)})")
+        made.append(tokenizer)
+    return made[0], made[-1]
+
+
+def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) -> PreTrainedModel:
+    """
+    A new model by the recipe's file, or the one to start from.
+
+    Args:
+        config: as `config_to_train` gives it; of a new model the tokenizers decide on the vocabularies.
+
+    Raises:
+        ValueError: the tokenizers have more tokens than the model's embeddings have rows.
+    """
+    source, target = tokenizers
+    sizes = {"vocab_size": vocabulary_size(source), "decoder_vocab_size": vocabulary_size(target)}
+    if recipe.model.start_from:
+        model = load_translator(recipe.model.start_from, config=config, dtype=torch.get_default_dtype())
+    else:
+        second = sizes["decoder_vocab_size"] if source is not target else None
+        fields = fields_of_new_model(recipe, sizes["vocab_size"], second)
+        # Before the config finds that special tokens are beyond it.
+        _check_vocabulary(fields["vocab_size"], fields.get("decoder_vocab_size"), sizes)
+        config = ScratchConfig(
+            **fields,
+            pad_token_id=source.pad_token_id,
+            bos_token_id=target.bos_token_id,
+            eos_token_id=target.eos_token_id,
+            unk_token_id=source.unk_token_id,
+            decoder_start_token_id=target.bos_token_id,
+        )
+        model = ScratchForConditionalGeneration(config)
+    _check_vocabulary(model.config.vocab_size, model.config.decoder_vocab_size, sizes)
+    return model
+
+
+def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
+    """The architecture of the model that a run trains, before its data and tokenizer are there."""
+    if checkpoint is not None:
+        return load_config(str(checkpoint))
+    section = recipe.model
+    if not section.start_from:
+        return planned_config(recipe)
+    try:
+        config = load_config(section.start_from)
+    except ValueError as error:
+        raise ValueError(f"model.start_from: {error}") from error
+    if config.model_type != ScratchConfig.model_type:
+        raise ValueError(
+            f"model.start_from: {section.start_from} is a {config.model_type} model; a run starts from a "
+            f"{ScratchConfig.model_type} model"
+        )
+    for name, value in section.overrides.items():
+        setattr(config, name, value)
+    config.validate()
+    return config
+
+
+def _checked_config(recipe: Recipe, checkpoint: Path | None, accelerator: Accelerator) -> ScratchConfig:
+    config = config_to_train(recipe, checkpoint)
+    check_before_reading(recipe, config, accelerator)
+    return config
+
+
+def _check_vocabulary(vocab_size: int, decoder_vocab_size: int | None, needed: dict[str, int]) -> None:
+    given = {"vocab_size": vocab_size, "decoder_vocab_size": decoder_vocab_size or vocab_size}
+    for name, size in given.items():
+        if needed[name] > size:
+            raise ValueError(
+                f"the tokenizer has {needed[name]:,} tokens, but the model's {name} is {size:,}: leave {name} out, or "
+                "make the tokenizer smaller"
+            )
+
+
+@dataclass
+class Inputs:
+    """What a run trains on and with."""
+
+    pairs: dict[str, Dataset]  # text, by split; without the training pairs if these are streamed
+    tokenizers: Tokenizers
+    model: PreTrainedModel
+    source: PlannedUpdates | StreamedUpdates
+    validation_data: Dataset  # tokenized
+
+
+def prepare_inputs(
+    recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None = None, readers: int | None = None
+) -> Inputs:
+    """
+    Load, tokenize and build what the recipe asks for, on all processes.
+
+    Args:
+        checkpoint: where a run goes on from, with its tokenizers and weights.
+        readers: of a stream, if neither those of the checkpoint nor as many as these processes need.
+
+    Raises:
+        ValueError: what is wrong with the data, the tokenizers or the model.
+    """
+    config = main_first(accelerator, lambda: _checked_config(recipe, checkpoint, accelerator))
+    with explained_damage_of_the_cache():
+        adopted = None if checkpoint else on_main(accelerator, lambda: adopted_tokenizers(recipe))
+        pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed))
+        train = pairs.get("train")
+        if recipe.data.streaming:
+            train = main_first(accelerator, lambda: open_stream(recipe.data, recipe.seed))
+        if checkpoint is not None:
+            tokenizers = load_tokenizers(str(checkpoint))
+            model = load_translator(str(checkpoint), dtype=torch.get_default_dtype())
+        else:
+            tokenizers = adopted or on_main(accelerator, lambda: train_tokenizers(recipe, train))
+            model = make_model(recipe, tokenizers, config)
+        _check_lengths(model.config, tokenizers[0], pairs)
+        _set_generation(recipe, model)
+        tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
+
+        def tokenized(split: str) -> Dataset:
+            workers = recipe.data.num_workers
+            return main_first(accelerator, lambda: tokenize_pairs(pairs[split], tokenizer, split, workers))
+
+        shapes = {}
+        if is_compiled(recipe, accelerator):
+            shapes = {"multiple": LENGTHS_OF, "longest": longest(model.config), "pairs": 2}
+        collate = PairCollator(tokenizers[0].pad_token_id, **shapes)
+        if isinstance(train, PairStream):
+            state = json.loads((checkpoint / STATE).read_text(encoding="utf-8")) if checkpoint else None
+            readers = state["source"]["readers"] if state else readers
+            source = StreamedUpdates(train, tokenizer, recipe, collate, accelerator, readers)
+        else:
+            source = PlannedUpdates(tokenized("train"), recipe, collate, accelerator)
+        return Inputs(pairs, tokenizers, model, source, tokenized("validation"))
+
+
+def _check_lengths(config: ScratchConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]) -> None:
+    """Learned positions end somewhere: find a sentence that is too long before hours of training, not after."""
+    if config.position_embedding_type != "learned":
+        return
+    limit = config.max_position_embeddings
+    for split in set(pairs) - {"train"}:
+        for number, ids in enumerate(source_tokenizer(texts(pairs[split])[0]).input_ids, start=1):
+            if len(ids) > limit:
+                raise ValueError(
+                    f"source {number} of the {split} split has {len(ids)} tokens, but learned positions end at "
+                    f"max_position_embeddings ({limit})"
+                )
+
+
+def generation_settings(
+    num_beams: int, length_penalty: float, max_new_tokens: int, tokens: dict[str, Any]
+) -> GenerationConfig:
+    """
+    How a translator decodes. `length_penalty` divides a hypothesis's log-probability by length^penalty; the paper's
+    0.6 is of ((5 + length) / 6)^0.6 (Wu et al. 2016), nearly the same for sentences.
+    """
+    beam = {"num_beams": num_beams, "length_penalty": length_penalty, "early_stopping": False} if num_beams > 1 else {}
+    return GenerationConfig(max_new_tokens=max_new_tokens, do_sample=False, **beam, **tokens)
+
+
+def _set_generation(recipe: Recipe, model: PreTrainedModel) -> None:
+    section = recipe.evaluation
+    names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+    tokens = {name: getattr(model.config, name) for name in names}
+    model.generation_config = generation_settings(
+        section.num_beams, section.length_penalty, section.max_new_tokens, tokens
+    )

@@ -1,0 +1,87 @@
+"""What a run tells while it trains: metrics.jsonl, trackers, curves, samples."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from accelerate import Accelerator
+
+from ..figures.curves import plot_curves
+from ..runs.faults import explained_failure_to_write
+from ..runs.folder import CURVES, METRICS, SAMPLES, RunFolder, write_whole
+from ..runs.processes import on_main
+
+
+def spoken_duration(seconds: float) -> str:
+    """As 40 s, 12 min or 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class RunLog:
+    """Writes on the main process; all processes call it together, so that a full disk ends all with one line."""
+
+    def __init__(self, accelerator: Accelerator, folder: RunFolder):
+        self.accelerator, self.folder = accelerator, folder
+        self._drawn = time.monotonic()
+
+    def open_trackers(self, name: str) -> None:
+        """
+        Begin, or go on with, what those of the Accelerator record.
+
+        Args:
+            name: of this run, the same one when it resumes. TensorBoard goes on by its folder.
+        """
+        by_id = {"id": name, "name": name, "resume": "allow"}
+        named = {"wandb": by_id, "swanlab": by_id, "trackio": {"name": name, "resume": "allow"}}
+        self.accelerator.init_trackers("modeling_scratch", init_kwargs=named)
+
+    def close(self) -> None:
+        """
+        Have trackers write what they hold. Not by Accelerator.end_training, which destroys the process group too: its
+        destructor holds Python's lock while it waits for Gloo's thread, which may wait for that lock.
+        """
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+
+    def write(self, what: str, function: Callable[[], Any]) -> None:
+        """Have the main process write something to the folder. ValueError on all if it cannot."""
+        with explained_failure_to_write(self.accelerator, what, self.folder.path):
+            on_main(self.accelerator, function)
+
+    def record(self, step: int, record: dict[str, Any]) -> None:
+        """
+        A line of metrics.jsonl, without what is not finite, which JSON has no word for; its numbers go to the trackers
+        too, by the name of its split.
+        """
+        record = {name: value for name, value in record.items() if not isinstance(value, float) or math.isfinite(value)}
+        self.write(METRICS, lambda: self.folder.log(record))
+        values = {f"{record['split']}/{key}": value for key, value in record.items() if isinstance(value, int | float)}
+        self.accelerator.log(values, step=step)  # nothing where there are no trackers
+
+    def curves(self, older_than: float = 0.0) -> None:
+        """
+        Plot metrics.jsonl, which takes as long as many updates of a small model.
+
+        Args:
+            older_than: seconds; what was plotted since then, or when the run began, will do.
+        """
+
+        def draw() -> None:  # by the main process's clock
+            if time.monotonic() - self._drawn >= older_than:
+                plot_curves(self.folder.metrics(), self.folder.path / CURVES)
+                self._drawn = time.monotonic()
+
+        self.write(CURVES, draw)
+
+    def samples(self, samples: list[tuple[str, str, str]], split: str) -> None:
+        """
+        Args:
+            samples: source, reference and translation of each.
+        """
+        lines = [f"# Translations of the first sentences of the {split} split", ""]
+        for source, reference, translation in samples:
+            lines += [f"- source: {source}", f"  reference: {reference}", f"  translation: {translation}"]
+        self.write(SAMPLES, lambda: write_whole(self.folder.path / SAMPLES, "\n".join(lines) + "\n"))

@@ -1,0 +1,48 @@
+"""What is minimised, the optimizer, and its learning rate."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..recipe.schema import OptimizationSection
+
+
+def loss_options(optimization: OptimizationSection, compiled: bool) -> dict[str, Any]:
+    """Of a forward pass that trains."""
+    return {"label_smoothing": optimization.label_smoothing, "skip_logits": True, "compile_loss": compiled}
+
+
+def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: int | None) -> float:
+    """
+    The learning rate of update `step`, counted from 1: linear to `learning_rate` over `warmup_steps`, then by schedule.
+
+    `inverse_sqrt` is section 5.3's d_model^-0.5 min(step^-0.5, step warmup^-1.5), with its peak given directly: the
+    paper's base model peaks at (512 * 4000)^-0.5 = 7.0e-4. `cosine` and `linear` reach 0 after `total_steps`.
+
+    A function of the step alone, so that nothing has to be saved, and nothing is stepped once for each process.
+    """
+    peak, warmup = optimization.learning_rate, optimization.warmup_steps
+    if step < warmup:
+        return peak * step / warmup
+    if optimization.schedule == "inverse_sqrt":
+        return peak * math.sqrt(max(warmup, 1) / step)
+    if optimization.schedule == "constant":
+        return peak
+    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+    if optimization.schedule == "cosine":
+        return peak * 0.5 * (1.0 + math.cos(math.pi * progress))
+    return peak * (1.0 - progress)
+
+
+def make_optimizer(model: nn.Module, optimization: OptimizationSection) -> torch.optim.Optimizer:
+    """Adam (section 5.3), with decoupled weight decay on matrices only: no bias, norm or embedding decays."""
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    decayed = [parameter for parameter in parameters if parameter.ndim > 1 and id(parameter) not in embeddings]
+    others = [parameter for parameter in parameters if parameter.ndim <= 1 or id(parameter) in embeddings]
+    groups = [{"params": decayed, "weight_decay": optimization.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(
+        groups, lr=optimization.learning_rate, betas=optimization.betas, eps=optimization.epsilon, fused=True
+    )

@@ -1,0 +1,87 @@
+"""What can be found wrong before any data is read: files, positions, memory, and how many workers there would be."""
+
+import math
+import os
+from pathlib import Path
+
+import psutil
+import torch
+from accelerate import Accelerator
+
+from ..data.pair_files import check_files
+from ..model.configuration_scratch import ScratchConfig
+from ..model.modeling_scratch import ScratchForConditionalGeneration
+from ..recipe.schema import Recipe
+from .sharding import is_sharded
+
+BYTES_A_PARAMETER = 16  # in float32: weight, gradient, and AdamW's two moments
+_WORKERS_A_CORE = 4
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Accelerator) -> None:
+    """
+    ValueError for what would fail after minutes of preparation, or stop the machine.
+
+    Args:
+        config: of the model that is to be trained.
+    """
+    check_files(recipe.data)
+    _check_workers(recipe.data.num_workers)
+    check_positions(recipe, config)
+    _check_memory(config, accelerator)
+
+
+def _check_workers(workers: int) -> None:
+    most = _WORKERS_A_CORE * (os.cpu_count() or 1)
+    if workers > most:
+        raise ValueError(f"data.num_workers is {workers:,}; at most {most} processes help {os.cpu_count()} cores")
+
+
+def check_positions(recipe: Recipe, config: ScratchConfig) -> None:
+    """ValueError if the recipe allows sequences that are longer than learned positions."""
+    limit = config.max_position_embeddings
+    allowed = {
+        "data.max_source_tokens": recipe.data.max_source_tokens,
+        "data.max_target_tokens": recipe.data.max_target_tokens,
+        "evaluation.max_new_tokens": recipe.evaluation.max_new_tokens,
+    }
+    for key, length in allowed.items():
+        if config.position_embedding_type == "learned" and length > limit:
+            raise ValueError(f"learned positions end at max_position_embeddings ({limit}), but {key} allows {length}")
+
+
+def count_parameters(config: ScratchConfig) -> int:
+    """Those of a model, from models of few layers that take no memory."""
+    few = {}
+    for layers in ((1, 1), (2, 1), (1, 2)):
+        shallow = ScratchConfig(**{name: getattr(config, name) for name in ScratchConfig.fields()})
+        shallow.encoder_layers, shallow.decoder_layers = layers
+        with torch.device("meta"):
+            few[layers] = ScratchForConditionalGeneration(shallow).num_parameters()
+    one = few[1, 1]
+    return one + (config.encoder_layers - 1) * (few[2, 1] - one) + (config.decoder_layers - 1) * (few[1, 2] - one)
+
+
+def memory_of(accelerator: Accelerator) -> int:
+    """Bytes on a process's device; on CPUs, all that the machine, or the container, gives to its processes."""
+    if accelerator.device.type == "cuda":
+        return torch.cuda.get_device_properties(accelerator.device).total_memory
+    limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else "max"
+    return min(psutil.virtual_memory().total, int(limit) if limit.isdigit() else math.inf)
+
+
+def _check_memory(config: ScratchConfig, accelerator: Accelerator) -> None:
+    parameters, memory = count_parameters(config), memory_of(accelerator)
+    copies = 1.0
+    if accelerator.device.type == "cpu":  # whose processes share it
+        copies = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if is_sharded(accelerator):
+        copies /= accelerator.num_processes
+    needed = BYTES_A_PARAMETER * parameters * copies
+    if needed > memory:
+        raise ValueError(
+            f"model: {parameters:,} parameters take {needed / 2**30:,.1f} GiB to train on {accelerator.device.type} "
+            f"(weights, gradients, moments), and {memory / 2**30:,.1f} GiB are there: take a smaller d_model or "
+            "vocabulary, or fewer layers, or shard the model (docs/scaling.md)"
+        )

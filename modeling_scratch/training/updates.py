@@ -1,0 +1,262 @@
+"""
+What each update trains on, from a data set that is planned as a whole or from a stream; the same global batches after
+every interruption.
+"""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from torch.utils.data import DataLoader
+
+from ..data.batching import EMPTY, EpochPlan, PairCollator, make_loader, plan_epoch
+from ..data.sources import PairTokenizer, pair_lengths
+from ..data.streaming import PairStream, Position, StreamReader
+from ..errors import ProcessError
+from ..model.loss import IGNORE_INDEX
+from ..recipe.schema import Recipe
+from ..runs.stopping import StopRequest, ignore_signals
+
+_PREFETCHED = 4  # batches, where another process prepares them
+
+
+def _own_words(error: Exception) -> str:
+    """What an error says; of a DataLoader's worker, what it says at the end of the traceback that it hands on."""
+    lines = str(error).rpartition("Traceback (most recent call last):")[2].strip().splitlines()
+    first = next((number for number, line in enumerate(lines) if re.match(r"[\w.]+: ", line)), 0)
+    return " ".join(lines[first:])
+
+
+@dataclass
+class Update:
+    """One process's part of a global batch."""
+
+    micro_batches: Iterator[dict[str, torch.Tensor]]
+    count: int  # of micro-batches
+    target_tokens: int  # of the whole global batch
+    examples: list[Any]  # which pairs these are; see the source
+
+
+class PlannedUpdates:
+    """
+    Updates over a tokenized data set in random access. Its batches are planned for a whole epoch, whatever the number
+    of processes. `examples` are rows of the split, from 0.
+    """
+
+    revision = None  # what is not streamed is told by its content
+
+    def __init__(self, dataset: Dataset, recipe: Recipe, collate: PairCollator, accelerator: Accelerator):
+        self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
+        self.lengths = pair_lengths(dataset)
+        self.epoch, self.update = 0, 0  # where the next one is
+        # The same in every epoch: where batches are cut depends on the sorted lengths alone.
+        self.updates_an_epoch = len(self.plan())
+
+    def plan(self) -> EpochPlan:
+        """Of the epoch where it stands."""
+        return plan_epoch(*self.lengths, self.recipe.optimization.tokens_per_batch, self.recipe.seed, self.epoch)
+
+    def key(self) -> str:
+        """Of the data, for a run that goes on with it."""
+        digest = hashlib.sha256()
+        for batch in self.dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(10_000):
+            for column in batch.columns:
+                digest.update(pc.list_value_length(column).to_numpy().tobytes())
+                digest.update(column.combine_chunks().flatten().to_numpy().tobytes())
+        return digest.hexdigest()
+
+    def epochs(self) -> float:
+        return round(self.epoch + self.update / self.updates_an_epoch, 4)
+
+    def state(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "update": self.update}
+
+    def save(self, folder: Path) -> None:
+        """Nothing: `state` is all, and the same for all processes."""
+
+    def load(self, state: dict[str, Any], folder: Path) -> None:
+        self.epoch, self.update = state["epoch"], state["update"]
+
+    def updates(self, stop: StopRequest) -> Iterator[Update]:
+        """Without end, from where it stands."""
+        accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
+        while True:
+            plan = self.plan()
+            shares = list(
+                plan.micro_batches(self.update, accelerator.process_index, accelerator.num_processes, accumulation)
+            )
+            loader = make_loader(
+                self.dataset,
+                shares,
+                self.collate,
+                self.recipe.data.num_workers,
+                pin=accelerator.device.type == "cuda",
+            )
+            batches = iter(loader)
+            for first in range(0, len(shares), accumulation):
+                rows = [row for share in shares[first : first + accumulation] for row in share if row != EMPTY]
+                tokens = plan.target_tokens(self.update)
+                self.update += 1
+                if self.update == len(plan):
+                    self.epoch, self.update = self.epoch + 1, 0
+                yield Update(itertools.islice(batches, accumulation), accumulation, tokens, rows)
+
+    def in_smaller_pieces(self, factor: int) -> str:
+        """What to set so that so many times fewer tokens are in memory at once."""
+        optimization = self.recipe.optimization
+        return (
+            f"set optimization.gradient_accumulation_steps={optimization.gradient_accumulation_steps * factor}, which "
+            f"changes no update, or optimization.tokens_per_batch={optimization.tokens_per_batch // factor}, which does"
+        )
+
+    def describe(self, examples: list[int]) -> str:
+        """Where the pairs of an update are, for a person."""
+        index = self.dataset.select_columns(["index"])
+        return ", ".join(str(index[row]["index"]) for row in examples)
+
+
+class StreamedUpdates:
+    """
+    Updates over a stream. It is cut into as many readers as the run began with processes times accumulation steps, and
+    a global batch is one batch of each, so that as many processes as divide that number can go on with it. `examples`
+    are reader, pass, and which pair of it, from 0.
+
+    Args:
+        readers: of the run that goes on; None: it begins.
+    """
+
+    def __init__(
+        self,
+        stream: PairStream,
+        tokenizer: PairTokenizer,
+        recipe: Recipe,
+        collate: PairCollator,
+        accelerator: Accelerator,
+        readers: int | None = None,
+    ):
+        self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
+        self.revision = stream.revision
+        self.collate, self.accelerator = collate, accelerator
+        self._cut(readers or accelerator.num_processes * recipe.optimization.gradient_accumulation_steps)
+        self.positions = {reader: Position() for reader in self.mine}
+
+    def _cut(self, readers: int) -> None:
+        processes = self.accelerator.num_processes
+        if readers % processes:
+            raise ValueError(
+                f"the run cut its stream into {readers}, which {processes} processes cannot share evenly; resume it on "
+                f"{' or '.join(str(number) for number in range(1, readers + 1) if readers % number == 0)} processes"
+            )
+        tokens, longest = (
+            self.tokens_per_batch(readers),
+            max(self.tokenizer.max_source_tokens, self.tokenizer.max_target_tokens),
+        )
+        if tokens < longest:
+            raise ValueError(
+                f"optimization.tokens_per_batch leaves {tokens} tokens to each of {readers} parts of the stream, which "
+                f"must hold the longest pair that data.max_source_tokens and data.max_target_tokens allow ({longest})"
+            )
+        self.readers, share = readers, readers // processes
+        self.mine = range(self.accelerator.process_index * share, (self.accelerator.process_index + 1) * share)
+
+    def tokens_per_batch(self, readers: int) -> int:
+        """Padded tokens of source or target in one reader's part of a global batch."""
+        return self.recipe.optimization.tokens_per_batch // readers
+
+    def key(self) -> str:
+        """Of the data, for a run that goes on with it."""
+        return self.stream.key
+
+    def epochs(self) -> float:
+        """Passes through the stream that this process's first reader has begun, less one."""
+        return float(self.positions[self.mine[0]].passes)
+
+    def state(self) -> dict[str, Any]:
+        return {"readers": self.readers}
+
+    def _file(self, folder: Path, reader: int) -> Path:
+        return folder / f"reader-{reader}.json"
+
+    def save(self, folder: Path) -> None:
+        """The positions of this process's readers."""
+        for reader, position in self.positions.items():
+            self._file(folder, reader).write_text(json.dumps(asdict(position)), encoding="utf-8")
+
+    def load(self, state: dict[str, Any], folder: Path) -> None:
+        assert state == self.state(), state
+        self.positions = {
+            reader: Position(**json.loads(self._file(folder, reader).read_text(encoding="utf-8")))
+            for reader in self.mine
+        }
+
+    def _open(self, reader: int) -> DataLoader:
+        recipe = self.recipe
+        workers = min(1, recipe.data.num_workers)
+        pairs = StreamReader(
+            self.stream,
+            self.tokenizer,
+            self.collate,
+            self.tokens_per_batch(self.readers),
+            max(1, recipe.data.shuffle_buffer // self.readers),
+            recipe.seed,
+            reader,
+            self.readers,
+            self.positions[reader],
+        )
+        return DataLoader(
+            pairs,
+            batch_size=None,
+            num_workers=workers,
+            prefetch_factor=_PREFETCHED if workers else None,
+            worker_init_fn=ignore_signals,
+            pin_memory=self.accelerator.device.type == "cuda",
+            generator=torch.Generator().manual_seed(0),
+        )
+
+    def updates(self, stop: StopRequest) -> Iterator[Update]:
+        """Without end, from where it stands; or until a process is asked to stop while it reads: that may take long."""
+        loaders = {reader: iter(self._open(reader)) for reader in self.mine}
+        while True:
+            batches, examples, positions = [], [], {}
+            for reader in self.mine:
+                try:
+                    batch, indices, positions[reader] = next(loaders[reader])
+                except (ValueError, OSError, RuntimeError) as error:  # on this process alone
+                    raise ProcessError(f"the training stream: {_own_words(error)}") from error
+                batches.append(batch)
+                examples += [(reader, positions[reader].passes, index) for index in indices]
+                if stop and len(batches) < len(self.mine):
+                    break
+            tokens = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
+            left = float(len(batches) < len(self.mine))
+            sums = torch.tensor([tokens, left], dtype=torch.float64, device=self.accelerator.device)
+            total, left = self.accelerator.reduce(sums, "sum").tolist()
+            if left:
+                return
+            self.positions = positions
+            yield Update(iter(batches), len(batches), int(total), examples)
+
+    def in_smaller_pieces(self, factor: int) -> str:
+        """What to set so that so many times fewer tokens are in memory at once."""
+        share, tokens = len(self.mine) * factor, self.recipe.optimization.tokens_per_batch // factor
+        return (
+            "begin anew (how a stream is cut is decided when its run begins) with "
+            f"optimization.gradient_accumulation_steps={share} or optimization.tokens_per_batch={tokens}"
+        )
+
+    def describe(self, examples: list[tuple[int, int, int]]) -> str:
+        """Where the pairs of an update are, for a person."""
+        readers = itertools.groupby(examples, key=lambda example: example[:2])
+        return "; ".join(
+            f"of reader {reader + 1} of {self.readers} in pass {passes + 1}: {', '.join(str(row[2]) for row in rows)}"
+            for (reader, passes), rows in readers
+        )

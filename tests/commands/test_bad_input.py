@@ -1,0 +1,173 @@
+"""Bad folders, checkpoints and numbers end in one clear line and exit code 2. For what is typed see bad_input.txt."""
+
+import re
+import shutil
+
+import pytest
+import torch
+from conftest import SMALL_RUN, read_metrics, run_command, run_training, small_run
+from safetensors.torch import load_file, save_file
+from transformers import MarianConfig
+
+from modeling_scratch.data.corpus import write_corpus
+
+
+def fails(capsys, *overrides, **options):
+    """The one line that train.py says."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        run_training(*overrides, **options)
+    assert stop.value.code == 2
+    output = capsys.readouterr()
+    lines = [line for line in output.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, output.err
+    assert "Traceback" not in output.err
+    assert output.out == ""
+    return lines[0]
+
+
+def test_a_folder_that_holds_a_run(trained, capsys):
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    assert "already holds a run" in fails(capsys, *SMALL_RUN, f"output_dir={trained}")
+    line = fails(capsys, *SMALL_RUN, f"output_dir={trained}", "seed=3", resume=True)
+    assert "the recipe differs from that of the run" in line
+    assert "seed" in line
+    for key in ("checkpoints.average_last=2", "evaluation.metric=loss", "model.overrides.dropout=0.2"):
+        assert key.split("=")[0] in fails(capsys, *SMALL_RUN, f"output_dir={trained}", key, resume=True)
+    line = fails(capsys, *SMALL_RUN, f"output_dir={trained}", "data.train_files=/none/train", overwrite=True)
+    assert "/none/train.en: no such file" in line
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+
+
+def test_another_kind_of_model(trained, tmp_path, capsys):
+    MarianConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1).save_pretrained(tmp_path / "marian")
+    for file in trained.glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "marian")
+    line = fails(
+        capsys,
+        *SMALL_RUN,
+        f"output_dir={tmp_path / 'run'}",
+        f"model.start_from={tmp_path / 'marian'}",
+        "model.overrides={}",
+    )
+    assert "is a marian model" in line
+
+
+def test_overwrite(tmp_path):
+    small_run(tmp_path / "run", "optimization.max_steps=2")
+    (tmp_path / "run" / "thesis.txt").write_text("not of the run")
+    (tmp_path / "run" / "modeling_old.py").write_text("of the old run")
+    small_run(tmp_path / "run", "optimization.max_steps=3", overwrite=True)
+    assert (tmp_path / "run" / "thesis.txt").exists()
+    assert not (tmp_path / "run" / "modeling_old.py").exists()
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-0000003"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.bin", "random_states_0.pkl", "training_state.json"])
+@pytest.mark.parametrize("harm", ["missing", "truncated"])
+def test_a_damaged_checkpoint(name, harm, trained, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    path = run / "checkpoints" / "step-0000020" / name
+    content = path.read_bytes()
+    path.unlink()
+    if harm == "truncated":
+        path.write_bytes(content[:-5])
+    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", resume_from="step-0000020")
+    assert "step-0000020" in line
+    assert name in line
+    (run / "checkpoints" / "step-0000010" / name).unlink()
+    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", resume=True)
+    assert "holds no checkpoint to resume from" in line
+    assert line.count(name) == 2
+
+
+@pytest.mark.parametrize("harm", ["missing", "truncated"])
+def test_a_damaged_model_to_score(harm, trained, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("checkpoints"))
+    content = (run / "model.safetensors").read_bytes()
+    (run / "model.safetensors").unlink()
+    if harm == "truncated":
+        (run / "model.safetensors").write_bytes(content[:-50])
+    fails(capsys, evaluate=str(run))
+
+
+def test_weights_that_are_missing_are_never_made_up(trained, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("checkpoints"))
+    weights = load_file(run / "model.safetensors")
+    name = "model.decoder.layers.0.cross_attn.q_proj.weight"
+    del weights[name]
+    save_file(weights, run / "model.safetensors", {"format": "pt"})
+    for options in ({"evaluate": str(run)}, {}):
+        overrides = [*SMALL_RUN, f"output_dir={tmp_path / 'new'}", f"model.start_from={run}", "model.overrides={}"]
+        assert name in fails(capsys, *([] if options else overrides), **options)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["optimization.learning_rate=1e30", "optimization.warmup_steps=0"], "the loss on the validation split is not"),
+        (
+            ["optimization.epsilon=1e-300", "optimization.max_steps=8"],
+            "holds NaN or infinite values, and is not written",
+        ),
+        (["optimization.learning_rate=1e30", "checkpoints.average_last=2"], "training has diverged: "),
+    ],
+    ids=["learning rate", "epsilon", "average"],
+)
+def test_a_short_run_that_diverges_is_no_model(overrides, said, tmp_path, capsys):
+    """Too short for the guard that counts skipped updates."""
+    run = tmp_path / "run"
+    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", *overrides)
+    assert line.startswith("error: training has diverged: ")
+    assert said in line
+    assert not [record for record in read_metrics(run) if "final" in record]
+    weights = set(run.rglob("*.safetensors"))
+    assert run / "model.safetensors" not in weights
+    for path in weights:
+        assert all(torch.isfinite(tensor).all() for tensor in load_file(path).values())
+
+
+def test_a_loss_that_is_no_number(tmp_path, capsys):
+    options = ["optimization.learning_rate=1e30", "optimization.warmup_steps=0", "checkpoints.every=1"]
+    options += ["optimization.max_nonfinite_updates=3", "data.embedded_size=30"]
+    line = fails(capsys, *SMALL_RUN, f"output_dir={tmp_path / 'run'}", *options)
+    assert "is not finite, as in the 3 before, all skipped" in line
+    assert "Lower optimization.learning_rate" in line
+    step = int(re.search(r"update (\d+)", line)[1])
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept[-1] == f"step-{step - 4:07d}"  # of before
+    for tensor in load_file(tmp_path / "run" / "checkpoints" / kept[-1] / "model.safetensors").values():
+        assert torch.isfinite(tensor).all()
+    examples = re.search(r"the training pairs ([\d, ]+)$", line)[1]
+    assert set(map(int, examples.split(", "))) <= set(range(30))
+
+
+def test_training_data_that_changed(tmp_path, capsys):
+    write_corpus(tmp_path / "text", 300)
+    files = [f"data.{split}_files={tmp_path / 'text' / split}" for split in ("train", "validation", "test")]
+    small_run(tmp_path / "run", *files, "optimization.max_steps=10")
+    for language in ("en", "de"):
+        with (tmp_path / "text" / f"train.{language}").open("a") as file:
+            file.write("One more.\n")
+    line = fails(capsys, *SMALL_RUN, f"output_dir={tmp_path / 'run'}", *files, "optimization.max_steps=10", resume=True)
+    assert "the training data is not what the run" in line
+
+
+def test_what_to_score_on_is_never_guessed(trained, tmp_path, capsys):
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(trained / "checkpoints" / "step-0000020", elsewhere)
+    assert "say by --config" in fails(capsys, evaluate=str(elsewhere))
+    run_training(evaluate=str(trained / "checkpoints" / "step-0000020"))
+    assert "500 sentences of test" in capsys.readouterr().out
+    assert "do not go with it" in fails(capsys, evaluate=str(trained), resume=True)
+
+
+def test_the_traceback_is_there_for_who_asks(tmp_path):
+    result = run_command("train.py", "--config", str(tmp_path / "none.yaml"), "--debug")
+    assert result.returncode == 2
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].endswith("none.yaml: no such file")

@@ -1,0 +1,139 @@
+"""
+Every command line in bad_input.txt ends with exit code 2 and the one line that stands below it, and writes nothing.
+
+`train.py` trains the small run of conftest.py into `run`, unless --config names a recipe. FILES is what `write_files`
+makes; `...` in a message stands for what depends on the machine or on another package's words.
+"""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from conftest import ROOT, SMALL_RUN
+from typer.testing import CliRunner
+
+from modeling_scratch.commands import convert, corpus, train, translate, upload
+
+TABLE = Path(__file__).parent / "bad_input.txt"
+COMMANDS = {
+    "train.py": train.main,
+    "hub_upload.py": upload.main,
+    "translate": translate.main,
+    "corpus": corpus.main,
+}
+
+
+def entries() -> list[tuple[str, str]]:
+    """Command lines and messages."""
+    lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    assert len(lines) % 2 == 0
+    return [(command, message.removeprefix("    ")) for command, message in zip(lines[::2], lines[1::2], strict=True)]
+
+
+def numbered(sentence: str, count: int) -> str:
+    return "".join(f"{sentence} {number}\n" for number in range(count))
+
+
+def write_files(folder: Path) -> None:
+    """Data, recipes and folders, most of them wrong in one way, named for it."""
+    rows = '{{"en": {en}, "de": {de}}}\n'
+    texts: dict[str, str | bytes] = {
+        "good.en": numbered("a dog", 40),
+        "good.de": numbered("ein Hund", 40),
+        "held-out.en": numbered("a cat", 10),
+        "held-out.de": numbered("eine Katze", 10),
+        "short.en": numbered("a", 39),
+        "short.de": numbered("b", 40),
+        "empty.en": "",
+        "empty.de": "",
+        "blank.en": "\n" * 5,
+        "blank.de": "\n" * 5,
+        "binary.en": b"\xff\xfe\x00a\n" * 40,
+        "binary.de": numbered("b", 40),
+        "not-gzip.en.gz": "plain",
+        "not-gzip.de.gz": "plain",
+        "utf-16.en": numbered("a", 40).encode("utf-16"),
+        "utf-16.de": numbered("b", 40),
+        "memory.tmx": "<tmx/>",
+        "sheet.xlsx": b"PK",
+        "notes.txt": "a\tb\n",
+        "broken.jsonl": rows.format(en='"a"', de='"b"') + "{bad\n",
+        "lists.jsonl": rows.format(en='["a"]', de='["b"]') * 40,
+        "mappings.jsonl": rows.format(en='{"a": 1}', de='{"a": 2}') * 40,
+        "mixed.jsonl": (rows.format(en='"a"', de='"b"') + rows.format(en="3", de='["b"]')) * 20,
+        "nulls.jsonl": rows.format(en="null", de="null") * 40,
+        "other-columns.jsonl": '{"english": "a", "german": "b"}\n' * 40,
+        "translation-text.jsonl": '{"translation": "a"}\n' * 40,
+        "translation-fr.jsonl": '{"translation": {"en": "a", "fr": "b"}}\n' * 40,
+        "ragged.csv": "en,de\na,b,c\n",
+        "header.csv": "en,de\n",
+        "open-quote.csv": 'en,de\n"a,b\n',
+        "latin-1.csv": "en,de\nä,b\n".encode("latin-1"),
+        "ragged.tsv": "en\tde\na\n",
+        "text.parquet": "text",
+        "twice.yaml": "output_dir: a\nseed: 1\nseed: 2\noptimization: {max_steps: 1}\n",
+        "list.yaml": "- a\n",
+        "empty.yaml": "",
+        "broken.yaml": "a: [1\n",
+        "tab.yaml": "a:\n\tb: 1\n",
+        "binary.yaml": b"\x00\x01\xff",
+        "deep.yaml": f"a: {'[' * 2000}",
+        "no-output.yaml": "optimization: {max_steps: 1}\n",
+        "no-optimization.yaml": "output_dir: x\n",
+        "text.yaml": "hello",
+        "unknown-key.yaml": "output_dir: x\noptimization: {max_steps: 1}\nfoo: 1\n",
+        "marian/config.json": '{"model_type": "marian"}',
+        "no-weights/config.json": '{"model_type": "scratch", "d_model": 32}',
+        "bad-config/config.json": '{"model_type": "scratch", "d_model": "wide"}',
+        "deep-config/config.json": "[" * 100_000,
+        "list-tokenizer/config.json": '{"model_type": "scratch"}',
+        "list-tokenizer/tokenizer.json": "[1, 2]",
+        "list-tokenizer/tokenizer_config.json": '{"tokenizer_class": "PreTrainedTokenizerFast"}',
+    }
+    for name, content in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def said(command: str, folder: Path) -> tuple[int, str, str]:
+    """Exit code, the line of the error, and what went to stdout, of a command line as a user types it."""
+    name, *arguments = [word.replace("FILES", str(folder)) for word in shlex.split(command)]
+    if name == "train.py" and "--config" not in arguments:
+        arguments = [*SMALL_RUN, f"output_dir={folder / 'run'}", *arguments]
+    app = convert.app
+    if name in COMMANDS:
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command()(COMMANDS[name])
+    for state in (AcceleratorState, PartialState, GradientState):
+        state._shared_state.clear()
+    result = CliRunner().invoke(app, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) <= 1, lines
+    line = lines[0].removeprefix("error: ") if lines else ""
+    return result.exit_code, line.replace(str(folder), "FILES").replace(str(ROOT), "ROOT"), result.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    write_files(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("command", "message"), entries(), ids=[command for command, _ in entries()])
+def test_bad_input(command, message, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    code, line, out = said(command, folder)
+    assert code == 2
+    assert re.fullmatch(re.escape(message).replace(r"\.\.\.", ".*"), line), line
+    assert out == ""
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_there_are_many():
+    assert len({command for command, _ in entries()}) >= 200

@@ -1,0 +1,172 @@
+"""The pages in docs/ say what is true of the code: tables, names, options, links and pictures."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+import pytest
+import transformers
+from conftest import ROOT
+
+import modeling_scratch
+from modeling_scratch import ScratchConfig
+from modeling_scratch.commands import upload
+from modeling_scratch.commands.figures import app
+from modeling_scratch.recipe.schema import HubSection
+from modeling_scratch.recipe.yaml_reading import read_yaml
+
+PAGE = ROOT / "docs" / "model.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+HUB_TEXT = (ROOT / "docs" / "hub.md").read_text(encoding="utf-8")
+TEXTS = pytest.mark.parametrize("text", [TEXT, HUB_TEXT], ids=["model", "hub"])
+
+
+def table(first_column: str, text: str = TEXT) -> list[list[str]]:
+    """The rows of the one table whose header begins with `first_column`."""
+    rows = text.split(f"\n| {first_column} |")
+    assert len(rows) == 2
+    lines = rows[1].split("\n")[2:]  # the header's rest and the ruler
+    lines = lines[: next(index for index, line in enumerate(lines) if not line.startswith("|"))]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def choices(annotation) -> list[str]:
+    """What a Literal allows, also one inside of a union."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [choice for each in get_args(annotation) for choice in choices(each)]
+
+
+def test_the_config_s_table_is_the_class():
+    fields = ScratchConfig.fields()
+    rows = [(name.strip("`"), default.strip("`"), meaning) for name, default, meaning in table("field")]
+    assert [(name, default) for name, default, _ in rows] == [(name, repr(fields[name].default)) for name in fields]
+    for name, _, meaning in rows:
+        for choice in choices(fields[name].annotation):
+            assert f"`{choice}`" in meaning, name
+
+
+def test_the_variants_are_their_files():
+    rows = table("file")
+    assert {row[0].strip("`") for row in rows} == {
+        "annotated",
+        "addnorm",
+        "pre-ln",
+        "multi30k",
+        "torch-post",
+        "torch-pre",
+    }
+    for name, *said in rows:
+        config = ScratchConfig(**read_yaml(ROOT / "configuration" / "models" / f"{name.strip('`')}.yaml"))
+        yes = {True: "yes", False: "no"}
+        is_so = [
+            config.norm_position,
+            yes[config.final_norm],
+            yes[config.attention_dropout > 0],
+            yes[config.activation_dropout > 0],
+            yes[config.scale_embedding],
+            "one" if config.share_encoder_decoder_embeddings else "two",
+            f"{'bias' if config.lm_head_bias else 'no bias'}, {'' if config.tie_word_embeddings else 'not '}tied",
+        ]
+        assert said == is_so, name
+
+
+def test_every_model_file_is_named():
+    for path in (ROOT / "configuration" / "models").glob("*.yaml"):
+        assert f"`{path.stem}`" in TEXT, path.name
+
+
+def test_the_auto_classes_are_the_registered_ones():
+    rows = table("class")
+    assert len(rows) == 3
+    for name, auto_class, _ in rows:
+        mapping = getattr(transformers, auto_class.strip("`"))._model_mapping
+        assert mapping[ScratchConfig].__name__ == re.search(r"`(\w+)`", name)[1]
+
+
+@TEXTS
+def test_links_exist(text):
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    headings = {re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-") for line in text.split("\n")}
+    assert len(targets) > 5
+    for target in targets:
+        if target.startswith("#"):
+            assert target[1:] in headings, target
+        elif not target.startswith("https://"):
+            assert (PAGE.parent / target).exists(), target
+
+
+def test_pictures_exist():
+    pages = [page.read_text(encoding="utf-8") for page in PAGE.parent.glob("*.md")]
+    targets = re.findall(r"\]\(([^)]+)\)", "".join(pages))
+    pictures = {target for target in targets if target.startswith("images/")}
+    assert pictures == {f"images/{path.name}" for path in (PAGE.parent / "images").iterdir()}
+    assert all((PAGE.parent / picture).stat().st_size < 250_000 for picture in pictures)
+
+
+def test_linked_names_are_defined_where_the_link_points():
+    linked = re.findall(r"\[`(\w+)`\]\((\.\./modeling_scratch/[\w/]+\.py)\)", TEXT)
+    assert len(linked) > 15
+    for name, target in linked:
+        tree = ast.parse((PAGE.parent / target).read_text(encoding="utf-8"))
+        assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}, name
+
+
+def test_other_names_in_the_code_s_font_exist(make_model):
+    """Modules, config fields and arguments of forward, where they look like one: lower case with an underscore."""
+    known = {part for name, _ in make_model(gated_ffn=True).named_modules() for part in name.split(".")}
+    known |= set(ScratchConfig.field_names()) | set(ScratchConfig.attribute_map)
+    known |= {name for name, _ in inspect.getmembers(modeling_scratch.ScratchForConditionalGeneration)}
+    for path in Path(modeling_scratch.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                known |= {node.name, *(argument.arg for argument in node.args.args)}
+    prose = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
+    spoken = set(re.findall(r"`([a-z]\w*_\w+)`", prose))
+    # Of Transformers: what from_pretrained and generate take, a backend, what a type of rotary positions needs.
+    theirs = {"attn_implementation", "flex_attention", "rope_type", "rope_theta", "output_hidden_states"}
+    theirs |= {"layer_norm", "rms_norm", "inverse_sqrt", "output_attentions"}
+    theirs |= {"custom_generate", "return_dict_in_generate"}
+    assert spoken - known - theirs == set()
+
+
+@pytest.mark.parametrize("command", re.findall(r"python -m modeling_scratch\.plots (\w+)", TEXT))
+def test_the_commands_exist(command):
+    assert command in {registered.callback.__name__ for registered in app.registered_commands}
+
+
+@TEXTS
+def test_the_code_on_the_page_parses(text):
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert blocks
+    for code in blocks:
+        ast.parse(code)
+
+
+def test_the_checkpoint_s_name_on_the_page_exists(make_model):
+    (name,) = re.findall(r"`(model\.[\w.]+\.weight)`", TEXT)
+    assert name in make_model().state_dict()
+
+
+# -- docs/hub.md -------------------------------------------------------------------------------------------------------
+
+
+def test_the_options_of_a_push_are_the_command_s():
+    options = {option.split()[0].strip("`") for option, _ in table("option", HUB_TEXT)}
+    parameters = set(inspect.signature(upload.main).parameters) - {"folder", "repo_id"}
+    assert options == {f"--{name.replace('_', '-')}" for name in parameters}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", HUB_TEXT)) == options
+
+
+def test_the_code_that_travels_is_listed(make_model, tmp_path):
+    make_model().save_pretrained(tmp_path)
+    listed = {name for files, _ in table("file", HUB_TEXT) for name in re.findall(r"`(\w+\.py)`", files)}
+    assert listed == {path.name for path in tmp_path.glob("*.py")}
+
+
+def test_the_recipe_s_keys_exist():
+    keys = re.findall(r"hub\.(\w+)=", HUB_TEXT)
+    assert keys
+    assert set(keys) <= set(HubSection.model_fields)

@@ -1,0 +1,230 @@
+"""train.py as a process among others: its output, its signals, the files it leaves, the processes it waits for."""
+
+import io
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, SMALL_RUN, free_port, run_training, small_run
+
+from modeling_scratch.cli import print_whatever_happens
+from modeling_scratch.hub import push as hub
+
+SHORT = [*SMALL_RUN, "optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2"]
+
+
+def start(*arguments: str, program: list[str] | None = None, **options) -> subprocess.Popen:
+    """A program, train.py if no other is named, with signals as a terminal's foreground process has them."""
+    program = [str(ROOT / "train.py")] if program in (None, ["train.py"]) else program
+    return subprocess.Popen(
+        [sys.executable, *program, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        **{"stdout": subprocess.PIPE, "cwd": ROOT, **options},
+    )
+
+
+# -- output ------------------------------------------------------------------------------------------------------------
+
+
+def test_letters_that_stdout_lacks_are_escaped(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    print_whatever_happens("Vögel 猫")
+    assert written.getvalue() == b"V\\xf6gel \\u732b\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+def test_a_full_disk_under_the_report_ends_no_run(tmp_path):
+    with open("/dev/full", "w") as full:
+        process = start(*SHORT, f"output_dir={tmp_path / 'run'}", stdout=full)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 0, said
+    assert "warning: standard output cannot be written (No space left on device)" in said
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.fixture
+def pushes(monkeypatch):
+    """The repositories that are pushed to."""
+    pushed: list[str] = []
+    monkeypatch.setattr("modeling_scratch.training.run.check_destination", lambda recipe: None)
+    monkeypatch.setattr(
+        hub,
+        "push_run",
+        lambda recipe: pushed.append(recipe.hub.repository) or hub.Pushed("https://hub/1", True, "ada/model", "1"),
+    )
+    return pushed
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+def test_a_full_disk_under_the_report_keeps_no_model_from_the_hub(pushes, tmp_path, monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        run_training(*SHORT, f"output_dir={tmp_path / 'run'}", "hub.repository=ada/model")
+    assert pushes == ["ada/model"]
+
+
+def test_a_run_ends_with_the_line_that_loads_it(pushes, tmp_path, capsys):
+    run_training(*SHORT, f"output_dir={tmp_path / 'run'}", "hub.repository=ada/model")
+    line = 'AutoModelForSeq2SeqLM.from_pretrained("ada/model", revision="1", trust_remote_code=True)'
+    assert capsys.readouterr().out.endswith(f"pushed: https://hub/1\n  {line}\n")
+
+
+def test_a_push_that_fails_leaves_the_report(pushes, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(hub, "push_run", lambda recipe: (_ for _ in ()).throw(hub.PushError("no connection")))
+    with pytest.raises(SystemExit) as end:
+        run_training(*SHORT, f"output_dir={tmp_path / 'run'}", "hub.repository=ada/model")
+    assert end.value.code == 2
+    said = capsys.readouterr()
+    assert "The model is in" in said.out
+    assert "error: no connection" in said.err
+
+
+def test_ctrl_c_in_the_push_says_that_the_model_is_whole_and_how_to_push_it(tmp_path, monkeypatch, capsys):
+    def interrupted(folder, options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("modeling_scratch.training.run.check_destination", lambda recipe: None)
+    monkeypatch.setattr(hub, "push", interrupted)
+    run = tmp_path / "run"
+    with pytest.raises(SystemExit) as end:
+        run_training(*SHORT, f"output_dir={run}", "hub.repository=ada/model")
+    assert end.value.code == 130
+    said = capsys.readouterr()
+    assert f"The model is whole in {run}; push it with: python hub_upload.py {run} ada/model" in said.err
+    assert "The model is in" in said.out
+
+
+def test_a_log_without_a_terminal_says_what_is_left_and_what_it_does(tmp_path, capsys):
+    small_run(tmp_path / "run")
+    said = capsys.readouterr().err
+    assert re.search(r"step 10 of 20: loss [\d.]+, [\d,]+ target tokens/s, about \d+ s left", said)
+    assert "translating the 500 sentences of the test split with the final weights" in said
+    assert "\r" not in said
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_honour_the_umask(mask, mode, tmp_path):
+    before = os.umask(mask)
+    try:
+        small_run(tmp_path / "run", "optimization.max_steps=2", "checkpoints.average_last=2", "checkpoints.every=1")
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert len(files) > 40
+    assert {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in files} == {
+        path.name: oct(mode) for path in files
+    }
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["train.py"], ["-m", "modeling_scratch.translate", "x"]], ids=["train", "-m"])
+@pytest.mark.parametrize("seconds", [0.2, 1.5])
+def test_ctrl_c_while_python_imports_prints_no_page(seconds, command, tmp_path):
+    process = start(*command[1:], program=command[:1], cwd=tmp_path)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode in (-signal.SIGINT, 130)
+    assert "Traceback" not in said
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_closed_terminal_leaves_a_checkpoint(tmp_path):
+    process = start(*SMALL_RUN, "optimization.max_steps=100000", "evaluation.every=5000", f"output_dir={tmp_path}/run")
+    for line in process.stderr:
+        if line.startswith("step 3 "):
+            process.send_signal(signal.SIGHUP)
+            break
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 75, said
+    assert re.search(r"stopped by SIGHUP after update \d+ of 100000; --resume continues from", said)
+
+
+def test_nohup_is_respected(monkeypatch, tmp_path):
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN if number == signal.SIGHUP else None)
+    from modeling_scratch.runs.stopping import StopRequest
+
+    with StopRequest() as stop:
+        assert signal.SIGHUP not in stop._before
+        assert signal.SIGTERM in stop._before
+
+
+# -- other processes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_waits_for_others_says_so(tmp_path):
+    script = tmp_path / "alone.py"
+    script.write_text(
+        "from modeling_scratch.runs import faults, processes\n"
+        "said = faults.said_while_waiting\n"
+        "processes.said_while_waiting = lambda what: said(what, every=0.5)\n"
+        "processes.make_accelerator()\n"
+    )
+    port = str(free_port())
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        env={**os.environ, **place, "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    said = next((line for line in process.stderr if line.startswith("waiting for")), "nothing")
+    process.kill()
+    process.communicate()
+    assert said.startswith(
+        f"waiting for all of 2 processes to meet at 127.0.0.1:{port} (this is process 0; start those"
+    )
+
+
+LOST = """
+import os, signal, sys
+from modeling_scratch.training import run as training
+from modeling_scratch.commands import train
+
+create = training.TrainingRun._create_folder
+
+def lost(*arguments):
+    if os.environ["RANK"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+training.TrainingRun._create_folder = lost
+train.main(sys.argv[1:])
+"""
+
+
+def test_a_process_that_is_lost_while_the_folder_is_made_ends_the_others_at_once(tmp_path):
+    script = tmp_path / "lost.py"
+    script.write_text(LOST)
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    first, second = (
+        subprocess.Popen(
+            [sys.executable, str(script), *SHORT, f"output_dir={tmp_path / 'run'}"],
+            env={**os.environ, **place, "RANK": rank, "LOCAL_RANK": rank, "PYTHONPATH": str(ROOT)}
+            | {"ACCELERATE_USE_CPU": "true"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    )
+    first.communicate(timeout=120)
+    began = time.monotonic()
+    said = second.communicate(timeout=60)[1]
+    assert time.monotonic() - began < 20
+    assert second.returncode == 2
+    assert said.splitlines()[-1].startswith("error: process 1: another process has ended or cannot be reached")

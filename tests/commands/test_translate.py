@@ -1,0 +1,277 @@
+"""python -m modeling_scratch.translate: one line out for each line in, whatever the lines are."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from test_translation_pipeline import SENTENCES, by_hand, make_folder
+from transformers import T5Config
+
+from modeling_scratch import translate
+from modeling_scratch.loading import load_tokenizers
+
+UMASK = os.umask(0)
+os.umask(UMASK)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("models") / "two", target_size=330)
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    return by_hand(folder, SENTENCES)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def run(folder, monkeypatch):
+    """The command in this process: its exit code, standard output as bytes, and standard error."""
+
+    def run(text: bytes = b"", model=folder, stderr=io.StringIO, **options) -> tuple[int, bytes, str]:
+        output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
+        monkeypatch.setattr(sys, "stdout", output)
+        monkeypatch.setattr(sys, "stderr", stderr())
+        code = 0
+        try:
+            translate.main(str(model), **options)
+        except SystemExit as stop:
+            code = stop.code
+        output.flush()
+        return code, output.buffer.getvalue(), sys.stderr.getvalue()
+
+    return run
+
+
+def lines(*texts: str) -> bytes:
+    return "".join(f"{text}\n" for text in texts).encode()
+
+
+def test_a_line_for_each_line(run, expected):
+    first, second = expected[:2]
+    assert first != second
+    one, two = (sentence.encode() for sentence in SENTENCES[:2])
+    for text, output in [
+        (one + b"\n\n" + two + b"\n", lines(first, "", second)),
+        (one + b"\r\n\r\n" + two + b"\r\n", lines(first, "", second)),
+        (one + b"\n" + two, lines(first, second)),  # no line feed at the end
+        (b"\xef\xbb\xbf" + one + b"\n \t\n\n", lines(first, "", "")),  # as some editors begin a file
+        (b"\n", lines("")),
+        (b"", b""),
+    ]:
+        assert run(text) == (0, output, "")
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"batch_size": 5}, {"batch_tokens": 40}], ids=str)
+def test_order_whatever_the_batches(options, run, expected, monkeypatch):
+    monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 7)
+    assert run(lines(*SENTENCES, "", *SENTENCES[::-1]), **options)[1] == lines(*expected, "", *expected[::-1])
+
+
+def test_generation_options(run, folder):
+    for options in ({"num_beams": 1}, {"num_beams": 2, "length_penalty": 0.1, "max_new_tokens": 6}):
+        assert run(lines(*SENTENCES), **options) == (0, lines(*by_hand(folder, SENTENCES, **options)), "")
+
+
+def test_n_best_and_scores(run, expected, folder):
+    code, output, _ = run(lines(SENTENCES[0], "", SENTENCES[1]), n_best=4)  # the model was saved with three beams
+    rows = [line.split("\t") for line in output.decode().splitlines()]
+    assert code == 0
+    assert [row[:2] for row in rows] == [[str(line), str(rank)] for line in (1, 2, 3) for rank in range(1, 5)]
+    assert [row[2:] for row in rows[4:8]] == [["0.0000", ""]] * 4
+    best = by_hand(folder, SENTENCES[:2], num_beams=4)
+    assert [rows[0][3], rows[8][3]] == best
+    assert all(float(row[2]) < 0 for row in rows[:4] + rows[8:])
+    assert len({row[3] for row in rows[:4]}) == 4
+    _, output, _ = run(lines(SENTENCES[0], ""), scores=True)
+    (score, text), empty = [line.split("\t") for line in output.decode().splitlines()]
+    assert (text, empty) == (expected[0], ["0.0000", ""])
+    _, output, _ = run(lines(SENTENCES[0]), n_best=1)
+    assert output.decode() == f"1\t1\t{score}\t{text}\n"
+
+
+def test_files(run, expected, tmp_path, monkeypatch):
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_bytes(lines(*SENTENCES))
+    target.write_text("before")
+    assert run(input=source, output=target) == (0, b"", "")
+    assert target.read_bytes() == lines(*expected)
+    assert run(input=source, output=source)[0] == 0  # over itself
+    assert source.read_bytes() == lines(*expected)
+    # An error, or Ctrl-C, in the middle leaves what was there.
+    monkeypatch.setattr(translate.ScratchTranslationPipeline, "postprocess", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(input=source, output=target)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(translate.ScratchTranslationPipeline, "postprocess", interrupt)
+    assert run(input=source, output=target) == (130, b"", "\ninterrupted\n")
+    assert target.read_bytes() == lines(*expected)
+    assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "out.txt"}
+
+
+def test_what_the_output_is(run, expected, tmp_path):
+    """A link stays a link, a named pipe a pipe, and a file keeps its permissions."""
+    text = lines(*SENTENCES)
+    target, link, pipe = tmp_path / "out.txt", tmp_path / "link.txt", tmp_path / "pipe"
+    target.write_text("before")
+    target.chmod(0o600)
+    link.symlink_to(target.name)
+    assert run(text, output=link) == (0, b"", "")
+    assert link.is_symlink()
+    assert target.read_bytes() == lines(*expected)
+    assert target.stat().st_mode & 0o777 == 0o600
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    assert run(text, output=pipe) == (0, b"", "")
+    assert reader.communicate(timeout=60)[0] == lines(*expected)
+    assert pipe.is_fifo()
+    longest = tmp_path / ("n" * 255)
+    assert run(text, output=longest)[0] == 0
+    assert longest.stat().st_mode & 0o777 == 0o666 & ~UMASK
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_an_output_that_cannot_be_is_seen_first(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(translate, "load_pipeline", None)
+    (tmp_path / "folder").mkdir()
+    for output, message in [
+        (tmp_path / "none" / "out.txt", "it must be a file, in a folder that exists"),
+        (tmp_path / "folder", "it must be a file, in a folder that exists"),
+        (tmp_path / ("n" * 256), "File name too long"),
+        ("", "--input and --output take the name of a file"),
+        (Path("/proc/none"), "nothing can be written to /proc"),
+    ]:
+        code, _, error = run(output=output)
+        assert (code, error.count("\n")) == (2, 1), output
+        assert message in error
+
+
+def test_lengths_are_checked_in_windows(run, expected, monkeypatch):
+    """The tokens of the whole input are never held."""
+    monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 2)
+    monkeypatch.setattr(translate, "SENTENCES_AHEAD", 3)
+    sizes, original = [], translate.ScratchTranslationPipeline.preprocess
+
+    def preprocess(self, sentences, first=0):
+        sizes.append(len(sentences))
+        return original(self, sentences, first)
+
+    monkeypatch.setattr(translate.ScratchTranslationPipeline, "preprocess", preprocess)
+    assert run(lines(*SENTENCES)) == (0, lines(*expected), "")
+    assert sizes == [3] * 4 + [2] * 6
+
+
+def test_standard_input_and_output_that_are_closed(run, folder, tmp_path, monkeypatch):
+    def close(name):
+        def load(*_):
+            monkeypatch.setattr(sys, name, None)
+
+        return load
+
+    monkeypatch.setattr(translate, "load_pipeline", close("stdin"))
+    code, _, error = run(output=tmp_path / "out.txt")
+    assert (code, error) == (2, "error: standard input is closed; give a file by --input\n")
+    monkeypatch.setattr(translate, "log_to_terminal", close("stdout"))
+    code, _, error = run()
+    assert (code, error) == (2, "error: standard output is closed; give a file by --output\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_line_ends_within_a_translation(run, monkeypatch):
+    monkeypatch.setattr(
+        translate.ScratchTranslationPipeline,
+        "postprocess",
+        lambda self, outputs: [[{"translation_text": "a\nb\r\nc\td"}] for _ in outputs["sequences"]],
+    )
+    assert run(lines(*SENTENCES[:2]))[1] == lines(*["a b  c\td"] * 2)
+
+
+def test_bad_input(run, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(translate.ScratchTranslationPipeline, "_forward", None)  # nothing is translated
+    source, t5 = tmp_path / "in.txt", tmp_path / "t5"
+    source.write_bytes(lines("a", "", "b " * 60))
+    T5Config().save_pretrained(t5)
+    length = len(load_tokenizers(folder)[0](("b " * 60).strip()).input_ids)
+    too_long = f"line 3: {length} tokens, but the model takes 60"
+    for given, message in [
+        ({"text": source.read_bytes()}, f"standard input, {too_long}"),
+        ({"input": source}, f"{source}, {too_long}"),
+        ({"text": b"a\nb\xffc\n"}, "standard input, line 2: not valid UTF-8 (invalid start byte)"),
+        ({"input": tmp_path / "none"}, f"No such file or directory: '{tmp_path / 'none'}'"),
+        ({"output": tmp_path / "none" / "out.txt"}, "out.txt: it must be a file, in a folder that exists"),
+        ({"output": tmp_path}, "it must be a file, in a folder that exists"),
+        ({"n_best": 3, "num_beams": 2}, "--n-best 3: --num-beams is 2; it must be as many at least"),
+        ({"model": tmp_path / "none"}, "none: no such folder"),
+        ({"model": tmp_path}, "holds no model: there is no config.json"),
+        ({"model": source}, "in.txt is a file; a model is a folder, or a name on the Hub"),
+        ({"model": t5}, "is a t5 model; this takes a scratch model"),
+        ({"revision": "v1"}, "--revision v1: "),
+        ({"length_penalty": float("nan")}, "--length-penalty nan: it must be a number"),
+    ]:
+        code, output, error = run(**given)
+        assert (code, output) == (2, b""), given
+        assert error.startswith("error: "), given
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_progress_is_for_terminals(run, expected):
+    text = lines(*SENTENCES, "")
+    code, output, error = run(text, stderr=Terminal)
+    assert (code, output) == (0, lines(*expected, ""))
+    assert "13/13" in error
+    assert " lines" in error
+    assert run(text, stderr=Terminal, quiet=True) == (0, output, "")
+    assert run(text) == (0, output, "")
+
+
+def test_a_reader_that_has_enough_and_an_interrupt(folder):
+    """Two processes at once, whose first lines are read before the reader goes away or Ctrl-C is pressed."""
+    command = [sys.executable, "-m", "modeling_scratch.translate", str(folder), "--num-beams", "1"]
+    expected = lines(*by_hand(folder, SENTENCES[:1], num_beams=1))  # before: the processes do not wait
+    processes = [
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            # What a shell has started in the background ignores Ctrl-C, and so would these.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        process.stdin.write(lines(*SENTENCES) * 5000)  # more than a pipe holds of translations
+        process.stdin.close()
+    first = [process.stdout.readline() for process in processes]
+    reader_gone, interrupted = processes
+    time.sleep(1)  # until more than the first line has been written
+    interrupted.send_signal(signal.SIGINT)
+    reader_gone.stdout.close()
+    assert first[0] == first[1] == expected
+    assert reader_gone.wait(timeout=60) == 141
+    assert reader_gone.stderr.read() == b""
+    rest = interrupted.stdout.read()
+    assert interrupted.wait(timeout=60) == 130
+    assert interrupted.stderr.read() == b"\ninterrupted\n"
+    assert 50_000 > rest.count(b"\n") > 0  # of 60,000
+    for process in processes:
+        process.stderr.close()
+    interrupted.stdout.close()

@@ -1,0 +1,74 @@
+"""Batches: within the budget, every pair once, and the same for any number of processes."""
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from modeling_scratch.data.batching import EMPTY, PairCollator, make_loader, plan_batches, plan_epoch
+
+RANDOM = np.random.default_rng(0)
+SOURCE, TARGET = RANDOM.integers(2, 40, 500), RANDOM.integers(2, 40, 500)
+
+
+def test_budget_and_coverage():
+    batches = plan_batches(SOURCE, TARGET, 200, np.random.default_rng(1))
+    for batch in batches:
+        assert len(batch) * max(SOURCE[batch].max(), TARGET[batch].max()) <= 200
+    assert sorted(np.concatenate(batches)) == list(range(500))
+
+
+def test_little_padding():
+    batches = plan_batches(SOURCE, TARGET, 400, np.random.default_rng(1))
+    longest = np.maximum(SOURCE, TARGET)
+    padded = sum(len(batch) * longest[batch].max() for batch in batches)
+    assert longest.sum() / padded > 0.95
+
+
+def test_epochs_differ_seeds_differ_and_both_repeat():
+    def batches(seed, epoch):
+        return [batch.tolist() for batch in plan_epoch(SOURCE, TARGET, 200, seed, epoch).batches]
+
+    assert batches(0, 0) == batches(0, 0)
+    assert batches(0, 0) != batches(0, 1)
+    assert batches(0, 0) != batches(1, 0)
+    assert len(batches(0, 0)) == len(batches(0, 1)) == len(batches(1, 7))
+
+
+@pytest.mark.parametrize(("processes", "accumulation"), [(1, 1), (1, 3), (2, 1), (3, 2), (64, 1)])
+def test_the_same_global_batches_for_any_number_of_shares(processes, accumulation):
+    plan = plan_epoch(SOURCE, TARGET, 200, 0, 0)
+    shares = [list(plan.micro_batches(0, rank, processes, accumulation)) for rank in range(processes)]
+    assert {len(share) for share in shares} == {len(plan) * accumulation}
+    for update, batch in enumerate(plan.batches):
+        pieces = [share[update * accumulation : (update + 1) * accumulation] for share in shares]
+        indices = [index for rank in pieces for piece in rank for index in piece if index != EMPTY]
+        assert indices == batch.tolist()
+        assert plan.target_tokens(update) == TARGET[batch].sum()
+
+
+def test_resuming_yields_the_exact_tail():
+    plan = plan_epoch(SOURCE, TARGET, 200, 0, 3)
+    assert list(plan.micro_batches(5, 1, 2, 2)) == list(plan.micro_batches(0, 1, 2, 2))[10:]
+
+
+def test_loader_pads_masks_and_marks_empty_shares():
+    dataset = Dataset.from_dict({"input_ids": [[5, 2], [6, 7, 2]], "labels": [[8, 9, 2], [2]]})
+    full, empty = list(make_loader(dataset, [[0, 1], [EMPTY]], PairCollator(4)))
+    assert full["input_ids"].tolist() == [[5, 2, 4], [6, 7, 2]]
+    assert full["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
+    assert full["labels"].tolist() == [[8, 9, 2], [2, -100, -100]]
+    assert (empty["labels"] == -100).all()
+    assert empty["input_ids"].shape[0] == 1
+
+
+def test_a_loader_draws_nothing_from_the_global_stream():
+    dataset = Dataset.from_dict({"input_ids": [[2]], "labels": [[2]]})
+    before = torch.get_rng_state()
+    list(make_loader(dataset, [[0]], PairCollator(0)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_collator_keeps_types():
+    batch = PairCollator(0)([([1, 2], [3, 2])])
+    assert all(tensor.dtype == torch.int64 for tensor in batch.values())

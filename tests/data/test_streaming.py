@@ -1,0 +1,269 @@
+"""Streams: readers that share them, the same batches after every interruption, runs on one process and two."""
+
+import itertools
+import json
+from collections import Counter
+from types import SimpleNamespace
+
+import datasets
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from accelerate import Accelerator
+from conftest import ROOT, SMALL_RUN, launch, read_metrics, run_training, small_run
+from safetensors.torch import load_file
+
+from modeling_scratch.data.batching import PairCollator
+from modeling_scratch.data.corpus import HELD_OUT, make_corpus, stream_corpus, write_corpus
+from modeling_scratch.data.sources import PairTokenizer
+from modeling_scratch.data.streaming import Position, StreamReader, open_stream
+from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.model.loss import IGNORE_INDEX
+from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.recipe.schema import DataSection
+from modeling_scratch.training.updates import StreamedUpdates
+
+PAIRS = make_corpus(230, 0, 0, seed=5)["train"]
+TOKENIZER = train_tokenizer(iter([[text for pair in PAIRS for text in pair.values()]]), 400)
+STREAM = [*SMALL_RUN, "data.streaming=true", "data.shuffle_buffer=100", "optimization.max_steps=20"]
+
+
+def jsonl(folder, shards=5) -> DataSection:
+    for shard in range(shards):
+        rows = [json.dumps({"translation": pair}) for pair in PAIRS[shard::shards]]
+        (folder / f"part-{shard}.jsonl").write_text("\n".join(rows) + "\n")
+    return DataSection(train_files=str(folder / "part-*.jsonl"), streaming=True)
+
+
+def text(folder) -> DataSection:
+    for shard in range(3):
+        for language in ("en", "de"):
+            lines = "".join(f"{pair[language]}\n" for pair in PAIRS[shard::3])
+            (folder / f"part-{shard}.{language}").write_text(lines)
+    return DataSection(train_files=str(folder / "part-*"), streaming=True)
+
+
+def csv(folder) -> DataSection:
+    (folder / "pairs.tsv").write_text("en\tde\n" + "".join(f"{pair['en']}\t{pair['de']}\n" for pair in PAIRS))
+    return DataSection(train_files=str(folder / "pairs.tsv"), streaming=True)
+
+
+def parquet(folder) -> DataSection:
+    """Two files of row groups of 30 pairs."""
+    for shard in range(2):
+        table = pyarrow.Table.from_pylist(PAIRS[shard::2])
+        pyarrow.parquet.write_table(table, folder / f"part-{shard}.parquet", row_group_size=30)
+    return DataSection(train_files=str(folder / "part-*.parquet"), streaming=True)
+
+
+def reader(data, reader=0, readers=1, position=None, pool_size=60, seed=3, limit=256, tokens=256):
+    tokenizer, position = PairTokenizer(TOKENIZER, TOKENIZER, limit, limit), position or Position()
+    return StreamReader(
+        open_stream(data, 0), tokenizer, PairCollator(0), tokens, pool_size, seed, reader, readers, position
+    )
+
+
+def one_pass(stream) -> list:
+    return list(itertools.takewhile(lambda batch: batch[2].passes == 0, stream))
+
+
+def targets(batches) -> Counter:
+    return Counter(
+        TOKENIZER.decode([id for id in row.tolist() if id != IGNORE_INDEX], skip_special_tokens=True)
+        for batch, _, _ in batches
+        for row in batch["labels"]
+    )
+
+
+@pytest.mark.parametrize("kind", [jsonl, text, csv, parquet])
+@pytest.mark.parametrize("readers", [1, 2, 3, 5])
+def test_readers_share_the_stream(kind, readers, tmp_path):
+    """In each pass every pair is seen once, by one of them."""
+    data = kind(tmp_path)
+    seen = [targets(one_pass(reader(data, index, readers))) for index in range(readers)]
+    assert sum(seen, Counter()) == Counter(pair["de"] for pair in PAIRS)
+    assert all(seen)
+
+
+@pytest.mark.parametrize("kind", [jsonl, text, parquet])
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_reader_interrupted_after_each_batch(kind, readers, tmp_path):
+    """And resumed each time from a position that was written and read: the batches of one that was not."""
+    data, position = kind(tmp_path), None
+    passes = set()
+    for batch, indices, _ in itertools.islice(reader(data, 0, readers), 60):
+        found, same, position = next(iter(reader(data, 0, readers, position)))
+        assert all(torch.equal(found[name], batch[name]) for name in batch)
+        assert indices == same
+        position = Position(**json.loads(json.dumps(vars(position))))
+        passes.add(position.passes)
+    assert passes >= {0, 1}
+
+
+def test_batches_and_shuffling(tmp_path):
+    data = jsonl(tmp_path)
+    batches = one_pass(reader(data))
+    for batch, indices, _ in batches:
+        rows, source_length = batch["input_ids"].shape
+        assert rows * max(source_length, batch["labels"].shape[1]) <= 256
+        assert len(indices) == rows
+    padding = sum((batch["labels"] == IGNORE_INDEX).sum().item() for batch, _, _ in batches)
+    assert padding / sum(batch["labels"].numel() for batch, _, _ in batches) < 0.1
+    lengths = [batch["labels"].shape[1] for batch, _, _ in batches]
+    assert lengths != sorted(lengths)  # not from short to long
+    order = [index for _, indices, _ in batches for index in indices]
+    assert sorted(order) == list(range(len(PAIRS)))
+    assert np.corrcoef(order[:60], range(60))[0, 1] < 0.5
+    others = reader(data, seed=4), reader(data, position=Position(passes=1))
+    for other in others:
+        batch, indices, _ = next(iter(other))
+        assert indices != batches[0][1] or not torch.equal(batch["labels"], batches[0][0]["labels"])
+
+
+def test_parts_come_in_another_order_each_pass(tmp_path):
+    orders = set()
+    for passes in range(4):
+        rows = open_stream(jsonl(tmp_path), 0).part(0, 1, [3, passes])
+        orders.add(tuple(row["translation"]["de"] for row in rows))
+    assert len(orders) > 1
+    assert len({tuple(sorted(order)) for order in orders}) == 1
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    """At its first row or in the middle; not as damage of a cache."""
+    data = jsonl(tmp_path)
+    path = tmp_path / "part-0.jsonl"
+    content = path.read_text()
+    path.write_text(content[: len(content) // 2] + "}{\n" + content[len(content) // 2 :])
+    with pytest.raises(ValueError, match=r"\.jsonl.* cannot be read: "):
+        list(itertools.islice(reader(data), 60))
+    (tmp_path / "short.en").write_text("one\ntwo\n")
+    (tmp_path / "short.de").write_text("eins\n")
+    section = DataSection(streaming=True, train_files=str(tmp_path / "short"))
+    with pytest.raises(ValueError, match=r"short.en and .*short.de: they do not have the same number of lines"):
+        list(itertools.islice(reader(section), 60))
+
+
+def test_pairs_that_are_dropped(tmp_path):
+    limit = 20
+    data = jsonl(tmp_path)
+    batches = list(itertools.islice(reader(data, limit=limit), 60))
+    passes = [position for _, _, position in batches if position.passes]
+    short = [
+        pair["de"]
+        for pair in PAIRS
+        if all(len(TOKENIZER(pair[language]).input_ids) <= limit for language in ("en", "de"))
+    ]
+    assert 0 < len(short) < len(PAIRS)
+    assert targets(batch for batch in batches if batch[2].passes == 0) == Counter(short)
+    assert passes[0].dropped == len(PAIRS) - len(short)
+    with pytest.raises(ValueError, match="reader 1 of 1 of the training stream finds no pair to train on"):
+        next(iter(reader(data, limit=1)))
+    with pytest.raises(ValueError, match=r"reader 2 of 300 .* there are fewer pairs than readers|reader 232 of 300"):
+        next(iter(reader(data, 231, 300)))
+
+
+def test_the_embedded_stream_holds_nothing_back():
+    held_out = {text for pairs in make_corpus(0, *HELD_OUT, 7).values() for pair in pairs for text in pair.values()}
+    pairs = list(stream_corpus([0, 1], 400, 7))
+    assert len(pairs) == 800
+    assert not held_out & {text for pair in pairs for text in pair.values()}
+    assert list(stream_corpus([1], 400, 7)) == pairs[400:]
+
+
+def test_a_stream_from_the_hub_is_of_one_commit(tmp_path, monkeypatch):
+    """Which tells it from a later one, and which a run that goes on can ask for."""
+    commits = {None: "c2", "main": "c2", "c1": "c1"}
+
+    class Builder:
+        def __init__(self, name, subset, revision):
+            assert (name, subset) == ("ada/pairs", "de-en")
+            self.hash = commits[revision]
+
+        def as_streaming_dataset(self, split):
+            return datasets.IterableDataset.from_generator(lambda: iter(PAIRS))
+
+    monkeypatch.setattr("modeling_scratch.data.streaming.load_dataset_builder", Builder)
+    fields = {"name": "ada/pairs", "subset": "de-en", "streaming": True}
+    first, newest, main = (open_stream(DataSection(**fields, revision=name), 0) for name in ("c1", None, "main"))
+    assert (first.revision, newest.revision) == ("c1", "c2")
+    assert first.key != newest.key == main.key
+
+
+def test_bad_streams(tmp_path):
+    for fields, message in [
+        ({"train_files": str(tmp_path / "none-*.jsonl")}, "no file fits"),
+        ({"train_files": str(tmp_path / "none")}, "no such file"),
+        ({"train_files": str(tmp_path / "a.jsonl")}, "has no column 'en'; it has x"),
+        ({"train_files": str(tmp_path / "empty.tsv")}, "there is not a single row"),
+    ]:
+        (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
+        (tmp_path / "empty.tsv").write_text("en\tde\n")
+        with pytest.raises(ValueError, match=message):
+            open_stream(DataSection(streaming=True, **fields), 0)
+    for override, message in [
+        ("optimization.max_epochs=1", "nobody knows where a stream ends"),
+        ("evaluation.every=epoch", "set evaluation.every to a number"),
+        ("checkpoints.every=epoch", "set checkpoints.every to a number"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            load_recipe(ROOT / "configuration" / "recipes" / "embedded.yaml", [*STREAM, override])
+
+
+def test_parts_too_small_for_the_longest_pair(tmp_path):
+    recipe = load_recipe(
+        ROOT / "configuration" / "recipes" / "embedded.yaml", [*STREAM, "optimization.gradient_accumulation_steps=9"]
+    )
+    tokenizer = PairTokenizer(TOKENIZER, TOKENIZER, 64, 64)
+    with pytest.raises(ValueError, match=r"leaves 56 tokens to each of 9 parts of the stream, .* allow \(64\)"):
+        StreamedUpdates(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), Accelerator(cpu=True))
+    three = SimpleNamespace(num_processes=3, process_index=0)
+    with pytest.raises(ValueError, match="into 2, which 3 processes cannot share evenly; resume it on 1 or 2"):
+        StreamedUpdates(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), three, readers=2)
+
+
+def files(folder) -> list[str]:
+    write_corpus(folder / "text", 300)
+    return [f"data.{split}_files={folder / 'text' / split}" for split in ("train", "validation", "test")]
+
+
+def test_a_run_on_local_files(tmp_path):
+    """Prepared by another process or not: the same updates."""
+    local = files(tmp_path)
+    runs = [
+        small_run(tmp_path / str(workers), *STREAM, *local, f"data.num_workers={workers}", "optimization.max_steps=10")
+        for workers in (0, 1)
+    ]
+    first, second = (load_file(run / "model.safetensors") for run in runs)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert (runs[0] / "checkpoints" / "step-0000010" / "reader-0.json").is_file()
+
+
+def test_validation_is_not_held_out_of_a_stream(tmp_path, capsys):
+    local = files(tmp_path)
+    with pytest.raises(SystemExit):
+        run_training(*STREAM, local[0], f"output_dir={tmp_path / 'run'}")
+    assert "cannot be held out of a stream; name them in data.validation_files" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_processes_see_what_one_with_two_parts_sees(tmp_path):
+    """In float64 without dropout. Half-way the run of one goes on with two, that of two with one."""
+    script = str(ROOT / "tests" / "train_in_float64.py")
+    options = [script, *STREAM, "model.overrides.dropout=0.0", "optimization.schedule=constant"]
+    one, two = ([f"output_dir={tmp_path / name}"] for name in ("one", "two"))
+    one += ["optimization.gradient_accumulation_steps=2"]
+    half = "optimization.max_steps=10"
+    for result in (
+        launch(1, *options, half, *one),
+        launch(2, *options, *one, "--resume"),
+        launch(2, *options, half, *two),
+        launch(1, *options, *two, "--resume"),
+    ):
+        assert result.returncode == 0, result.stderr
+    first, second = (read_metrics(tmp_path / name, "train") for name in ("one", "two"))
+    assert len(first) == len(second) == 20
+    for one, other in zip(first, second, strict=True):
+        assert one["target_tokens"] == other["target_tokens"]
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-9)

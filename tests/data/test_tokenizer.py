@@ -1,0 +1,191 @@
+"""Tokenizers: exact round trips, special tokens, determinism, bounded samples, existing vocabularies."""
+
+import json
+import logging
+import unicodedata
+
+import pytest
+import tiktoken
+from datasets import Dataset
+from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from modeling_scratch import ScratchConfig
+from modeling_scratch.data import tokenizer as tokenizer_module
+from modeling_scratch.data.corpus import make_corpus
+from modeling_scratch.data.tokenizer import (
+    adopt_tokenizer,
+    from_tiktoken,
+    sample_sentences,
+    train_tokenizer,
+    vocabulary_size,
+)
+from modeling_scratch.loading import load_config, load_tokenizers, load_translator, save_tokenizers
+
+SENTENCES = [sentence for pair in make_corpus(500, 1, 1)["train"] for sentence in pair.values()]
+TEXTS = [
+    "The dog sees the cat.",
+    "",
+    "a",
+    "Größe, Übermut, naïve façade",
+    "日本語と한국어 и русский",
+    "🎉 👩‍👩‍👧 emoji",
+    "▁ is no space, Ġ neither",
+    "<pad> <s> </s> <unk> are text here",
+    "don't \"quote\" 'this' -- or (that)...",
+    "1234567890 3.14 1,000",
+    "\u0000 control \u200b zero width",
+    " leading and trailing ",
+    "two  spaces, a tab\tand\na line",
+    unicodedata.normalize("NFC", "e\u0301 composed"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained_tokenizer():
+    return train_tokenizer(iter([SENTENCES]), 400)
+
+
+@pytest.fixture(scope="module")
+def reloaded(trained_tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    trained_tokenizer.save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_round_trip_without_unknown_tokens(reloaded, trained_tokenizer, text):
+    ids = reloaded(text).input_ids
+    assert reloaded.decode(ids, skip_special_tokens=True) == text
+    assert reloaded.unk_token_id not in ids
+    assert ids[-1] == reloaded.eos_token_id
+    assert ids == trained_tokenizer(text).input_ids
+
+
+def test_every_character_of_the_basic_plane(reloaded):
+    for start in range(0, 0x10000, 0x400):
+        text = "".join(map(chr, range(start, start + 0x400)))
+        text = unicodedata.normalize("NFC", "".join(c for c in text if not 0xD800 <= ord(c) <= 0xDFFF))
+        assert reloaded.decode(reloaded(text).input_ids, skip_special_tokens=True) == text
+
+
+def test_special_tokens(reloaded):
+    ids = [reloaded.pad_token_id, reloaded.bos_token_id, reloaded.eos_token_id, reloaded.unk_token_id]
+    assert ids == [0, 1, 2, 3]
+    assert reloaded(text_target="Die Katze.").input_ids == reloaded("Die Katze.").input_ids
+    assert not set(reloaded("</s><pad>").input_ids[:-1]) & set(ids)
+    assert len(reloaded) == vocabulary_size(reloaded) == 400
+
+
+def test_a_word_has_the_same_tokens_wherever_it_stands(reloaded):
+    first, later = reloaded("cat dog").input_ids, reloaded("dog cat").input_ids
+    assert sorted(first) == sorted(later)
+
+
+def test_decomposed_text_is_composed(reloaded):
+    assert reloaded("e\u0301").input_ids == reloaded("\u00e9").input_ids
+
+
+def test_training_is_deterministic(trained_tokenizer):
+    again = train_tokenizer(iter([SENTENCES[:300], SENTENCES[300:]]), 400)
+    assert again.backend_tokenizer.to_str() == trained_tokenizer.backend_tokenizer.to_str()
+
+
+def test_sample_above_a_limit(caplog):
+    dataset = Dataset.from_dict({"source": [f"s{i}" for i in range(5000)], "target": [f"t{i}" for i in range(5000)]})
+    with caplog.at_level(logging.INFO, logger="modeling_scratch"):
+        drawn = []
+        for seed in (0, 0, 1):
+            batches, total = sample_sentences(dataset, ["source", "target"], 3000, seed)
+            sentences = [sentence for batch in batches for sentence in batch]
+            assert len(sentences) == len(set(sentences)) == total == 3000
+            drawn.append(set(sentences))
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert "sample of 1,500 of 5,000 pairs (seed 0)" in caplog.text
+    batches, total = sample_sentences(dataset, ["source"], 5000, 0)
+    assert total == sum(map(len, batches)) == 5000
+
+
+def test_two_vocabularies(tmp_path, trained_tokenizer):
+    target = train_tokenizer(iter([SENTENCES[1::2]]), 350)
+    sizes = {"vocab_size": 400, "decoder_vocab_size": 350, "share_encoder_decoder_embeddings": False}
+    ScratchConfig(**sizes).save_pretrained(tmp_path)
+    ScratchConfig(vocab_size=400).save_pretrained(tmp_path / "shared")
+    save_tokenizers(trained_tokenizer, target, tmp_path)
+    assert len(AutoTokenizer.from_pretrained(tmp_path)) == 400
+    assert len(AutoTokenizer.from_pretrained(tmp_path, subfolder="target_tokenizer")) == 350
+    source, target = load_tokenizers(str(tmp_path))
+    assert (len(source), len(target)) == (400, 350)
+    save_tokenizers(trained_tokenizer, trained_tokenizer, tmp_path / "shared")
+    source, target = load_tokenizers(str(tmp_path / "shared"))
+    assert source is target
+
+
+@pytest.fixture
+def encoding():
+    """Shaped like cl100k_base: byte ranks, merges, its pattern, and special tokens above a gap in the ids."""
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    for merge in (b"th", b"the", b" t", b" th", b" the", b"in", b"ing"):
+        ranks[merge] = len(ranks)
+    pattern = (
+        r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
+        r"""|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
+    )
+    return tiktoken.Encoding("test", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 270})
+
+
+def test_tiktoken_keeps_every_id(encoding, monkeypatch, tmp_path):
+    monkeypatch.setattr(tokenizer_module, "_load", lambda name: from_tiktoken(encoding))
+    adopted = adopt_tokenizer("cl100k_base")
+    adopted.save_pretrained(tmp_path)
+    adopted = AutoTokenizer.from_pretrained(tmp_path)
+    for text in [*TEXTS, "the thing, nothing in the other ring 12345"]:
+        expected = encoding.encode(text, disallowed_special=())
+        assert adopted(text).input_ids == [*expected, adopted.eos_token_id]
+        assert adopted.decode(expected) == text
+    assert adopted.convert_tokens_to_ids("<|endoftext|>") == 270
+    added = [adopted.pad_token_id, adopted.bos_token_id, adopted.eos_token_id]
+    assert added == [271, 272, 273]
+    assert vocabulary_size(adopted) == 274
+
+
+def word_level(tmp_path, vocabulary, **special):
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(vocabulary, "u")), **special)
+    tokenizer.save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+def test_an_existing_id_is_never_reused(tmp_path):
+    taken = word_level(tmp_path / "taken", {"u": 0, "a": 1, "<pad>": 2})
+    with pytest.raises(ValueError, match=r"has no pad_token, and '<pad>' is taken \(id 2\)"):
+        adopt_tokenizer(taken)
+    vocabulary = {"u": 0, "a": 1, "</s>": 2, "<s>": 3}
+    shared = word_level(
+        tmp_path / "shared", vocabulary, pad_token="</s>", eos_token="</s>", bos_token="<s>", unk_token="u"
+    )
+    with pytest.raises(ValueError, match="pad_token and eos_token are one token"):
+        adopt_tokenizer(shared)
+
+
+def test_missing_tokens_are_added(tmp_path):
+    adopted = adopt_tokenizer(word_level(tmp_path, {"u": 0, "a": 1}, unk_token="u"))
+    assert [adopted.pad_token_id, adopted.bos_token_id, adopted.eos_token_id] == [2, 3, 4]
+    assert adopted("a").input_ids == [1, 4]
+
+
+def test_code_of_others_is_not_run(tmp_path, monkeypatch):
+    """Whatever stands on standard input, which Transformers asks for consent."""
+    monkeypatch.setattr("builtins.input", lambda *_: "yes")
+    config = {"model_type": "strange", "auto_map": {"AutoConfig": "code.Config", "AutoModelForSeq2SeqLM": "code.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": [None, "code.Tokens"]}}))
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    for load in (load_tokenizers, load_config, load_translator, adopt_tokenizer):
+        with pytest.raises(ValueError, match="contains custom code"):
+            load(str(tmp_path))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match=r"tokenizer\.existing: no/such-tokenizer: no such folder"):
+        adopt_tokenizer("no/such-tokenizer")

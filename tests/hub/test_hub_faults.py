@@ -1,0 +1,206 @@
+"""Pushes under every fault at every request: in bounded time the old revision or the new one, and a true message."""
+
+import itertools
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, SMALL_RUN, read_metrics, run_command
+from loopback_client import ADA, MODEL, digest, lasting_client, running_hub
+from loopback_push import change_weights, client_upload, without_waits
+from loopback_server import spellings
+
+from modeling_scratch.runs.folder import WEIGHTS
+
+# Seconds that a push may be left without an answer: few where a test waits for them.
+LIMITS = {"silence": 0.5, "late": 2.0, "dribble": 2.0}
+LIMIT = 10.0  # for the others, however busy the machine
+WORK = 4.0  # seconds that a push takes besides, on a machine that is busy
+PRIOR, NEW = 1.0, 2.0  # what the weights hold
+
+# Name: what the repository holds already, and the flags of the push.
+PUSHES = {
+    "model": ("ours", {}),
+    "branch and tag": (None, {"revision": "experiment", "tag": "v1"}),
+    "pull request": ("theirs", {"create_pr": True}),
+}
+ECHO = " and ".join(f"{{{name}}}" for name in spellings(ADA))
+ONCE = {
+    "drop": {"answer": "drop"},
+    "lose": {"answer": "lose"},
+    "cut": {"answer": "cut"},
+    "halve": {"answer": "halve"},
+    "delay": {"answer": "stall", "seconds": 0.1},
+    "late": {"answer": "stall", "seconds": 1.2, "acted": True},
+    "dribble": {"answer": "dribble", "seconds": 0.05},
+    "500": {"answer": 500},
+    "503": {"answer": 503, "html": True},
+    "504 acted": {"answer": 504, "acted": True},
+    "429": {"answer": 429},
+}
+FROM_THEN_ON = {
+    "silence": {"answer": "silence"},
+    "down": {"answer": "drop"},
+    "503 for ever": {"answer": 503, "html": True},
+    "too many": {"answer": 429, "retry_after": 3600},
+    "refused": {"answer": 403, "words": f"Quota exceeded: {ECHO}"},
+}
+FAULTS = ONCE | {name: fault | {"times": None} for name, fault in FROM_THEN_ON.items()}
+DEFAULT = {
+    "model": ("lose", "halve", "silence"),
+    "branch and tag": ("silence", "refused"),
+    "pull request": ("lose",),
+}
+
+
+@pytest.fixture
+def hub(tmp_path):
+    with running_hub(tmp_path) as hub:
+        yield hub
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def restore(folder: Path, saved: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if saved.exists():
+        shutil.copytree(saved, folder)
+
+
+def control(method: str, what: str, **options):
+    import httpx2
+    from huggingface_hub import HfApi
+
+    return httpx2.request(method, f"{HfApi().endpoint}/_loopback/{what}", timeout=60, **options)
+
+
+def client_faults(folder: str, repository: str, saved: str, fault: dict, limit: float, options: dict) -> list[dict]:
+    """For each n: the repository and the run as they were, a push with a fault at its n-th request, and another one."""
+    without_waits()
+    results = []
+    for number in itertools.count(1):
+        restore(Path(repository), Path(saved) / "repository")
+        restore(Path(folder), Path(saved) / "run")
+        control("DELETE", "requests")
+        control("POST", "fault", json=fault | {"at": number})
+        start = time.monotonic()
+        faulty = client_upload(folder, MODEL, timeout=limit, debug=True, **options)
+        result = {"seconds": time.monotonic() - start, "faulty": faulty, "revisions": [revisions(Path(repository))]}
+        requests = [entry for entry in control("GET", "requests").json() if entry["fault"]]
+        control("DELETE", "fault")
+        result["at"] = f"{requests[0]['method']} {requests[0]['path']}" if requests else None
+        result["again"] = client_upload(folder, MODEL, **options)
+        result["revisions"].append(revisions(Path(repository)))
+        results.append(result)
+        if not requests:
+            return results
+
+
+def revisions(repository: Path) -> dict[str, list]:
+    """Each reference: its commits' titles and weights, newest first."""
+    found = {}
+    for path in sorted((repository / "refs").glob("*/*")):
+        commits, commit = [], path.read_text()
+        while commit:
+            content = json.loads((repository / "commits" / f"{commit}.json").read_text())
+            commits.append([content["title"], content["tree"].get(WEIGHTS, {}).get("sha256"), commit])
+            commit = content["parent"]
+        found[f"{path.parent.name}/{path.name}"] = commits
+    return found
+
+
+CASES = [
+    pytest.param(push, name, id=f"{name} at a {push}", marks=[] if name in DEFAULT[push] else pytest.mark.slow)
+    for push in PUSHES
+    for name in FAULTS
+]
+
+
+@pytest.fixture(scope="module")
+def stage(trained, tmp_path_factory):
+    """A Hub, a client, and for each kind of push what is there before it, all of one module: they are set back."""
+    folder = tmp_path_factory.mktemp("faults")
+    with running_hub(folder) as hub, lasting_client(hub, __file__) as client:
+        for name, (there, _) in PUSHES.items():
+            run, saved = Path(shutil.copytree(trained, folder / "run")), folder / "saved" / name
+            change_weights(run, PRIOR)
+            if there == "ours":
+                assert client(client_upload, folder=str(run), repo_id=MODEL)[0] == 0
+            elif there == "theirs":
+                hub.create(MODEL)
+                hub.commit(MODEL, {"config.json": b"{}", WEIGHTS: b"theirs"}, "Theirs")
+            change_weights(run, NEW)
+            shutil.move(run, saved / "run")
+            if there:
+                shutil.move(hub.repository(MODEL).folder, saved / "repository")
+        yield hub, client, folder
+
+
+@pytest.mark.parametrize(("push", "name"), CASES)
+def test_old_or_new_whatever_fails(push, name, stage, capsys):
+    hub, client, folder = stage
+    results = client(
+        client_faults,
+        folder=str(folder / "run"),
+        repository=str(hub.store.root / MODEL),
+        saved=str(folder / "saved" / push),
+        fault=FAULTS[name],
+        limit=LIMITS.get(name, LIMIT),
+        options=PUSHES[push][1],
+    )
+    new = digest((folder / "saved" / push / "run" / WEIGHTS).read_bytes())
+    for result in results:
+        check(result, push, name, new)
+    assert results.pop()["at"] is None
+    assert len(results) > 8
+    ended = sum(result["faulty"][0] != 0 for result in results)
+    with capsys.disabled():
+        print(f"\n{push}, {name}: {len(results)} requests, {ended} ended the push", end="")
+
+
+def check(result: dict, push: str, name: str, new: str) -> None:
+    (code, said), (then, now) = result["faulty"], result["revisions"]
+    where = json.dumps(result, indent=1)
+    made = {"model": "heads/main", "branch and tag": "heads/experiment", "pull request": "pr/1"}[push]
+    ours = [commit for commit in now.get(made, []) if commit[1] == new]
+    assert result["again"][0] == 0, where
+    assert len(ours) == 1, where  # none twice
+    assert len([reference for reference in now if reference.startswith("pr/")]) == (push == "pull request"), where
+    assert now[made][0] == ours[0], where
+    assert push != "branch and tag" or now["tags/v1"] == now[made], where
+    assert then.get(made, []) in ([], now[made][1:], now[made]), where  # the old revision or the new one
+    if code == 0:
+        assert then == now, where
+    else:
+        assert name in FROM_THEN_ON or not result["at"].startswith(("GET", "HEAD")), where  # what only asks asks again
+        line = said.strip().splitlines()[-1]
+        arrived, unknown = then.get(made) == now[made], "what has arrived is not sent twice" in line
+        known = line.startswith("error: the model is at http://") and f"(revision {ours[0][2]})" in line
+        assert known == arrived or unknown, where
+    assert result["seconds"] < LIMITS.get(name, LIMIT) + WORK, where
+    assert not [spelling for spelling, spelled in spellings(ADA).items() if spelled in said], where
+
+
+def test_training_goes_on_while_the_hub_is_silent(tmp_path):
+    """From the check before it on, which made two requests."""
+    with running_hub(tmp_path) as hub:
+        hub.fail("silence", at=3, times=None)
+        command = [str(ROOT / "train.py"), *SMALL_RUN, f"output_dir={tmp_path / 'run'}", "hub.repository=ada/silent"]
+        environment = os.environ | hub.environment(ADA, tmp_path / "home")
+        result = run_command(*command, "hub.push=best", "hub.timeout=1", **environment)
+        times = [entry["time"] for entry in hub.requests[2:]]
+    silent = "asking who you are: the Hub has not answered within 1 seconds"
+    assert f"not pushed: {silent}" in result.stderr
+    assert f"error: {silent}; push again later. The model is whole in " in result.stderr
+    assert "--timeout 1" in result.stderr
+    assert result.returncode == 2
+    assert read_metrics(tmp_path / "run", "train")[-1]["step"] == 20
+    pushes = [times[start : start + 4] for start in range(0, len(times), 4)]
+    assert len(pushes) > 1
+    assert all(len(push) == 4 and push[-1] - push[0] < 1 for push in pushes)

@@ -1,0 +1,230 @@
+"""The attention backends against each other, for every kind of mask: outputs, gradients, and the memory of masks."""
+
+import pytest
+import torch
+from conftest import padded, run_command
+from torch.nn.attention.flex_attention import flex_attention
+from transformers import DynamicCache
+from transformers.integrations import flex_attention as flex_integration
+
+from modeling_scratch.model import attention
+
+
+def additive(attend: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(5)
+    return torch.randn(attend.shape).clamp(max=0).masked_fill(~attend, float("-inf"))
+
+
+def square(mask: torch.Tensor, queries: int, heads: int = 1) -> torch.Tensor:
+    """A 4-D mask in which queries see different keys, and the second query of the last sentence none."""
+    torch.manual_seed(6)
+    attend = mask[:, None, None, :].bool() & (torch.rand(len(mask), heads, queries, mask.shape[1]) < 0.7)
+    attend |= mask[:, None, None, :].bool() & (torch.arange(mask.shape[1]) == mask.argmax(1)[:, None])[:, None, None]
+    attend[-1, :, 1] = False
+    return attend
+
+
+# From (batch_size, key_length), 1 attends, and the number of queries.
+MASKS = {
+    "none": lambda mask, queries: None,
+    "nothing but ones": lambda mask, queries: torch.ones_like(mask),
+    "integer": lambda mask, queries: mask,
+    "boolean": lambda mask, queries: mask.bool(),
+    "float": lambda mask, queries: mask.float(),
+    "4-D float, one row": lambda mask, queries: additive(mask[:, None, None].bool()),
+    "4-D boolean": square,
+    "4-D integer": lambda mask, queries: square(mask, queries).long(),
+    "4-D boolean, one a head": lambda mask, queries: square(mask, queries, heads=2),
+    "4-D float": lambda mask, queries: additive(square(mask, queries)),
+    "4-D float, one a head": lambda mask, queries: additive(square(mask, queries, heads=2)),
+}
+
+
+def run(model, implementation, sentences, kind):
+    """Outputs of encoder and decoder with a mask of this kind in all three attentions."""
+    model.config._attn_implementation = implementation
+    source, mask = padded(sentences, 8, "left")
+    target, target_mask = padded([sentence[:4] for sentence in sentences], 5)
+    make = MASKS[kind]
+    states = model.model.encoder(source, make(mask, 8)).last_hidden_state
+    output = model.model.decoder(target, make(target_mask, 5), states, make(mask, 5)).last_hidden_state
+    return states, output
+
+
+@pytest.fixture
+def model(make_model):
+    return make_model(encoder_attention_heads=2, decoder_attention_heads=2).double()
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_eager_and_sdpa_agree(kind, model, sentences):
+    results = []
+    for implementation in ("eager", "sdpa"):
+        model.zero_grad()
+        states, output = run(model, implementation, sentences, kind)
+        (output.sin().sum() + states.cos().sum()).backward()
+        results.append([states, output, *(parameter.grad.clone() for parameter in model.model.parameters())])
+    for eager, sdpa in zip(*results, strict=True):
+        assert torch.isfinite(eager).all()
+        torch.testing.assert_close(sdpa, eager, rtol=0, atol=1e-10)
+
+
+@pytest.fixture
+def direct_flex(monkeypatch):
+    """The mathematics of flex run eagerly; the slow test below compiles it."""
+    direct = lambda *tensors, training, **options: flex_attention(*tensors, **options)  # noqa: E731
+    monkeypatch.setattr(flex_integration, "compile_friendly_flex_attention", direct)
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@torch.no_grad()
+def test_flex_agrees_in_outputs(kind, model, sentences, direct_flex):
+    if "4-D float" in kind:
+        with pytest.raises(
+            ValueError, match=r"no mask of other values than 0 and -inf; use attn_implementation='sdpa'"
+        ):
+            run(model, "flex_attention", sentences, kind)
+        return
+    flex, expected = (run(model, implementation, sentences, kind) for implementation in ("flex_attention", "eager"))
+    for first, second in zip(flex, expected, strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=1e-10)
+
+
+def test_alibi_is_not_for_flex(make_model, sentences, direct_flex):
+    model = make_model(position_embedding_type="alibi")
+    model.config._attn_implementation = "flex_attention"
+    with pytest.raises(ValueError, match=r"no mask of other values than 0 and -inf"):
+        model.get_encoder()(sentences[0][None])
+
+
+@pytest.mark.parametrize(
+    ("implementation", "kind"),
+    [
+        ("sdpa", "none"),
+        ("sdpa", "integer"),
+        ("sdpa", "4-D float"),
+        ("flex_attention", "none"),
+        ("flex_attention", "integer"),
+    ],
+)
+@torch.no_grad()
+def test_weights_are_eager_s(kind, implementation, model, sentences, direct_flex):
+    """Whatever computes attention otherwise: for the weights, eager does."""
+    source, mask = padded(sentences, 8, "left")
+    inputs = {"input_ids": source, "attention_mask": MASKS[kind](mask, 8), "output_attentions": True}
+    model.config._attn_implementation = "eager"
+    expected = model.get_encoder()(**inputs)
+    model.config._attn_implementation = implementation
+    found = model.get_encoder()(**inputs)
+    assert torch.equal(torch.stack(found.attentions), torch.stack(expected.attentions))
+    assert torch.equal(found.last_hidden_state, expected.last_hidden_state)
+    assert model.get_encoder()(**inputs | {"output_attentions": False}).attentions is None
+
+
+@pytest.mark.slow
+def test_flex_compiled():
+    """Generation with flex as it is used: compiled. In a process of its own: the compiler keeps state."""
+    script = """
+import torch
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+torch.manual_seed(0)
+sizes = dict(vocab_size=61, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=64, decoder_ffn_dim=48)
+model = ScratchForConditionalGeneration(ScratchConfig(**sizes, init_std=0.3)).eval()
+ids, mask = torch.randint(4, 61, (3, 8)), torch.tensor([[1] * 8, [1] * 6 + [0] * 2, [1] * 3 + [0] * 5])
+expected = model.generate(ids, attention_mask=mask, max_new_tokens=6)
+model.set_attn_implementation("flex_attention")
+assert torch.equal(model.generate(ids, attention_mask=mask, max_new_tokens=6), expected)
+"""
+    result = run_command("-c", script)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "flex_attention"])
+def test_no_needless_mask(implementation, model, sentences, monkeypatch):
+    """What reaches the backend: no mask where a flag or nothing suffices, and else one row for all queries."""
+    shapes = []
+
+    def attend(self, query, key, value, attention_mask, implementation):
+        shapes.append(None if attention_mask is None else tuple(attention_mask.shape))
+        return self.o_proj(query.transpose(1, 2).flatten(2)), None
+
+    monkeypatch.setattr(attention.ScratchAttention, "attend", attend)
+    model.config._attn_implementation = implementation
+    source, mask = padded(sentences, 8)
+    target, target_mask = source[:, :5], mask[:, :5]
+
+    def seen(training=False, **inputs):
+        shapes.clear()
+        with torch.set_grad_enabled(training):
+            model.model(input_ids=source, **({"decoder_input_ids": target} | inputs))
+        return shapes[0], shapes[2], shapes[3]  # encoder, causal, cross
+
+    for ones in (torch.ones_like(mask), torch.ones_like(mask).bool(), torch.ones_like(mask).float()):
+        assert seen(attention_mask=ones, decoder_attention_mask=ones[:, :5]) == (None, None, None)
+        # Few batches of training have no padding, and all are to be alike to a compiler.
+        assert seen(training=True, attention_mask=ones) == ((3, 1, 1, 8), None, (3, 1, 1, 8))
+    assert seen() == (None, None, None)
+    assert seen(attention_mask=mask) == ((3, 1, 1, 8), None, (3, 1, 1, 8))
+    assert seen(decoder_attention_mask=target_mask) == (None, (3, 1, 5, 5), None)
+    cache = DynamicCache()
+    assert seen(past_key_values=cache) == (None, None, None)
+    step = {"past_key_values": cache, "decoder_input_ids": target[:, :1]}
+    assert seen(**step) == (None, None, None)
+    assert seen(**step, decoder_attention_mask=mask[:, :7]) == (None, (3, 1, 1, 7), None)
+    several = {"past_key_values": cache, "decoder_input_ids": target[:, :3]}
+    assert seen(**several) == (None, (1, 1, 3, 10), None)  # a flag knows of no past
+
+
+def test_long_sequences_build_no_square(model, monkeypatch):
+    """Source of 3,000 and target of 3,000 tokens: no tensor of their product is made outside the backend."""
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            result = function(*args, **(kwargs or {}))
+            for each in result if isinstance(result, (tuple, list)) else [result]:
+                if isinstance(each, torch.Tensor):
+                    largest = max(largest, each.numel())
+            return result
+
+    model.config._attn_implementation = "sdpa"
+    ids = torch.randint(4, 61, (1, 3000))
+    mask = torch.ones_like(ids)
+    mask[:, :10] = 0
+    with torch.no_grad(), Watch():
+        model.model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids, decoder_attention_mask=mask * 0 + 1)
+    assert largest < 3000 * 3000 / 10
+
+
+@pytest.mark.parametrize("mask", [None, "boolean", "float"])
+def test_sdpa_trains_in_float32_where_bf16_is_slow(mask, make_model, monkeypatch):
+    """On the CPU, under autocast. Without gradients it takes what it is given."""
+    model, seen = make_model(dropout=0.0).train(), set()
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(query, *args, **kwargs):
+        seen.add(query.dtype)
+        return attend(query, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    ids = torch.randint(4, 61, (3, 6))
+    batch = {"input_ids": ids, "labels": ids}
+    if mask is not None:
+        attends = torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 6])
+        batch["attention_mask"] = attends.bool() if mask == "boolean" else (1 - attends[:, None, None]) * -1e9
+    expected = model(**batch)
+    expected.loss.backward()
+    gradient = model.lm_head.weight.grad.clone()
+    model.zero_grad()
+    seen.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(**batch)
+    found.loss.backward()
+    assert seen == {torch.float32}
+    torch.testing.assert_close(found.loss, expected.loss, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(model.lm_head.weight.grad, gradient, rtol=0.1, atol=0.02)
+    seen.clear()
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        model.eval()(**batch)
+    assert seen == {torch.bfloat16}

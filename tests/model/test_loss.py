@@ -1,0 +1,148 @@
+"""The loss against torch's, and the fused one against the plain one, gradients included."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from modeling_scratch.model import loss as loss_module
+from modeling_scratch.model.loss import cross_entropy_sum, linear_cross_entropy_sum
+
+
+@pytest.fixture
+def inputs():
+    torch.manual_seed(0)
+    labels = torch.randint(0, 23, (3, 5))
+    labels[0, 3:] = -100
+    return torch.randn(3, 5, 8, dtype=torch.float64), labels
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_smoothed_cross_entropy_is_its_definition(inputs, smoothing):
+    states, labels = inputs
+    logits = states @ torch.randn(8, 23, dtype=torch.float64)
+    total = 0.0
+    for row, label in zip(logits.flatten(0, 1), labels.flatten(), strict=True):
+        if label != -100:
+            target = torch.full((23,), smoothing / 23, dtype=torch.float64)
+            target[label] += 1 - smoothing
+            total -= (target * (row - row.exp().sum().log())).sum()
+    torch.testing.assert_close(cross_entropy_sum(logits, labels, smoothing), total, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("rows", [4, 1024])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_fused_equals_plain(inputs, smoothing, bias, rows, monkeypatch):
+    monkeypatch.setattr(loss_module, "CHUNK_ROWS", rows)
+    states, labels = inputs
+    head = nn.Linear(8, 23, bias=bias).double()
+    results = []
+    for fused in (False, True):
+        leaf = states.clone().requires_grad_()
+        head.zero_grad()
+        if fused:
+            total = linear_cross_entropy_sum(leaf, head, labels, smoothing)
+        else:
+            total = cross_entropy_sum(head(leaf), labels, smoothing)
+        (total / 7).backward()
+        results.append([total.detach(), leaf.grad, *(parameter.grad.clone() for parameter in head.parameters())])
+    for plain, fused in zip(*results, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_fused_in_mixed_precision(dtype, smoothing):
+    """Against the plain one in float64: as near as the narrow products of the plain one are, or nearer."""
+    torch.manual_seed(0)
+    head, states, labels = nn.Linear(16, 3000), torch.randn(4, 40, 16), torch.randint(0, 3000, (4, 40))
+    labels[0, 30:] = -100
+
+    def run(loss_sum, wide=False):
+        leaf = (states.double() if wide else states.clone()).requires_grad_()
+        projection = copy.deepcopy(head).to(leaf.dtype)
+        with torch.autocast("cpu", dtype, enabled=not wide):
+            total = loss_sum(leaf, projection)
+        (1024 * total / 149).backward()  # as a gradient scaler does
+        gradients = [leaf.grad, *(parameter.grad for parameter in projection.parameters())]
+        assert wide or all(gradient.dtype == torch.float32 for gradient in gradients)
+        return [total.detach(), *gradients]
+
+    def plain(leaf, projection):
+        return cross_entropy_sum(projection(leaf), labels, smoothing)
+
+    expected = run(plain, wide=True)
+    found = run(lambda leaf, projection: linear_cross_entropy_sum(leaf, projection, labels, smoothing))
+    assert found[0].item() == pytest.approx(expected[0].item(), rel=1e-3)
+    for fused, narrow, exact in zip(found[1:], run(plain)[1:], expected[1:], strict=True):
+        assert (fused - exact).norm() <= 1.5 * (narrow - exact).norm()
+
+
+@pytest.mark.parametrize("wanted", [("states",), ("weight",), ("bias",), ("states", "bias")])
+def test_only_the_gradients_that_are_wanted(wanted, inputs, monkeypatch):
+    """As a LoRA leaves the head frozen: what is not wanted is not made."""
+    states, labels = inputs
+    head = nn.Linear(8, 23).double()
+    leaves = {"states": states.clone(), "weight": head.weight, "bias": head.bias}
+    products = []
+    for name, leaf in leaves.items():
+        leaf.requires_grad_(name in wanted)
+    cross_entropy_sum(head(leaves["states"]), labels).backward()
+    expected = {name: leaf.grad.clone() for name, leaf in leaves.items() if name in wanted}
+    for leaf in leaves.values():
+        leaf.grad = None
+    multiply, accumulate = torch.mm, torch.Tensor.addmm_
+    monkeypatch.setattr(torch, "mm", lambda *args, **kw: products.append("mm") or multiply(*args, **kw))
+    monkeypatch.setattr(
+        torch.Tensor, "addmm_", lambda *args, **kw: products.append("addmm_") or accumulate(*args, **kw)
+    )
+    linear_cross_entropy_sum(leaves["states"], head, labels).backward()
+    assert len(products) == 1 + ("states" in wanted) + ("weight" in wanted)
+    for name, leaf in leaves.items():
+        assert (leaf.grad is None) == (name not in wanted)
+        if name in wanted:
+            torch.testing.assert_close(leaf.grad, expected[name], rtol=0, atol=1e-10)
+
+
+def test_without_gradients_none_are_made(inputs, monkeypatch):
+    """Evaluation has no use for them, and they are two thirds of the work."""
+    states, labels = inputs
+    head = nn.Linear(8, 23).double()
+    made = []
+    monkeypatch.setattr(torch, "zeros_like", lambda *args, **kwargs: made.append(args))
+    with torch.no_grad():
+        total = linear_cross_entropy_sum(states, head, labels)
+        torch.testing.assert_close(total, cross_entropy_sum(head(states), labels))
+    assert not made
+
+
+def test_extreme_logits_stay_finite():
+    head = nn.Linear(2, 3, bias=False)
+    nn.init.constant_(head.weight, 0)
+    with torch.no_grad():
+        head.weight[0, 0] = 1e4
+    states = torch.tensor([[[1.0, 0.0]]], requires_grad=True)
+    total = linear_cross_entropy_sum(states, head, torch.tensor([[1]]), 0.1)
+    total.backward()
+    assert total.item() == pytest.approx(0.9 * 1e4 + 0.1 * 2e4 / 3)
+    assert torch.isfinite(states.grad).all()
+
+
+def test_a_batch_without_labels_costs_nothing(make_model):
+    model = make_model()
+    labels = torch.full((2, 4), -100)
+    for skip in (False, True):
+        loss = model(input_ids=torch.ones(2, 3, dtype=torch.long), labels=labels, skip_logits=skip).loss
+        assert loss.item() == 0.0
+        loss.backward()
+        assert all(p.grad is None or torch.equal(p.grad, torch.zeros_like(p)) for p in model.parameters())
+
+
+def test_num_items_in_batch_divides_the_sum(make_model):
+    model = make_model()
+    inputs = {"input_ids": torch.tensor([[5, 6, 2]]), "labels": torch.tensor([[7, 8, 9, 2]])}
+    mean, total = model(**inputs).loss, model(**inputs, num_items_in_batch=1).loss
+    torch.testing.assert_close(mean * 4, total)
+    torch.testing.assert_close(model(**inputs, num_items_in_batch=8, skip_logits=True).loss * 8, total)

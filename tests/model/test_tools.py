@@ -1,0 +1,428 @@
+"""The tools that people bring to a model of Transformers: compilers, exporters, PEFT, Trainer, loading options."""
+
+import json
+import os
+import sys
+
+import onnxruntime
+import peft
+import pytest
+import torch
+from conftest import (
+    CHOICES,
+    ROOT,
+    SHALLOW,
+    SMALL_MODEL,
+    every_choice,
+    every_choice_and_slowly_every_variant,
+    located,
+    padded,
+    run_command,
+)
+from datasets import Dataset
+from transformers import (
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoModelForTextEncoding,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
+
+from modeling_scratch import ScratchEncoderModel, ScratchForConditionalGeneration
+
+
+@pytest.fixture
+def inputs(sentences):
+    ids, mask = padded(sentences, 7)
+    torch.manual_seed(2)
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(4, 61, (3, 5))}
+
+
+# -- compiling and exporting ---------------------------------------------------------------------------------------
+
+
+def check_compiled(model, inputs, backend):
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    results = []
+    for forward in (model, compiled):
+        model.zero_grad()
+        output = forward(**inputs)
+        output.loss.backward()
+        results.append((output.loss, output.logits, [parameter.grad.clone() for parameter in model.parameters()]))
+    for eager, graph in zip(*results, strict=True):
+        torch.testing.assert_close(graph, eager, rtol=0, atol=1e-5)
+
+
+@every_choice_and_slowly_every_variant
+def test_compiled_forward_equals_eager(fields, make_model, inputs):
+    check_compiled(make_model(**SHALLOW, **fields), inputs, "aot_eager")
+
+
+@pytest.mark.slow
+def test_compiled_by_inductor(make_model, inputs):
+    check_compiled(make_model(**SHALLOW), inputs, "inductor")
+
+
+def test_the_fused_loss_compiles(make_model, inputs):
+    model = make_model()
+    inputs["labels"][1, 2:] = -100
+    expected = model(**inputs, label_smoothing=0.1).loss
+    torch._dynamo.reset()
+    expected.backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    loss = compiled(**inputs, label_smoothing=0.1, skip_logits=True).loss
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-6)
+
+
+class Logits(torch.nn.Module):
+    """The forward pass with tensors alone in and out, as exporters like it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask, decoder_input_ids):
+        return self.model(
+            input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False
+        ).logits
+
+
+def export_arguments(inputs):
+    batch, source, target = (torch.export.Dim(name, min=2, max=64) for name in ("batch", "source", "target"))
+    arguments = (inputs["input_ids"], inputs["attention_mask"], inputs["labels"])
+    return arguments, ({0: batch, 1: source}, {0: batch, 1: source}, {0: batch, 1: target})
+
+
+def other_shape():
+    """Inputs of another shape than the exporter saw, with padding."""
+    torch.manual_seed(3)
+    ids, mask = padded([torch.randint(4, 61, (length,)) for length in (9, 6, 3, 8)], 11)
+    return ids, mask, torch.randint(4, 61, (4, 8))
+
+
+@every_choice
+def test_torch_export(fields, make_model, inputs):
+    model = Logits(make_model(**SHALLOW, **fields))
+    arguments, shapes = export_arguments(inputs)
+    exported = torch.export.export(model, arguments, dynamic_shapes=shapes).module()
+    for case in (arguments, other_shape()):
+        torch.testing.assert_close(exported(*case), model(*case), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["default", "rotary, rms, gated"])
+def test_onnx(name, make_model, inputs, tmp_path):
+    model = Logits(make_model(**SHALLOW, **CHOICES[name]))
+    arguments, shapes = export_arguments(inputs)
+    path = tmp_path / "model.onnx"
+    torch.onnx.export(model, arguments, path, dynamo=True, dynamic_shapes=shapes, verbose=False)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+    for case in (arguments, other_shape()):
+        (logits,) = session.run(None, {key: value.numpy() for key, value in zip(names, case, strict=True)})
+        torch.testing.assert_close(torch.from_numpy(logits), model(*case), rtol=0, atol=1e-4)
+
+
+# -- loading -------------------------------------------------------------------------------------------------------
+
+
+@every_choice
+def test_the_encoder_alone(fields, make_model, inputs, tmp_path):
+    model = make_model(**fields)
+    model.save_pretrained(tmp_path / "whole")
+    source = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
+    expected = model.get_encoder()(**source).last_hidden_state
+    encoder, report = AutoModelForTextEncoding.from_pretrained(tmp_path / "whole", output_loading_info=True)
+    assert type(encoder) is ScratchEncoderModel
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+    assert torch.equal(encoder(**source).last_hidden_state, expected)
+    assert sum(parameter.numel() for parameter in encoder.parameters()) == sum(
+        parameter.numel() for parameter in model.get_encoder().parameters()
+    )
+    encoder.save_pretrained(tmp_path / "encoder")
+    again = AutoModelForTextEncoding.from_pretrained(tmp_path / "encoder")
+    assert torch.equal(again(**source).last_hidden_state, expected)
+    model.model.save_pretrained(tmp_path / "base")  # from a checkpoint without the head, too
+    from_base = AutoModelForTextEncoding.from_pretrained(tmp_path / "base")
+    assert torch.equal(from_base(**source).last_hidden_state, expected)
+
+
+@every_choice
+def test_shards_and_device_maps(fields, make_model, inputs, tmp_path):
+    model = make_model(**fields)
+    expected = model(**inputs)
+    model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
+    assert len(list((tmp_path / "sharded").glob("model-*.safetensors"))) > 2
+    for options in ({}, {"device_map": "cpu"}, {"device_map": {"": "cpu"}}):
+        loaded, report = AutoModelForSeq2SeqLM.from_pretrained(
+            tmp_path / "sharded", output_loading_info=True, **options
+        )
+        assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+        assert torch.equal(loaded(**inputs).logits, expected.logits)
+    most = int(0.7 * sum(parameter.nbytes for parameter in model.parameters()))
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path / "sharded", device_map="auto", max_memory={"cpu": most}, offload_folder=tmp_path / "offload"
+    )
+    assert {"cpu", "disk"} == set(loaded.hf_device_map.values())
+    assert torch.equal(loaded(**inputs).logits, expected.logits)
+
+
+@every_choice
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(fields, dtype, make_model, inputs, tmp_path):
+    model = make_model(**fields)
+    model.save_pretrained(tmp_path / "wide")
+    half = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "wide", dtype=dtype)
+    assert {parameter.dtype for parameter in half.parameters()} == {dtype}
+    tolerance = 16 * torch.finfo(dtype).eps
+    torch.testing.assert_close(half(**inputs).logits.float(), model(**inputs).logits, rtol=tolerance, atol=tolerance)
+    source = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
+    assert half.generate(**source, max_new_tokens=4).shape[0] == 3
+    # Saved in half precision it loads so, and as float32 gives the rounded weights and the exact positions.
+    half.save_pretrained(tmp_path / "half")
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "half")
+    assert again.dtype == dtype
+    assert torch.equal(again(**inputs).logits, half(**inputs).logits)
+    wide = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "half", dtype=torch.float32)
+    ours, theirs = (located(each.get_encoder().embed_positions, torch.arange(50)[None]) for each in (wide, model))
+    if fields.get("position_embedding_type") != "learned":
+        assert all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
+
+
+# -- vocabularies --------------------------------------------------------------------------------------------------
+
+
+def rows(model):
+    return (
+        model.get_encoder().embed_tokens.num_embeddings,
+        model.get_decoder().embed_tokens.num_embeddings,
+        model.lm_head.out_features,
+    )
+
+
+@every_choice
+@pytest.mark.parametrize("size", [68, 55])
+def test_resizing_the_vocabulary(fields, size, make_model, inputs, tmp_path):
+    model = make_model(**fields, **({} if "lm_head_bias" in fields else {"lm_head_bias": True}))
+    inputs = {name: value.clamp(max=54) for name, value in inputs.items()}
+    if not model.config.share_encoder_decoder_embeddings:
+        with pytest.raises(ValueError, match="share_encoder_decoder_embeddings is False: this model has two"):
+            model.resize_token_embeddings(size)
+        return
+    with torch.no_grad():
+        before = model(**inputs).logits
+    model.resize_token_embeddings(size, mean_resizing=False)
+    assert rows(model) == (size, size, size)
+    kept = min(61, size)
+    torch.testing.assert_close(model(**inputs).logits[..., :kept], before[..., :kept], rtol=0, atol=1e-6)
+    assert len(model.lm_head.bias) == model.lm_head.out_features
+    tied = model.config.tie_word_embeddings
+    assert (model.lm_head.weight is model.get_decoder().embed_tokens.weight) == tied
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert rows(loaded) == rows(model)
+    assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+    assert model.generate(inputs["input_ids"], max_new_tokens=3).shape[0] == 3
+    model(**inputs).loss.backward()
+    assert AutoModel.from_pretrained(tmp_path).resize_token_embeddings(57).num_embeddings == 57
+
+
+def test_resizing_keeps_one_vocabulary_one(make_model):
+    model = make_model(decoder_vocab_size=61)
+    model.resize_token_embeddings(70)
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (70, 70)
+
+
+# -- training tools ------------------------------------------------------------------------------------------------
+
+
+@every_choice
+def test_lora(fields, make_model, inputs, tmp_path):
+    model = make_model(**fields)
+    plain = model(**inputs).logits
+    config = peft.LoraConfig(
+        task_type="SEQ_2_SEQ_LM", r=4, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], init_lora_weights=False
+    )
+    tuned = peft.get_peft_model(model, config)
+    adapted = [name for name, _ in tuned.named_modules() if name.endswith("lora_A.default")]
+    layers = (1, 1) if fields.get("share_layers") else (2, 3)
+    assert len(adapted) == 4 * (layers[0] + 2 * layers[1])  # every projection of every attention
+    tuned.train()
+    optimizer = torch.optim.Adam((each for each in tuned.parameters() if each.requires_grad), lr=1e-2)
+    losses = []
+    for _ in range(10):
+        loss = tuned(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    tuned.eval()
+    expected = tuned(**inputs).logits
+    assert not torch.allclose(expected, plain, atol=1e-3)
+    tuned.save_pretrained(tmp_path)
+    loaded = peft.PeftModel.from_pretrained(make_model(**fields), tmp_path).eval()
+    torch.testing.assert_close(loaded(**inputs).logits, expected)
+    source = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
+    generated = loaded.generate(**source, max_new_tokens=5)
+    merged = loaded.merge_and_unload()
+    assert type(merged) is ScratchForConditionalGeneration
+    torch.testing.assert_close(merged(**inputs).logits, expected, rtol=0, atol=1e-5)
+    assert torch.equal(merged.generate(**source, max_new_tokens=5), generated)
+    merged.save_pretrained(tmp_path / "merged")
+    again, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "merged", output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+    torch.testing.assert_close(again(**inputs).logits, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        peft.PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3),
+        peft.PromptEncoderConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3, encoder_hidden_size=8),
+        peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q_proj", "embed_tokens"]),
+        peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["lm_head"]),
+        peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["v_proj"], trainable_token_indices=[5, 6]),
+    ],
+    ids=["prompt tuning", "p-tuning", "embeddings", "head", "tokens"],
+)
+def test_other_ways_of_peft(config, make_model, inputs):
+    tuned = peft.get_peft_model(make_model(share_encoder_decoder_embeddings=False, tie_word_embeddings=False), config)
+    trained = {name for name, parameter in tuned.named_parameters() if parameter.requires_grad}
+    optimizer = torch.optim.Adam([each for each in tuned.parameters() if each.requires_grad], lr=0.05)
+    losses = []
+    for _ in range(8):
+        loss = tuned(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert all(parameter.grad is not None for name, parameter in tuned.named_parameters() if name in trained)
+
+
+def test_seq2seq_trainer(trained, tmp_path):
+    """Four micro-batches of accumulation make the update of one batch; the saved model reloads."""
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    sources = ["The cat sleeps.", "The old man sees her.", "We run.", "The dog can see the old cat today."] * 2
+    targets = ["Die Katze schläft.", "Der alte Mann sieht sie.", "Wir laufen.", "Der Hund kann sie sehen."] * 2
+    rows = Dataset.from_dict({"source": sources, "target": targets}).map(
+        lambda row: tokenizer(row["source"], text_target=row["target"]), remove_columns=["source", "target"]
+    )
+    results = []
+    for batch, accumulation in ((8, 1), (2, 4)):
+        torch.manual_seed(0)
+        model = AutoModelForSeq2SeqLM.from_pretrained(trained)
+        arguments = Seq2SeqTrainingArguments(
+            output_dir=tmp_path / f"accumulation-{accumulation}",
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=accumulation,
+            max_steps=3,
+            learning_rate=1e-2,
+            optim="sgd",
+            lr_scheduler_type="constant",
+            max_grad_norm=0.0,
+            predict_with_generate=True,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        )
+        model.config.dropout = 0.0
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        trainer = Seq2SeqTrainer(
+            model,
+            arguments,
+            DataCollatorForSeq2Seq(tokenizer, model),
+            train_dataset=rows,
+            eval_dataset=rows,
+            compute_metrics=lambda output: {"starts": [int(ids[0]) for ids in output.predictions]},
+        )
+        trainer.train()
+        metrics = trainer.evaluate(max_new_tokens=5)
+        assert metrics["eval_loss"] > 0
+        assert metrics["eval_starts"] == [1] * len(rows)  # translations, not logits
+        trainer.save_model(tmp_path / f"saved-{accumulation}")
+        results.append(model)
+    whole, accumulated = (dict(each.named_parameters()) for each in results)
+    started = dict(AutoModelForSeq2SeqLM.from_pretrained(trained).named_parameters())
+    assert any(not torch.equal(whole[name], started[name]) for name in whole)
+    for name in whole:
+        torch.testing.assert_close(accumulated[name], whole[name], rtol=0, atol=2e-6, msg=name)
+    reloaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved-4")
+    source = tokenizer(["The cat sleeps."], return_tensors="pt")
+    assert torch.equal(reloaded.generate(**source, max_new_tokens=5), results[1].generate(**source, max_new_tokens=5))
+
+
+@pytest.mark.slow
+def test_fsdp_plan(tmp_path):
+    environment = {"PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT / "tests")])}
+    command = ["-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1", "--nproc_per_node", "2"]
+    result = run_command(*command, "tests/shard_and_compare.py", timeout=60, **environment)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("equal") == 2
+
+
+def test_fsdp_plans_name_modules(make_model):
+    model = make_model()
+    for head in (model, model.model, ScratchEncoderModel(model.config)):
+        plan = head._expand_parallel_plan(head.fsdp_plan)
+        names = dict(head.named_modules())
+        layers = SMALL_MODEL["encoder_layers"] + (0 if head.__class__ is ScratchEncoderModel else 3)
+        assert len(plan) == layers
+        assert set(plan) <= set(names)
+
+
+def test_code_and_auto_map_travel_with_every_head(make_model, tmp_path):
+    model = make_model()
+    for head in (model, model.model, ScratchEncoderModel(model.config)):
+        folder = tmp_path / head.__class__.__name__
+        head.save_pretrained(folder)
+        auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
+        assert auto_map["AutoModelForTextEncoding"] == "modeling_scratch.ScratchEncoderModel"
+        assert {"modeling_scratch.py", "stacks.py", "pretrained.py"} <= {path.name for path in folder.glob("*.py")}
+
+
+REMOTE = """
+import sys
+sys.modules["modeling_scratch"] = None  # not to be had
+import peft, torch
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
+folder, out = sys.argv[1:]
+load = lambda auto_class, path: auto_class.from_pretrained(path, trust_remote_code=True).eval()
+ids, labels = torch.randint(4, 60, (2, 7)), torch.randint(4, 60, (2, 5))
+model = load(AutoModelForSeq2SeqLM, folder)
+generated = model.generate(ids, max_new_tokens=6, num_beams=3)
+states = model.get_encoder()(ids).last_hidden_state
+for number in range(2):  # saved by a stranger, and again by who got it from there
+    for auto_class in (AutoModelForSeq2SeqLM, AutoModel, AutoModelForTextEncoding):
+        path = f"{out}/{number}-{auto_class.__name__}"
+        load(auto_class, folder).save_pretrained(path)
+        again = load(auto_class, path)
+        assert torch.equal(again.get_encoder()(ids).last_hidden_state, states), path
+    folder = f"{out}/{number}-AutoModelForSeq2SeqLM"
+    assert torch.equal(load(AutoModelForSeq2SeqLM, folder).generate(ids, max_new_tokens=6, num_beams=3), generated)
+config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+tuned = peft.get_peft_model(load(AutoModelForSeq2SeqLM, folder), config)
+expected = tuned.eval()(input_ids=ids, labels=labels).logits
+tuned.merge_and_unload().save_pretrained(f"{out}/merged")
+logits = load(AutoModelForSeq2SeqLM, f"{out}/merged")(input_ids=ids, labels=labels).logits
+torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+"""
+
+
+@pytest.mark.parametrize("name", ["rotary, rms, gated", "two vocabularies"])
+def test_remote_code_of_every_head(name, make_model, tmp_path):
+    """Where this package cannot be imported: all three heads, saved again twice over, and PEFT on them."""
+    make_model(**CHOICES[name]).save_pretrained(tmp_path / "folder")
+    result = run_command("-c", REMOTE, str(tmp_path / "folder"), str(tmp_path), HF_HOME=str(tmp_path / "home"))
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,557 @@
+"""The pipeline against `generate` sentence by sentence, and loaded where this project is not installed."""
+
+import copy
+import json
+import os
+import pickle
+import shutil
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL_MODEL, run_command
+from datasets import Dataset
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, GenerationMixin, pipeline
+from transformers.pipelines.pt_utils import KeyDataset
+
+from modeling_scratch import (
+    ScratchConfig,
+    ScratchForConditionalGeneration,
+    ScratchTranslationPipeline,
+)
+from modeling_scratch.commands.translate import load_pipeline
+from modeling_scratch.data.corpus import make_corpus
+from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.loading import load_tokenizers, save_tokenizers
+from modeling_scratch.model import batched_generation
+from modeling_scratch.model.batched_generation import generate_batch
+
+CORPUS = make_corpus(300, 1, 1, seed=3)["train"]
+SENTENCES = [pair["en"] for pair in CORPUS][:12]
+FOLDERS = ("one", "two")
+SETTINGS = [{}, {"num_beams": 1}, {"num_beams": 2, "length_penalty": 0.2, "max_new_tokens": 12}, {"min_new_tokens": 16}]
+
+
+def make_folder(folder: Path, target_size: int | None = None, updates: int = 120) -> Path:
+    """A model that has learned enough for translations to differ, and to end; `target_size`: two vocabularies."""
+    source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 300)
+    target = train_tokenizer(iter([[pair["de"] for pair in CORPUS]]), target_size) if target_size else source
+    fields = {"vocab_size": len(source), "max_position_embeddings": 60, "dropout": 0.0}
+    if target_size:
+        fields |= {"decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
+    torch.manual_seed(0)
+    model = ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | fields)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for update in range(updates):
+        pairs = CORPUS[update % 20 :: 20]
+        inputs = source([pair["en"] for pair in pairs], padding=True, return_tensors="pt")
+        labels = target([pair["de"] for pair in pairs], padding=True, return_tensors="pt").input_ids
+        model(**inputs, labels=labels.masked_fill(labels == 0, -100), skip_logits=True).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    model.generation_config = GenerationConfig(num_beams=3, max_new_tokens=20, **tokens)
+    model.save_pretrained(folder)
+    save_tokenizers(source, target, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {"one": make_folder(root / "one"), "two": make_folder(root / "two", target_size=330)}
+
+
+def load(folder, **options) -> ScratchTranslationPipeline:
+    return pipeline("translation", model=str(folder), pipeline_class=ScratchTranslationPipeline, **options)
+
+
+@pytest.fixture(scope="module")
+def translator(folders):
+    return load(folders["one"])
+
+
+def by_hand(folder: Path, sentences: list[str], **generation) -> list[str]:
+    """Each sentence alone through `generate`."""
+    model, (source, target) = AutoModelForSeq2SeqLM.from_pretrained(folder), load_tokenizers(str(folder))
+    outputs = [model.generate(**source(sentence, return_tensors="pt"), **generation) for sentence in sentences]
+    return [target.decode(output[0], skip_special_tokens=True) for output in outputs]
+
+
+def plain(results: list[dict]) -> list[str]:
+    assert all(set(result) == {"translation_text"} for result in results)
+    return [result["translation_text"] for result in results]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", FOLDERS)
+def test_equals_generate_one_by_one(name, settings, folders):
+    expected = by_hand(folders[name], SENTENCES, **settings)
+    assert len(set(expected)) > 2  # or sentences that changed places would not show
+    assert plain(load(folders[name])(SENTENCES, **settings)) == expected
+    assert plain(load(folders[name], **settings)(SENTENCES)) == expected
+
+
+@pytest.mark.parametrize(
+    "batches", [{"batch_size": 1}, {"batch_size": 5}, {"batch_tokens": 1}, {"batch_tokens": 50}], ids=str
+)
+def test_batches_and_order_do_not_matter(batches, translator, folders):
+    expected = translator(SENTENCES)
+    assert translator(SENTENCES, **batches) == expected
+    assert load(folders["one"], **batches)(SENTENCES[::-1]) == expected[::-1]
+
+
+def test_batches_are_of_like_length_within_their_bounds(translator, monkeypatch):
+    seen = []
+    forward = translator.forward
+    monkeypatch.setattr(
+        translator, "forward", lambda batch, **options: seen.append(batch["ids"]) or forward(batch, **options)
+    )
+    done = []
+    translator([*SENTENCES, ""], batch_tokens=60, progress=done.append)
+    lengths = [[len(row) for row in batch] for batch in seen]
+    every = [len(row) for row in translator.tokenizer(SENTENCES).input_ids]
+    assert list(chain(*lengths)) == sorted(every, reverse=True)
+    assert all(len(batch) * batch[0] <= 60 for batch in lengths)
+    assert 3 < len(lengths) < len(SENTENCES)
+    assert done == [1, *map(len, lengths)]  # the empty one first
+    seen.clear()
+    translator(SENTENCES, batch_size=5)
+    assert [len(batch) for batch in seen] == [5, 5, 2]
+
+
+def test_shapes(translator):
+    first, second = translator(SENTENCES[:2])
+    assert translator(SENTENCES[0]) == [first]
+    assert translator(SENTENCES[:1]) == [first]
+    assert translator(tuple(SENTENCES[:2])) == [first, second]
+    assert translator([]) == []
+    several = translator(SENTENCES[:2], num_return_sequences=2)
+    assert [len(each) for each in several] == [2, 2]
+    assert all(set(each) == {"translation_text", "score"} for each in chain(*several))
+    alone = translator(SENTENCES[0], num_return_sequences=2)
+    assert [each["translation_text"] for each in alone] == [each["translation_text"] for each in several[0]]
+    assert [each[0]["translation_text"] for each in several] == plain([first, second])
+    config = GenerationConfig(num_beams=3, num_return_sequences=2, max_new_tokens=12)
+    assert [len(each) for each in translator(SENTENCES[:2], generation_config=config)] == [2, 2]
+    unscored = translator(SENTENCES[0], num_return_sequences=3, return_scores=False)
+    assert len(plain(unscored)) == 3
+
+
+def test_empty_sentences_are_not_translated(translator, monkeypatch):
+    first = translator(SENTENCES[:1])[0]
+    assert translator(["", SENTENCES[0], " \t"]) == [{"translation_text": ""}, first, {"translation_text": ""}]
+    monkeypatch.setattr(translator.model, "generate", None)
+    empty = {"translation_text": ""}
+    assert translator("") == [empty]
+    assert translator(["", "\n"]) == [empty, empty]
+    assert translator("", return_scores=True) == [empty | {"score": 0.0}]
+    assert translator([""], num_return_sequences=3) == [[empty | {"score": 0.0}] * 3]
+
+
+def reported(model, source, **generation) -> list[float]:
+    """The sums of log-probabilities that Transformers' own loops report of their translations."""
+    options = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    output = GenerationMixin.generate(model, **source, **options, **generation)
+    sums = []
+    for row, sequence in enumerate(output.sequences):
+        tokens = sequence[1:].tolist()
+        if 2 in tokens:
+            tokens = tokens[: tokens.index(2) + 1]
+        total = 0.0
+        for step, token in enumerate(tokens):
+            if "beam_indices" in output:  # scores are log-probabilities, a row for each beam of the step
+                total += output.scores[step][output.beam_indices[row, step], token].item()
+            else:
+                total += output.logits[step][row].log_softmax(-1)[token].item()
+        sums.append(total)
+    if "beam_indices" in output:
+        tokens = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
+        assert tokens.sum(dim=1).tolist() == pytest.approx(sums, abs=1e-4)
+    return sums
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_beams": 4, "num_return_sequences": 3},
+        {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.0, "max_new_tokens": 4},
+        {"num_beams": 1},
+        {"num_beams": 2, "decoder_start_token_id": 7},
+        {"num_beams": 1, "do_sample": True, "temperature": 0.5, "top_k": 8, "num_return_sequences": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", FOLDERS)
+def test_scores_are_the_log_probabilities_that_generate_reports(name, settings, use_cache, folders, monkeypatch):
+    """As our own search has them; and without the cache, where Transformers' loops run, by a forward pass."""
+    passes = []
+    by_forward = batched_generation.log_probabilities
+    monkeypatch.setattr(batched_generation, "log_probabilities", lambda *args: passes.append(1) or by_forward(*args))
+    translator = load(folders[name], use_cache=use_cache)
+    sample = settings.get("do_sample", False)
+    batch = SENTENCES[:1] if sample else SENTENCES  # what is sampled depends on the batch
+    torch.manual_seed(5)
+    results = translator(batch, return_scores=True, **settings)
+    for sentence, result in zip(batch, results, strict=True):
+        result = result if isinstance(result, list) else [result]
+        torch.manual_seed(5)
+        expected = reported(translator.model, translator.tokenizer(sentence, return_tensors="pt"), **settings)
+        if sample:
+            expected.sort(reverse=True)  # the best first
+        assert [each["score"] for each in result] == pytest.approx(expected, abs=1e-4)
+    assert len({each["score"] for result in results for each in (result if isinstance(result, list) else [result])}) > 1
+    assert bool(passes) != use_cache
+
+
+class Texts(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(SENTENCES)
+
+    def __getitem__(self, index):
+        return SENTENCES[index]
+
+
+def test_streams(translator, monkeypatch):
+    expected = [[result] for result in translator(SENTENCES)]
+    dataset = Dataset.from_dict({"en": SENTENCES})
+    for stream in (iter(SENTENCES), (each for each in SENTENCES), Texts(), KeyDataset(dataset, "en")):
+        results = translator(stream, batch_size=2)
+        assert iter(results) is results
+        assert list(results) == expected
+    assert translator(dataset["en"]) == [result for (result,) in expected]
+    assert list(translator(iter([]))) == []
+    # Read ahead by a bounded number, and not before someone asks.
+    taken = []
+    endless = (taken.append(index) or SENTENCES[index % 12] for index in range(10**9))
+    results = translator(endless, batch_size=2)
+    assert taken == []
+    assert next(results) == expected[0]
+    assert len(taken) == 32
+    assert next(translator(endless, batch_size=1)) == expected[32 % 12]
+    assert len(taken) == 33
+    monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 5)
+    results = translator(iter([*SENTENCES[:5], "a", "b", 7]))
+    assert [next(results) for _ in range(5)] == expected[:5]
+    with pytest.raises(ValueError, match=r"input 7 is of type int"):
+        next(results)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "message"),
+    [
+        (["a", "b " * 60], {}, r"input 1 has \d\d\d? tokens, but the model takes 60 \(max_position_embeddings\)"),
+        (["a", None], {}, "input 1 is of type NoneType; it must be a string"),
+        ([b"a"], {}, "input 0 is of type bytes"),
+        (["a", "b\ud800"], {}, "input 1 is not Unicode text: surrogates not allowed at 1"),
+        ({"a": "b"}, {}, "the input is of type dict; give a string or an iterable of strings"),
+        (b"a", {}, "the input is of type bytes"),
+        (None, {}, "the input is of type NoneType"),
+        (3, {}, "the input is of type int"),
+        ("a", {"batch_size": 0}, "batch_size is 0; it must be a whole number, at least 1"),
+        ("a", {"batch_size": "2"}, "batch_size is '2'; it must be a whole number, at least 1"),
+        ("a", {"batch_tokens": 0}, "batch_tokens is 0; it must be a whole number, at least 1"),
+        ("a", {"num_return_sequences": 0}, "num_return_sequences is 0; it must be a whole number, at least 1"),
+        # One row a sentence, of sentences that are sorted by length.
+        ("a", {"decoder_input_ids": torch.ones(1, 1)}, "decoder_input_ids: .* call model.generate"),
+        ("a", {"encoder_outputs": None, "attention_mask": None}, "attention_mask, encoder_outputs: .* call model.gen"),
+        ("a", {"num_beam": 4}, "num_beam"),
+        ("a", {"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences"),
+    ],
+)
+def test_bad_input(inputs, options, message, translator):
+    with pytest.raises(ValueError, match=message):
+        translator(inputs, **options)
+
+
+def test_white_space_around_a_sentence_is_not_of_it(translator):
+    assert translator([f" {SENTENCES[0]}\n", f"{SENTENCES[1]}\t"]) == translator(SENTENCES[:2])
+
+
+def test_what_every_pipeline_takes(translator, folders):
+    expected = translator(SENTENCES[:2])
+    assert translator(SENTENCES[:2], num_workers=0) == expected
+    assert load(folders["one"], num_workers=2, local_files_only=True)(SENTENCES[:2]) == expected
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_scores_do_not_count_padding(use_cache, translator):
+    """What `stop_strings` ends is padded in a batch, without an end of its own."""
+    settings = {"stop_strings": ["e"], "tokenizer": translator.tokenizer, "num_beams": 1, "return_scores": True}
+    settings["use_cache"] = use_cache
+    together = translator(SENTENCES, **settings)
+    assert len({len(result["translation_text"]) for result in together}) > 1
+    for sentence, result in zip(SENTENCES, together, strict=True):
+        (alone,) = translator(sentence, **settings)
+        assert result["translation_text"] == alone["translation_text"]
+        assert result["score"] == pytest.approx(alone["score"], abs=1e-4)
+
+
+def test_learned_positions_end_translations(tmp_path):
+    source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 300)
+    config = SMALL_MODEL | {"vocab_size": 300, "max_position_embeddings": 9, "position_embedding_type": "learned"}
+    torch.manual_seed(0)
+    model = ScratchForConditionalGeneration(ScratchConfig(**config)).eval()
+    model.generation_config.update(max_new_tokens=50, suppress_tokens=[2])  # it does not end by itself
+    translator = ScratchTranslationPipeline(model, source)
+    sequences, _ = generate_batch(model, [[5, 2]], **translator._bounded_length({}))
+    assert sequences.shape == (1, 1, 10)
+    assert translator("a", return_scores=True, max_new_tokens=9) == translator("a", return_scores=True)
+    with pytest.raises(ValueError, match=r"max_new_tokens is 10, but learned positions end at .* \(9\)"):
+        translator("a", max_new_tokens=10)
+
+
+def test_the_config_is_never_another_s(folders, monkeypatch):
+    """`generate` in two threads: what one asks about the decoder's vocabulary, the other does not see."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(folders["two"])
+    own, seen = model.config, []
+    inherited = GenerationMixin._get_logits_processor
+
+    def look(self, *args, **kwargs):
+        seen.append((self.config.get_text_config().vocab_size, self.config is own, own.vocab_size))
+        return inherited(self, *args, **kwargs)
+
+    monkeypatch.setattr(GenerationMixin, "_get_logits_processor", look)
+    model.generate(torch.tensor([[5, 2]]))
+    assert seen == [(330, True, 300)]
+
+
+def test_a_source_as_long_as_the_model_takes(translator):
+    sentence = "b"
+    while len(translator.tokenizer(sentence).input_ids) < 60:
+        sentence += " b"
+    assert len(translator.tokenizer(sentence).input_ids) == 60
+    assert translator(sentence) == translator(sentence, batch_size=1)
+    with pytest.raises(ValueError, match="input 0 has 61 tokens"):
+        translator(sentence + " b")
+
+
+def test_a_model_in_memory(folders):
+    model, (source, target) = AutoModelForSeq2SeqLM.from_pretrained(folders["two"]), load_tokenizers(folders["two"])
+    expected = load(folders["two"])(SENTENCES)
+    model.train()
+    for given in ({}, {"target_tokenizer": target}):  # found where the model is from
+        assert ScratchTranslationPipeline(model=model, tokenizer=source, **given)(SENTENCES) == expected
+    assert model.training
+    copied = ScratchForConditionalGeneration(model.config).eval()
+    copied.load_state_dict(model.state_dict())
+    copied.generation_config = model.generation_config
+    copied.config.name_or_path = copied.name_or_path = ""
+    assert ScratchTranslationPipeline(copied, source, target)(SENTENCES) == expected
+    with pytest.raises(ValueError, match=r"two vocabularies \(300 and 330 tokens\): give .* as target_tokenizer"):
+        ScratchTranslationPipeline(copied, source)
+    with pytest.raises(ValueError, match="tokenizer"):
+        ScratchTranslationPipeline(copied)
+
+
+def test_a_pipeline_of_a_model_in_memory(folders):
+    """As docs/hub.md says."""
+    model, tokenizer = (each.from_pretrained(folders["two"]) for each in (AutoModelForSeq2SeqLM, AutoTokenizer))
+    made = pipeline(
+        "translation",
+        model=model,
+        config=model.config,
+        tokenizer=tokenizer,
+        pipeline_class=ScratchTranslationPipeline,
+    )
+    assert made(SENTENCES) == load(folders["two"])(SENTENCES)
+
+
+# -- the target's tokenizer ------------------------------------------------------------------------------------------
+
+
+def test_two_vocabularies_of_one_size_are_two(tmp_path):
+    folder = make_folder(tmp_path / "even", target_size=300, updates=0)
+    assert load(folder).target_tokenizer.get_vocab() == load_tokenizers(str(folder))[1].get_vocab()
+    assert load(folder).target_tokenizer.get_vocab() != load(folder).tokenizer.get_vocab()
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model.config.name_or_path = model.name_or_path = ""
+    with pytest.raises(ValueError, match=r"two vocabularies \(300 and 300 tokens\): give .* as target_tokenizer"):
+        ScratchTranslationPipeline(model, tokenizer)
+
+
+@pytest.mark.parametrize("spoil", [shutil.rmtree, lambda folder: (folder / "tokenizer.json").write_text("{")])
+def test_a_target_tokenizer_that_cannot_be_loaded(spoil, folders, tmp_path):
+    """Whatever is the matter with it, it is said where it was looked for; the source's never takes its place."""
+    folder = tmp_path / "broken"
+    shutil.copytree(folders["two"], folder)
+    spoil(folder / "target_tokenizer")
+    said = (
+        r"two vocabularies \(300 and 330 tokens\), and the target's tokenizer could not be loaded from target_tokenizer"
+    )
+    with pytest.raises(OSError, match=f"broken: the model has {said}.*or give it as target_tokenizer") as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=said):
+        load_tokenizers(str(folder))
+    expected = load(folders["two"])
+    assert load(folder, target_tokenizer=expected.target_tokenizer)(SENTENCES) == expected(SENTENCES)
+
+
+def test_one_vocabulary_has_no_tokenizer_to_look_for(folders, monkeypatch):
+    model, tokenizer = (
+        AutoModelForSeq2SeqLM.from_pretrained(folders["one"]),
+        AutoTokenizer.from_pretrained(folders["one"]),
+    )
+    model.name_or_path = "no/such-model"  # or a relative path, from another folder
+    monkeypatch.setattr("modeling_scratch.model.translation_pipeline.hf_hub_download", None)
+    assert ScratchTranslationPipeline(model, tokenizer).target_tokenizer is tokenizer
+
+
+def test_no_answer_is_not_no(folders):
+    """From the cache, offline: without the file, a repository's is unknown; with a note that there is none, absent."""
+    repository = Path(os.environ["HF_HOME"]) / "hub" / "models--user--partial"
+    commit = "c" * 40
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    left_out = shutil.ignore_patterns("target_tokenizer")
+    shutil.copytree(folders["two"], repository / "snapshots" / commit, ignore=left_out)
+    said = r"user/partial: the model has two .* could not be loaded from target_tokenizer: "
+    with pytest.raises(OSError, match=rf"{said}.*(disk cache|local cache|offline)"):
+        load("user/partial")
+    with pytest.raises(ValueError, match=said):
+        load_tokenizers("user/partial")
+    note = repository / ".no_exist" / commit / "target_tokenizer" / "tokenizer_config.json"
+    note.parent.mkdir(parents=True)
+    note.touch()
+    with pytest.raises(OSError, match=said):
+        load("user/partial")
+
+
+def test_a_model_in_a_sub_folder(folders, tmp_path):
+    shutil.copytree(folders["two"], tmp_path / "all" / "inner")
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "all", subfolder="inner")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "all" / "inner")
+    translator = ScratchTranslationPipeline(model, tokenizer)
+    assert translator(SENTENCES) == load(folders["two"])(SENTENCES)
+    source, target = load_tokenizers(str(tmp_path / "all"), subfolder="inner")
+    assert (len(source), len(target)) == (300, 330)
+
+
+def test_saving_does_not_push_in_parts(folders, tmp_path):
+    with pytest.raises(ValueError, match=r"call push_to_hub\(name\)"):
+        load(folders["two"]).save_pretrained(tmp_path, push_to_hub=True, repo_id="you/name")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pickled_model_has_no_token(folders):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folders["one"], token="hf_secret", revision="v1")
+    assert model.hub_options == {"token": "hf_secret", "revision": "v1"}
+    assert b"hf_secret" not in pickle.dumps(model)
+    assert copy.deepcopy(model).hub_options == {}
+
+
+def test_dtype_and_device(folders):
+    translator = load(folders["one"], dtype=torch.bfloat16, device="cpu", batch_size=3)
+    assert translator.model.dtype == translator.dtype == torch.bfloat16
+    assert translator.device == torch.device("cpu")
+    results = translator(SENTENCES, return_scores=True)
+    assert len(results) == 12
+    assert all(result["score"] < 0 for result in results)
+
+
+# -- code that travels ---------------------------------------------------------------------------------------------
+
+
+def test_with_and_without_trust(folders):
+    name = str(folders["two"])
+    expected = load(name)(SENTENCES)
+    trusted = pipeline("translation", model=name, trust_remote_code=True)
+    assert type(trusted).__module__.startswith("transformers_modules.two.")
+    assert trusted(SENTENCES) == expected
+    assert trusted.target_tokenizer.get_vocab() == load_tokenizers(name)[1].get_vocab()
+    again = pipeline("translation", model=name, trust_remote_code=True)  # nothing of the first stays
+    assert json.loads(json.dumps(again.model.config.custom_pipelines)) == ScratchConfig().custom_pipelines
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        pipeline("translation", model=name)
+
+
+def test_the_task_is_found_by_the_config(folders):
+    assert pipeline(model=str(folders["one"]), trust_remote_code=True).task == "translation"
+
+
+def test_custom_pipelines_of_others_are_kept():
+    other = {"back": {"impl": "other.Back", "pt": ["AutoModel"]}}
+    config = ScratchConfig(custom_pipelines=other)
+    assert config.custom_pipelines == ScratchConfig().custom_pipelines | other
+    config.custom_pipelines["translation"]["pt"] = ()  # as transformers.pipelines.clean_custom_task does
+    assert ScratchConfig().custom_pipelines["translation"]["pt"] == ["AutoModelForSeq2SeqLM"]
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_a_repository_and_its_revisions(trust, tmp_path):
+    """From the cache of huggingface_hub: two revisions, whose target tokenizers differ."""
+    repository = Path(os.environ["HF_HOME"]) / "hub" / f"models--user--two-{trust}"
+    (repository / "refs").mkdir(parents=True)
+    expected = {}
+    for revision, commit, size in (("main", "a" * 40, 330), ("v1", "b" * 40, 350)):
+        folder = make_folder(repository / "snapshots" / commit, size, updates=0)
+        (repository / "refs" / revision).write_text(commit)
+        expected[revision] = by_hand(folder, SENTENCES)
+    assert expected["main"] != expected["v1"]
+    how = {"trust_remote_code": True} if trust else {"pipeline_class": ScratchTranslationPipeline}
+    for revision, commit in (("main", "a" * 40), ("v1", "b" * 40)):
+        for asked in (revision, commit, *([None] if revision == "main" else [])):
+            translator = pipeline("translation", model=f"user/two-{trust}", revision=asked, **how)
+            assert len(translator.target_tokenizer) == (330 if revision == "main" else 350)
+            assert translator.model.hub_options["revision"].resolved == commit  # all of one commit
+            assert plain(translator(SENTENCES)) == expected[revision]
+        command = load_pipeline(f"user/two-{trust}", revision)  # python -m modeling_scratch.translate
+        assert plain(command(SENTENCES)) == expected[revision]
+    assert trust == type(translator).__module__.startswith("transformers_modules.user.")
+
+
+# In a process that has nothing of this project: load, translate, and save anew as anyone would.
+ALONE = """
+import sys, json
+sys.modules["modeling_scratch"] = None
+from pathlib import Path
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+root, sentences = Path(sys.argv[1]), json.loads(sys.argv[2])
+for name in ("one", "two"):
+    folder, copy, copy_by_pipeline = (str(root / each / name) for each in sys.argv[3:6])
+    translator = pipeline("translation", model=folder, trust_remote_code=True)
+    for part in (translator, translator.model):
+        assert type(part).__module__.startswith("transformers_modules."), type(part).__module__
+    print(json.dumps(translator(sentences)))
+    print(json.dumps(translator(sentences, num_beams=2, num_return_sequences=2)))
+    translator.save_pretrained(copy_by_pipeline)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+    model.save_pretrained(copy)
+    AutoTokenizer.from_pretrained(folder, trust_remote_code=True).save_pretrained(copy)
+    if name == "two":
+        translator.target_tokenizer.save_pretrained(copy + "/target_tokenizer")
+"""
+
+
+def test_saved_by_a_third_person_and_by_a_fourth(folders, tmp_path):
+    """Each loads what the one before saved, with the code that lies there alone."""
+    for name in FOLDERS:
+        shutil.copytree(folders[name], tmp_path / "first" / name)
+    code = {path.name: path.read_bytes() for path in folders["one"].glob("*.py")}
+    assert {"translation_pipeline.py", "modeling_scratch.py", "configuration_scratch.py"} <= set(code)
+    outputs = []
+    for folder, saved_copy, by_pipeline in (("first", "third", "other"), ("third", "fourth", "fifth")):
+        arguments = [str(tmp_path), json.dumps([*SENTENCES, ""]), folder, saved_copy, by_pipeline]
+        result = run_command(
+            "-c", ALONE, *arguments, PYTHONPATH="", HF_HOME=str(tmp_path / f"home-{saved_copy}"), TQDM_DISABLE="1"
+        )
+        assert result.returncode == 0, result.stderr
+        outputs.append(result.stdout)
+        shutil.rmtree(tmp_path / folder)
+        for name in FOLDERS:
+            for saved in (tmp_path / saved_copy / name, tmp_path / by_pipeline / name):
+                assert {path.name: path.read_bytes() for path in saved.glob("*.py")} == code
+                config, original = (json.loads((path / "config.json").read_text()) for path in (saved, folders[name]))
+                assert config == original
+    assert outputs[0] == outputs[1]
+    texts = [json.loads(line) for line in outputs[0].splitlines()]
+    assert plain(texts[0]) == [*by_hand(folders["one"], SENTENCES), ""]
+    assert plain(texts[2]) == [*by_hand(folders["two"], SENTENCES), ""]
+    for name in FOLDERS:  # where the project is installed, too
+        expected = load(folders[name])(SENTENCES)
+        for saved_copy in ("fourth", "fifth"):
+            assert load(tmp_path / saved_copy / name)(SENTENCES) == expected
+    assert AutoTokenizer.from_pretrained(tmp_path / "fifth" / "two" / "target_tokenizer").vocab_size == 330

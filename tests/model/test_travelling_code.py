@@ -1,0 +1,179 @@
+"""The code that a checkpoint carries: what it may touch, and that it is the only place where the mathematics stands."""
+
+import ast
+import json
+import sys
+
+import compatibility
+import pytest
+from conftest import ROOT, run_command
+from transformers import AutoConfig
+
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+
+PACKAGE = ROOT / "modeling_scratch" / "model"
+# Underscore names of other packages' objects that are read, each with the reason.
+READ = {
+    "_attn_implementation": "the documented way for a model to learn which attention function was chosen",
+}
+# Hooks of Transformers' base classes that are overridden: they are called by it, never by us.
+OVERRIDDEN = {
+    "_init_weights": "initialises a module",
+    "_tied_weights_keys": "weights that are one",
+    "_keys_to_ignore_on_load_unexpected": "the encoder alone reads a whole checkpoint",
+    "_no_split_modules": "layers stay on one device",
+    "_supports_sdpa": "attention functions",
+    "_supports_flex_attn": "attention functions",
+    "_supports_attention_backend": "attention functions",
+    "_can_compile_fullgraph": "static caches may compile",
+    "_fsdp_plan": "how FSDP shards",
+    "_sanitize_parameters": "abstract in Pipeline",
+    "_forward": "abstract in Pipeline",
+    "_load_tokenizer": "what `pipeline` loads",
+    "_load_processor": "what `pipeline` loads",
+    "_load_image_processor": "what `pipeline` loads",
+    "_load_video_processor": "what `pipeline` loads",
+    "_load_feature_extractor": "what `pipeline` loads",
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return compatibility.make_models(tmp_path_factory.mktemp("models"))
+
+
+def travelling(folder) -> list:
+    return sorted(folder.glob("*.py"))
+
+
+def siblings(path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    return {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_nothing_private_of_others_is_touched(saved):
+    """Names with an underscore are our own, or stand above with a reason."""
+    seen = set()
+    for path in travelling(saved["default"]):
+        tree = ast.parse(path.read_text())
+        own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)} - set(
+            OVERRIDDEN
+        )
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                names = [part for alias in node.names for part in alias.name.split(".")]
+                names += (getattr(node, "module", None) or "").split(".")
+                assert not any(map(is_private, names)), f"{path.name}:{node.lineno}"
+            if isinstance(node, ast.Attribute) and is_private(node.attr):
+                calls_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls") and node.attr in own
+                sets = isinstance(node.ctx, ast.Store) and node.attr in OVERRIDDEN
+                assert calls_own or sets or node.attr in READ, f"{path.name}:{node.lineno}: {node.attr}"
+                seen.add(node.attr)
+            # Nor by a name in a string.
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr", "setattr"):
+                name = node.args[1]
+                assert not (isinstance(name, ast.Constant) and is_private(name.value)), f"{path.name}:{node.lineno}"
+    assert set(READ) <= seen
+
+
+def test_hooks_that_are_overridden_are_those_that_are_listed(saved):
+    """Each underscore name of a class of ours that Transformers' base classes have too."""
+    found = set()
+    for base in (ScratchForConditionalGeneration, *ScratchForConditionalGeneration.__mro__, ScratchConfig):
+        if base.__module__.startswith("modeling_scratch."):
+            theirs = {
+                name for other in base.__mro__ if other.__module__.startswith("transformers.") for name in vars(other)
+            }
+            found |= {name for name in vars(base) if is_private(name)} & theirs
+    assert found <= set(OVERRIDDEN) | {"_auto_class"}
+
+
+def test_what_travels_imports_what_travels(saved):
+    """One level below `modeling_scratch.py` and the pipeline is all that loaders up to Transformers 5.8 copy."""
+    imported = {path.stem: siblings(path) for path in travelling(saved["default"])}
+    assert imported["modeling_scratch"] == imported.keys() - {"modeling_scratch"}
+    for name in imported["translation_pipeline"]:
+        assert imported[name] <= imported["translation_pipeline"], name
+    for path in travelling(saved["default"]):
+        assert path.read_text() == (PACKAGE / path.name).read_text()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                top = node.module.split(".")[0]
+                assert top in {"torch", "transformers", "huggingface_hub"} | set(sys.stdlib_module_names), path.name
+
+
+def test_the_next_release(saved, tmp_path):
+    """One in which every underscore method of GenerationMixin has another name: the same of everything."""
+    names = list(map(str, saved.values()))
+    compatibility.rename_private_methods(tmp_path / "renamed")
+    expected = compatibility.probe(sys.executable, names, tmp_path)
+    found = compatibility.probe(sys.executable, names, tmp_path, PYTHONPATH=str(tmp_path / "renamed"))
+    assert not [each["error"] for each in expected + found if "error" in each]
+    for each, wanted in zip(found, expected, strict=True):
+        assert all(compatibility.compare(each, wanted))
+
+
+# An owner's edits of the source, each by the text that it replaces.
+EDITS = {
+    "layers.py": (
+        "hidden_states = residual + self.dropout(hidden_states)",
+        "hidden_states = residual + 0.3 * hidden_states.tanh()",
+    ),
+    "attention.py": (
+        "key = self.split_heads(self.k_proj(hidden_states))",
+        "key = self.split_heads(self.k_proj(hidden_states.flip(-1)))",
+    ),
+    "position_embeddings.py": ("distances = (query", "distances = 3 * (query"),
+    "stacks.py": ("return inputs_embeds * self.embed_scale", "return inputs_embeds.sin() * self.embed_scale"),
+}
+OWN_AND_INHERITED = """
+import json, sys
+import torch
+from transformers import AutoModelForSeq2SeqLM, GenerationMixin
+said = []
+for folder in sys.argv[1:]:
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval().double()
+    ids = torch.randint(4, 60, (6, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = mask[2, 3:] = 0
+    for beams in (1, 4):
+        options = dict(input_ids=ids, attention_mask=mask, max_new_tokens=12, num_beams=beams)
+        options["return_dict_in_generate"] = True
+        own, inherited = model.generate(**options), GenerationMixin.generate(model, **options)
+        assert "Search" in type(own).__name__ and "Search" not in type(inherited).__name__
+        assert torch.equal(own.sequences, inherited.sequences), folder
+        said.append(own.sequences.tolist())
+print(json.dumps(said))
+"""
+
+
+def test_an_edit_of_the_source_reaches_generation(saved, tmp_path):
+    """In a copy of what was pushed: our own search says what the edited model says, as the inherited loops do."""
+    folders = [tmp_path / "as_it_was", *(tmp_path / name.removesuffix(".py") for name in EDITS)]
+    for folder in folders:
+        folder.mkdir()
+        for path in saved["alibi"].iterdir():
+            if path.is_file():
+                (folder / path.name).write_bytes(path.read_bytes())
+    for folder, (name, (text, replacement)) in zip(folders[1:], EDITS.items(), strict=True):
+        source = (folder / name).read_text()
+        assert text in source
+        (folder / name).write_text(source.replace(text, replacement))
+    environment = {"PYTHONPATH": "", "HF_HOME": str(tmp_path / "home")}
+    result = run_command("-c", OWN_AND_INHERITED, *map(str, folders), **environment)
+    assert result.returncode == 0, result.stderr
+    before, *after = zip(*[iter(json.loads(result.stdout.splitlines()[-1]))] * 2, strict=True)
+    assert all(edited != before for edited in after)
+
+
+def test_a_release_that_hands_the_config_new_keys(saved, tmp_path):
+    """A typing error is one where a person makes it, and none where a file or a later release does."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads((saved["default"] / "config.json").read_text()) | {"a_later_key": 1}))
+    assert AutoConfig.from_pretrained(tmp_path, another_later_key=2).a_later_key == 1
+    with pytest.raises(ValueError, match="no field 'a_later_key'"):
+        ScratchConfig(a_later_key=1)

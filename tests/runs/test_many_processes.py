@@ -1,0 +1,432 @@
+"""What only shows with several launchers, several nodes or several kinds of device."""
+
+import itertools
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from conftest import ROOT, SMALL_RUN, free_port, read_metrics, run_command, run_training
+from torch.distributed.run import get_args_parser as torchrun_parser
+
+from modeling_scratch.data.batching import EMPTY
+from modeling_scratch.data.corpus import write_corpus
+from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.runs.folder import RunFolder
+from modeling_scratch.runs.processes import make_accelerator
+from modeling_scratch.training import checkpoints
+from modeling_scratch.training.checkpoints import Progress, _differences, _random_states, _restore_random_states
+from modeling_scratch.training.inputs import prepare_inputs
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from resume import LAUNCH
+
+# -- two launchers -------------------------------------------------------------------------------------------------
+
+
+def start_nodes(*options_of_each, script="train.py"):
+    """A launcher for each, as on so many machines; the exit codes and what each said on stderr."""
+    port, nodes = str(free_port()), []
+    for rank, options in enumerate(options_of_each):
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--rdzv_backend", "c10d"]
+        command += ["--num_machines", "2", "--num_processes", "2", "--machine_rank", str(rank), "--mixed_precision"]
+        command += ["no", "--dynamo_backend", "no", "--main_process_ip", "127.0.0.1", "--main_process_port", port]
+        command += ["--rdzv_conf", f"is_host={int(rank == 0)}"]  # which nodes of their own find out by their address
+        command += [str(ROOT / script), *options]
+        pipe = subprocess.PIPE
+        nodes.append(subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True))
+    deadline = time.monotonic() + 120
+    while all(node.poll() is None for node in nodes) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    said = []
+    for node in nodes:
+        try:
+            said.append(node.communicate(timeout=20)[1])
+        except subprocess.TimeoutExpired:  # c10d's launcher waits minutes for one that has failed
+            node.terminate()
+            said.append(node.communicate()[1])
+    return [node.returncode for node in nodes], said
+
+
+def test_two_nodes_with_a_shared_folder_train_one_model(tmp_path):
+    options = (*SMALL_RUN, f"output_dir={tmp_path / 'run'}")
+    codes, said = start_nodes(options, options)
+    assert codes == [0, 0], said
+    assert len(read_metrics(tmp_path / "run", "train")) == 20
+    assert not list((tmp_path / "run").glob(".seen-by-all-*"))
+
+
+def test_two_nodes_with_folders_of_their_own_are_refused(tmp_path):
+    codes, said = start_nodes(*([*SMALL_RUN, f"output_dir={tmp_path / str(node)}"] for node in range(2)))
+    assert all(codes)
+    line = rf"error: process 1 does not see what process 0 writes to {tmp_path}/0: set output_dir to a folder that all"
+    assert re.search(line, "".join(said)), said
+    assert not any(tmp_path.iterdir())
+
+
+def test_two_nodes_with_other_data_are_refused(tmp_path):
+    shared = [*SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
+    files = []
+    for node, word in enumerate(("Haus", "Baum")):
+        folder = tmp_path / str(node)
+        folder.mkdir()
+        (folder / "train.en").write_text("a small house\n" * 400)
+        (folder / "train.de").write_text(f"ein kleines {word}\n" * 400)
+        files.append([f"data.train_files={folder / 'train'}", "data.validation_size=20"])
+    codes, said = start_nodes(*([*shared, *own] for own in files))
+    assert all(codes)
+    assert re.search(r"error: the processes do not agree on training data, by SHA-256: \w+ on process 0", "".join(said))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_two_nodes_with_other_recipes_are_refused(tmp_path):
+    shared = [*SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
+    codes, said = start_nodes(
+        [*shared, "optimization.learning_rate=1e-3"], [*shared, "optimization.learning_rate=2e-3"]
+    )
+    assert all(codes)
+    assert "do not agree on optimization.learning_rate: 0.001 on process 0, 0.002 on process 1" in "".join(said)
+
+
+DYING = """
+import os, runpy, signal, sys
+sys.path.insert(0, {root!r})
+from modeling_scratch.training.run import TrainingRun
+settle = TrainingRun._settle
+
+def die_once(run):
+    settle(run)
+    if run.progress.step == 13 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+TrainingRun._settle = die_once
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+def test_a_launcher_that_restarts_its_workers_goes_on(tmp_path):
+    """With the weights of a run that nothing has disturbed."""
+    script = tmp_path / "dying.py"
+    script.write_text(DYING.format(root=str(ROOT), script=str(ROOT / "train.py")))
+    # By default the launcher's store keeps the addresses of the dead, and whether restarts connect is a matter of luck.
+    restarts = ["--max_restarts", "1", "--rdzv_backend", "c10d", "--main_process_ip", "127.0.0.1"]
+    restarts += ["--main_process_port", str(free_port())]
+    for name, program in (("whole", str(ROOT / "train.py")), ("run", str(script))):
+        options = [*SMALL_RUN, "--resume", "auto", f"output_dir={tmp_path / name}"]
+        result = run_command(*LAUNCH, *restarts, program, *options, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+        assert result.returncode == 0, result.stderr
+    assert "resuming from" in result.stderr
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "run")]
+    assert weights[0] == weights[1]
+
+
+# -- resuming ------------------------------------------------------------------------------------------------------
+
+
+def test_resume_auto_begins_and_goes_on(tmp_path):
+    """One command line for a first start, for a start after a kill, and for one too many."""
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    run_training(*SMALL_RUN, f"output_dir={whole}")
+    options = (*SMALL_RUN, f"output_dir={run}")
+    with pytest.raises(SystemExit) as ended:
+        run_training(*options, "auto", resume=True, max_minutes=0.0001)
+    assert ended.value.code == 75
+    assert len(read_metrics(run, "train")) < 20
+    run_training(*options, "auto", resume=True)
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    run_training(*options, "auto", resume=True)  # scores it again
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_resume_auto_begins_again_where_there_is_no_checkpoint(tmp_path):
+    run = tmp_path / "run"
+    run_training(*SMALL_RUN, "optimization.max_steps=1", f"output_dir={run}")
+    for path in [*run.glob("checkpoints/step-*/*"), run / "model.safetensors"]:
+        path.unlink()
+    for path in run.glob("checkpoints/step-*"):
+        path.rmdir()
+    run_training(*SMALL_RUN, "optimization.max_steps=2", "auto", f"output_dir={run}", resume=True)
+    assert [record["step"] for record in read_metrics(run, "train")] == [1, 2]
+
+
+def test_resume_from_auto_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        run_training(*SMALL_RUN, f"output_dir={tmp_path / 'run'}", resume_from="auto")
+    assert "--resume auto continues a run or begins it" in capsys.readouterr().err
+
+
+def test_resume_auto_deletes_nothing_that_took_time(tmp_path, capsys):
+    run = tmp_path / "run"
+    run_training(*SMALL_RUN, "optimization.max_steps=2", f"output_dir={run}")
+    for weights in run.glob("checkpoints/step-*/model.safetensors"):
+        weights.write_bytes(b"damaged")
+    assert RunFolder(str(run)).can_go_on()
+    with pytest.raises(SystemExit):
+        run_training(*SMALL_RUN, "optimization.max_steps=2", "auto", f"output_dir={run}", resume=True)
+    assert "holds no checkpoint to resume from" in capsys.readouterr().err
+    assert (run / "model.safetensors").stat().st_size > 1000
+
+
+def test_what_alters_no_update_may_change(tmp_path, capsys):
+    run = tmp_path / "run"
+    run_training(*SMALL_RUN, "optimization.max_steps=2", f"output_dir={run}")
+    changed = ("logging_steps=2", "evaluation.num_beams=1")
+    run_training(*SMALL_RUN, "optimization.max_steps=4", *changed, f"output_dir={run}", resume=True)
+    said = (
+        "the recipe differs from that of the run so far in optimization.max_steps, evaluation.num_beams, logging_steps"
+    )
+    assert said in capsys.readouterr().err
+    assert [record["step"] for record in read_metrics(run, "train")] == [1, 2, 4]
+    generation = json.loads((run / "generation_config.json").read_text())
+    assert generation.get("num_beams", 1) == 1
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU whose random state is `gpu[0]`."""
+    state = [torch.arange(4, dtype=torch.uint8)]
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: state[0])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda value: state.__setitem__(0, value))
+    return state
+
+
+# Of a single process, Accelerate's device has no index.
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "cpu"])
+def test_random_states_are_of_the_device_of_the_process(device, gpu, tmp_path):
+    torch.save(_random_states(torch.device(device)), tmp_path / "states")
+    expected, was = torch.rand(3), gpu[0]
+    gpu[0] = torch.arange(4, 8, dtype=torch.uint8)
+    assert _restore_random_states(tmp_path / "states", torch.device(device))
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(gpu[0], was) == (device != "cpu")
+
+
+def test_a_gpu_has_no_random_states_of_the_cpu(gpu, tmp_path):
+    torch.save(_random_states(torch.device("cpu")), tmp_path / "states")
+    before = torch.get_rng_state()
+    assert not _restore_random_states(tmp_path / "states", torch.device("cuda"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_differs_is_named():
+    one = Progress(processes=1, device="cpu", precision="no")
+    assert _differences(one, one) == _differences(Progress(processes=1), one) == []  # the latter of an earlier version
+    two = Progress(processes=2, device="cuda", precision="bf16")
+    two.compiled, one.compiled = True, False
+    assert _differences(one, two) == [
+        "with 2 processes instead of 1",
+        "on cuda instead of cpu",
+        "in bf16 instead of full precision",
+        "compiled instead of eager",
+    ]
+
+
+def test_a_checkpoint_of_the_cpu_goes_on_elsewhere(tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    run_training(*SMALL_RUN, "optimization.max_steps=2", f"output_dir={run}")
+    monkeypatch.setattr(checkpoints, "_differences", lambda before, now: ["on cuda instead of cpu"])
+    run_training(*SMALL_RUN, "optimization.max_steps=3", f"output_dir={run}", resume=True)
+    said = "the run continues on cuda instead of cpu: its batches stay the same, its dropout does not"
+    assert said in capsys.readouterr().err
+    assert [record["step"] for record in read_metrics(run, "train")] == [1, 2, 3]
+
+
+# -- what the documented commands mean to the launcher ---------------------------------------------------------------
+
+
+def launcher_commands() -> list[str]:
+    text = "\n".join(path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+    return [found.group(1) for found in re.finditer(r"`(accelerate launch [^`]+)`", text.replace("\n", " "))]
+
+
+@pytest.mark.parametrize("command", launcher_commands())
+def test_the_launcher_understands_what_is_documented(command, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = [{"RANK": "1", "ADDRESS": "127.0.0.1"}.get(word, word) for word in shlex.split(command)[2:]]
+    if not any(word.endswith(".py") for word in words):
+        words.append("train.py")
+    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+    given = {word[2:] for word in words if word.startswith("--")}
+    assert "rdzv_backend" in given or "ddp-nodes" not in command
+    if "rdzv_backend" in given:
+        assert arguments.rdzv_backend == "c10d"
+    if arguments.config_file is None:
+        return
+    settings = yaml.safe_load((ROOT / arguments.config_file).read_text())
+    flat = settings | settings.pop("fsdp_config", {}) | settings.pop("parallelism_config", {})
+    flat = {key: value for key, value in flat.items() if not isinstance(value, dict)}
+    understood = SimpleNamespace(**vars(arguments))
+    for key, value in flat.items():
+        if key in given or key in ("compute_environment", "distributed_type", "use_cpu"):
+            continue
+        assert str(getattr(understood, key)) == str(value), key
+    assert understood.multi_gpu == (settings["distributed_type"] == "MULTI_GPU")
+    assert understood.use_fsdp == (settings["distributed_type"] == "FSDP")
+
+
+def test_torchrun_understands_what_is_documented():
+    page = (ROOT / "docs" / "scaling.md").read_text()
+    (command,) = re.findall(r"^export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\ntorchrun (.*)$", page, re.MULTILINE)
+    arguments = torchrun_parser().parse_args(shlex.split(command))
+    assert (arguments.nnodes, arguments.nproc_per_node, arguments.max_restarts) == ("2", "8", 3)
+    assert (arguments.rdzv_backend, arguments.rdzv_endpoint) == ("c10d", "ADDRESS:29500")
+    assert (arguments.training_script, arguments.training_script_args) == ("train.py", ["--resume", "auto"])
+
+
+# -- checkpoints by the clock --------------------------------------------------------------------------------------
+
+
+def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
+    """By the main process's; and the run that goes on from one is the same."""
+    monkeypatch.setattr(time, "monotonic", itertools.count(step=10).__next__)
+    options = [*SMALL_RUN, "checkpoints.every=1m", "checkpoints.keep_last=100", f"output_dir={tmp_path / 'run'}"]
+    run_training(*options)
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert len(names) > 2
+    assert names[-1] == "step-0000020"
+    weights = (tmp_path / "run" / "model.safetensors").read_bytes()
+    run_training(*options, resume_from=names[0])
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["checkpoints.every=10"], None),
+        (["checkpoints.every=2h"], None),
+        (["checkpoints.every=soon"], "'soon' is neither epoch nor a number of updates"),
+        (["checkpoints.every=0m"], "'0m' is neither epoch nor a number of updates"),
+        (["checkpoints.every=10m", "checkpoints.average_last=2"], "after how many updates 10m have passed is chance"),
+        (["evaluation.every=10m"], "evaluation.every"),
+    ],
+)
+def test_intervals(options, message):
+    path = ROOT / "configuration" / "recipes" / "embedded.yaml"
+    if message is None:
+        load_recipe(path, options)
+        return
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_recipe(path, options)
+
+
+# -- before a machine is booked ------------------------------------------------------------------------------------
+
+
+def dry_run(capsys, processes: int, *options: str) -> dict[str, str]:
+    """What is said, by its first words."""
+    capsys.readouterr()
+    run_training(*SMALL_RUN, *options, dry_run=True, processes=processes)
+    recipe, _, said = capsys.readouterr().out.partition("\nmodel: ")
+    assert yaml.safe_load(recipe)["evaluation"]["batch_size"] == 128  # a default
+    return dict(line.split(": ", 1) for line in f"model: {said}".splitlines())
+
+
+@pytest.mark.parametrize(("processes", "pieces"), [(1, 1), (4, 2)])
+def test_a_dry_run_says_what_each_process_would_do(processes, pieces, tmp_path, capsys):
+    cut = f"optimization.gradient_accumulation_steps={pieces}"
+    said = dry_run(capsys, processes, cut, "optimization.max_steps=50", f"output_dir={tmp_path / 'run'}")
+    assert not any(tmp_path.iterdir())
+    recipe = load_recipe(ROOT / "configuration" / "recipes" / "embedded.yaml", [*SMALL_RUN, cut])
+    inputs = prepare_inputs(recipe, make_accelerator(recipe), None)
+    plan = inputs.source.plan()
+    micro_batches = [
+        micro_batch
+        for rank in range(processes)
+        for micro_batch in plan.micro_batches(0, rank, processes, pieces)
+        if micro_batch != [EMPTY]
+    ]
+    lengths = [[plan.target_lengths[row] for row in rows] for rows in micro_batches]
+    largest = max(len(several) * max(several) for several in lengths)
+    expected = f"in an update: {pieces}; padded target tokens in one: at most {largest}"
+    assert said[f"each of {processes} processes"].endswith(expected)
+    assert said["updates"].startswith(f"50, {len(plan)} an epoch, of ")
+    assert said["model"].startswith(f"{inputs.model.num_parameters():,} parameters")
+
+
+def test_a_dry_run_leaves_nothing(tmp_path, capsys):
+    write_corpus(tmp_path / "text", 200)
+    files = [f"data.{split}_files={tmp_path / 'text' / split}" for split in ("train", "validation", "test")]
+
+    def left() -> set[Path]:
+        return {path for folder in (tmp_path, Path(os.environ["HF_HOME"])) for path in folder.rglob("*")}
+
+    before = left()
+    run_training(*SMALL_RUN, *files, f"output_dir={tmp_path / 'run'}", dry_run=True)
+    assert re.search(r"^time: about .* target tokens a second, from 5 updates", capsys.readouterr().out, re.MULTILINE)
+    assert left() == before
+
+
+def test_a_dry_run_says_when_processes_would_be_idle(tmp_path, capsys):
+    said = dry_run(capsys, 64, f"output_dir={tmp_path / 'run'}")
+    (idle,) = [line for line in said if line.startswith("of ")]
+    parts, empty = (int(number.replace(",", "")) for number in re.findall(r"[\d,]+", idle)[:2])
+    assert parts % 64 == 0
+    assert 0 < empty < parts
+    assert "fewer processes" in said[idle]
+
+
+def test_a_dry_run_of_a_stream(tmp_path, capsys):
+    stream = ["data.streaming=true", "optimization.max_steps=70"]
+    said = dry_run(capsys, 2, *stream, f"output_dir={tmp_path / 'run'}")
+    assert said["updates"].startswith("70, of at most 512 padded tokens each")
+    assert said["each of 2 processes"].endswith("at most 256")
+    with pytest.raises(SystemExit):
+        run_training(*SMALL_RUN, *stream, f"output_dir={tmp_path / 'run'}", dry_run=True, processes=9)
+    assert "leaves 56 tokens to each of 9 parts of the stream" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+# -- SLURM ---------------------------------------------------------------------------------------------------------
+
+# Two nodes on this machine, of one process each. By their addresses, which are one, they could not tell who is first.
+STUBS = {
+    "scontrol": "echo 127.0.0.1; echo 127.0.0.2",
+    "srun": 'for node in 0 1; do SLURM_NODEID=$node "$@" & done; wait -n && wait -n',
+    "accelerate": """
+shift
+for word; do
+    shift
+    [ "$previous" = --main_process_port ] && word=PORT
+    previous=$word
+    set -- "$@" "$word"
+done
+exec PYTHON -m accelerate.commands.launch --rdzv_conf is_host=$((SLURM_NODEID == 0)) "$@"
+""",
+}
+
+
+@pytest.mark.slow
+def test_the_slurm_script(tmp_path):
+    """As a job and, requeued, as one that finds the run finished."""
+    port = str(free_port())
+    for name, text in STUBS.items():
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("#!/bin/bash\n" + text.replace("PORT", port).replace("PYTHON", sys.executable))
+        path.chmod(0o755)
+    job = {
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_NNODES": "2",
+        "SLURM_GPUS_ON_NODE": "1",
+        "SLURM_CPUS_PER_TASK": "1",
+    }
+    job |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    command = ["bash", "configuration/slurm.sh", *SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
+    for said in ("step 20 of 20", "resuming from"):
+        result = subprocess.run(
+            command, cwd=ROOT, env=os.environ | job, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert result.returncode == 0, result.stderr
+        assert said in result.stderr
+    record = read_metrics(tmp_path / "run", "run")[0]
+    assert (record["processes"], record["mixed_precision"]) == (2, "bf16")

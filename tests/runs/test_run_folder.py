@@ -1,0 +1,299 @@
+"""Run folders: checkpoints that are whole or not at all, averages, records."""
+
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from safetensors.torch import load_file, save_file
+
+from modeling_scratch.recipe.reading import CONFIGURATION_FOLDER, load_recipe, recipe_text
+from modeling_scratch.runs import folder as run_folder
+from modeling_scratch.runs.folder import METRICS, RECIPE, WEIGHTS, RunFolder
+
+
+def write_checkpoint(folder, step, value=0.0, keep_last=2, best=None):
+    temporary = folder.begin_checkpoint(step)
+    save_file({"a": torch.full((3,), value), "b": torch.full((2,), value).bfloat16()}, temporary / "model.safetensors")
+    (temporary / "optimizer.bin").write_bytes(b"state" * 10)
+    folder.finish_checkpoint(step, {"step": step}, keep_last, best)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    return folder
+
+
+def test_the_last_checkpoints_are_kept(folder):
+    for step in (5, 10, 15, 100):
+        write_checkpoint(folder, step)
+    assert folder.checkpoint_steps() == [15, 100]
+    assert folder.newest_checkpoint() == (folder.checkpoint(100), [])
+
+
+def test_an_unfinished_checkpoint_is_none(folder):
+    write_checkpoint(folder, 5)
+    folder.begin_checkpoint(10)
+    assert folder.checkpoint_steps() == [5]
+    write_checkpoint(folder, 10)  # and does not stand in the way of the next try
+    assert folder.checkpoint_steps() == [5, 10]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.bin", "training_state.json", "manifest.json"])
+@pytest.mark.parametrize("harm", ["missing", "truncated", "flipped"])
+def test_damage_is_found_and_named(folder, name, harm):
+    write_checkpoint(folder, 5)
+    write_checkpoint(folder, 10)
+    path = folder.checkpoint(10) / name
+    content = bytearray(path.read_bytes())
+    if harm == "missing":
+        path.unlink()
+    elif harm == "truncated":
+        path.write_bytes(content[:-7])
+    else:
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    checkpoint, (why,) = folder.newest_checkpoint()
+    assert checkpoint == folder.checkpoint(5)
+    assert "step-0000010" in why
+    assert name in why or name == "manifest.json"
+    with pytest.raises(ValueError, match=re.escape(why)):
+        folder.named_checkpoint("step-0000010")
+    assert folder.named_checkpoint("step-0000005") == checkpoint
+    with pytest.raises(ValueError, match="no checkpoint 'step-7'; there are step-0000005, step-0000010"):
+        folder.named_checkpoint("step-7")
+    # Continued from before the damage: what is damaged counts for nothing, and makes room when its step comes again.
+    write_checkpoint(folder, 8, keep_last=1)
+    assert folder.newest_checkpoint()[0] == folder.checkpoint(8)
+    write_checkpoint(folder, 10, keep_last=1)
+    assert folder.newest_checkpoint() == (folder.checkpoint(10), [])
+
+
+def test_the_best_checkpoint_is_kept(folder):
+    for step in (5, 10, 15, 20):
+        write_checkpoint(folder, step, keep_last=1, best=10)
+    assert folder.checkpoint_steps() == [10, 20]
+    assert folder.delete_checkpoints_after(10) == ["step-0000020"]
+    assert folder.checkpoint_steps() == [10]
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill_at(monkeypatch, number: int) -> None:
+    """Raise Killed in place of the n-th call that changes the disk, from now on."""
+    calls = itertools.count(1)
+
+    def patch(module, name):
+        function = getattr(module, name)
+
+        def call(*arguments, **options):
+            if next(calls) == number:
+                raise Killed
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(module, name, call)
+
+    for module, name in ((os, "rename"), (os, "replace"), (os, "fsync"), (shutil, "rmtree"), (Path, "write_text")):
+        patch(module, name)
+
+
+def test_killed_at_every_stage_of_writing(folder, monkeypatch):
+    """Of a new checkpoint, and of one in place of an older one of the same step, as a stopped run writes."""
+    stages = 0
+    for again in (False, True):
+        for number in itertools.count(1):
+            shutil.rmtree(folder.path)
+            folder.create()
+            write_checkpoint(folder, 5, value=5.0)
+            write_checkpoint(folder, 10, value=1.0)
+            if again:
+                write_checkpoint(folder, 15, value=1.5)
+            with monkeypatch.context() as patch:
+                kill_at(patch, number)
+                try:
+                    write_checkpoint(folder, 15, value=2.0)
+                    finished = True
+                except Killed:
+                    finished = False
+            checkpoint, passed_over = folder.newest_checkpoint()
+            value = load_file(checkpoint / "model.safetensors")["a"][0].item()
+            assert passed_over == []
+            assert (checkpoint.name, value) in [("step-0000010", 1.0), ("step-0000015", 1.5), ("step-0000015", 2.0)]
+            write_checkpoint(folder, 20, value=3.0)  # what was left does not stand in the way
+            assert folder.newest_checkpoint() == (folder.checkpoint(20), [])
+            assert not list(folder.checkpoints.glob(".*"))
+            if finished:
+                assert (checkpoint.name, value) == ("step-0000015", 2.0)
+                break
+            stages += 1
+    assert stages > 20
+
+
+def test_no_checkpoint(folder):
+    with pytest.raises(ValueError, match="holds no checkpoint"):
+        folder.newest_checkpoint()
+
+
+def test_average_is_the_mean_of_what_was_kept(folder, caplog):
+    kept = {}
+    for step, value in ((1, 100.0), (2, 1.0), (3, 2.0), (4, 6.0)):
+        write_checkpoint(folder, step, value)
+        kept |= folder.snapshot(step, folder.checkpoint(step) / WEIGHTS)
+    last = dict(list(kept.items())[1:])
+    weights = folder.averaged_weights(last)
+    assert torch.equal(weights["a"], torch.full((3,), 3.0))
+    assert weights["b"].dtype == torch.bfloat16
+    folder.delete_snapshots_but(last)
+    assert sorted(path.name for path in folder.snapshots.iterdir()) == sorted(last)
+    folder.write_weights(weights)
+    assert torch.equal(load_file(folder.path / "model.safetensors")["a"], weights["a"])
+    assert "without" not in caplog.text
+
+
+def test_an_average_says_what_it_is_without(folder, caplog):
+    kept = {}
+    for step in (1, 2, 3):
+        write_checkpoint(folder, step, float(step))
+        kept |= folder.snapshot(step, folder.checkpoint(step) / WEIGHTS)
+    first, second, third = (folder.snapshots / name for name in kept)
+    first.unlink()
+    flip_last_byte(second)
+    assert torch.equal(folder.averaged_weights(kept)["a"], torch.full((3,), 3.0))
+    assert f"{first} is missing" in caplog.text
+    assert f"{second} is damaged" in caplog.text
+    third.unlink()
+    with pytest.raises(ValueError, match="holds no weights to average"):
+        folder.averaged_weights(kept)
+
+
+def flip_last_byte(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_one_process_at_a_time(tmp_path, monkeypatch):
+    """Another one is told so, whether it resumes, replaces or begins; until this one has ended."""
+    script = """if True:
+        import sys
+        from modeling_scratch.runs import folder as run_folder
+        run_folder._SECONDS_TO_LOCK = 0.1
+        try:
+            folder = run_folder.RunFolder(sys.argv[1])
+            folder.create()
+        except ValueError as error:
+            sys.exit(str(error))
+        print("locked", flush=True)
+        sys.stdin.read()
+    """
+    folder = RunFolder(tmp_path / "run")
+    command = [sys.executable, "-c", script, str(folder.path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout.readline() == "locked\n"
+        monkeypatch.setattr(run_folder, "_SECONDS_TO_LOCK", 0.1)
+        for options in ({"resume": False, "overwrite": False}, {"resume": False, "overwrite": True}):
+            with pytest.raises(ValueError, match="is in use by another run"):
+                folder.check(**options)
+        first.kill()
+    folder.check(resume=False, overwrite=False)
+    folder.check(resume=False, overwrite=False)  # this process's own
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "is in use by another run" in second.stderr
+
+
+def test_what_is_damaged_does_not_count_as_kept(folder):
+    """Nor is the best of a checkpoint that is kept deleted, or what it was before."""
+    for step in (10, 17):
+        write_checkpoint(folder, step, best=5)
+    (folder.checkpoint(17) / "optimizer.bin").write_bytes(b"half")
+    assert folder.newest_checkpoint()[0] == folder.checkpoint(10)
+    folder.set_aside_after(10)
+    write_checkpoint(folder, 20)
+    assert folder.checkpoint_steps() == [10, 20]
+    assert not list(folder.checkpoints.glob(".*"))
+
+
+def test_the_best_of_each_that_is_kept_is_kept(folder):
+    def write(step, best):
+        folder.begin_checkpoint(step)
+        (folder.unfinished(step) / WEIGHTS).write_bytes(b"")
+        folder.finish_checkpoint(step, {"step": step, "best_step": best}, 2, best)
+
+    for step, best in ((1, 1), (2, 1), (3, 1), (4, 4)):
+        write(step, best)
+    assert folder.checkpoint_steps() == [1, 3, 4]  # 3 goes on from 1
+    write(5, 4)
+    assert folder.checkpoint_steps() == [4, 5]
+
+
+def test_a_damaged_record_is_left_out(folder, caplog):
+    folder.log({"step": 1, "split": "train"})
+    with (folder.path / METRICS).open("ab") as file:
+        file.write(b"\0\0\0\0\n[1]\n\xff\n")
+    folder.log({"step": 2, "split": "train"})
+    assert [record["step"] for record in folder.metrics()] == [1, 2]
+    assert "line 2 is damaged and left out" in caplog.text
+
+
+def test_records_after_a_step_are_forgotten(folder):
+    for step in (1, 2, 3):
+        folder.log({"step": step, "split": "train"})
+    folder.log({"step": 2, "split": "test", "final": True})
+    with (folder.path / METRICS).open("a") as file:
+        file.write('{"step": 4, "spl')  # the writer was killed
+    folder.forget_after(2)
+    assert folder.metrics() == [{"step": 1, "split": "train"}, {"step": 2, "split": "train"}]
+
+
+def test_what_may_be_written_where(tmp_path):
+    new = RunFolder(tmp_path / "new")
+    new.check(resume=False, overwrite=False)
+    with pytest.raises(ValueError, match="no run to resume"):
+        new.check(resume=True, overwrite=False)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match="files that are not a run's"):
+            RunFolder(foreign).check(resume=False, overwrite=overwrite)
+    with pytest.raises(ValueError, match="is a file"):
+        RunFolder(foreign / "thesis.tex").check(resume=False, overwrite=True)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.yaml").write_text("flour: 500 g")
+    with pytest.raises(ValueError, match="files that are not a run's"):
+        RunFolder(run).check(resume=False, overwrite=True)
+    shutil.copy(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", run / "recipe.yaml")
+    with pytest.raises(ValueError, match="already holds a run"):
+        RunFolder(run).check(resume=False, overwrite=False)
+    with pytest.raises(ValueError, match="give one of them"):
+        RunFolder(run).check(resume=True, overwrite=True)
+    RunFolder(run).check(resume=False, overwrite=True)
+    RunFolder(run).check(resume=True, overwrite=False)
+
+
+def test_a_new_run_deletes_what_runs_write_and_no_more(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", [f"output_dir={folder.path}"])
+    (folder.path / RECIPE).write_text(recipe_text(recipe))
+    write_checkpoint(folder, 5)
+    for name in ("config.json", WEIGHTS, "stacks.py", "metrics.jsonl", "README.md", ".hub.json", ".card.md", "my.txt"):
+        (folder.path / name).write_text("old")
+    folder.create()
+    assert sorted(path.name for path in folder.path.iterdir()) == [
+        ".card.md",
+        ".hub.json",
+        ".lock",
+        "README.md",
+        "my.txt",
+    ]

@@ -1,0 +1,125 @@
+"""Translations in order, each sentence once; scores as sacreBLEU gives them."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import sacrebleu
+import torch
+from accelerate import Accelerator
+from conftest import run_command
+from transformers import AutoModelForSeq2SeqLM
+
+from modeling_scratch.data.corpus import make_corpus
+from modeling_scratch.loading import load_tokenizers
+from modeling_scratch.model.cache import SearchCache
+from modeling_scratch.model.stacks import ScratchDecoder
+from modeling_scratch.training.evaluation import score, translate
+from modeling_scratch.training.inputs import generation_settings
+
+SENTENCES = [pair["en"] for pair in make_corpus(70, 1, 1, seed=5)["train"]]
+
+
+def test_scores_are_sacrebleu_s():
+    references = ["Der Hund sieht die Katze.", "Ein kleines Haus, heute.", "Sie kommt an."]
+    predictions = ["Der Hund sah die Katze.", "Ein kleines Haus heute.", "Sie kommen an."]
+    scores = score(predictions, references)
+    assert scores["bleu"] == sacrebleu.corpus_bleu(predictions, [references]).score
+    assert scores["chrf"] == sacrebleu.corpus_chrf(predictions, [references]).score
+    assert scores["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert score(references, references)["bleu"] == pytest.approx(100)
+
+
+@pytest.fixture(scope="module")
+def translator(trained):
+    return AutoModelForSeq2SeqLM.from_pretrained(trained), *load_tokenizers(str(trained))
+
+
+def test_order_and_batch_do_not_matter(translator):
+    together = translate(*translator, SENTENCES)
+    assert len(together) == 70
+    assert translate(*translator, SENTENCES, batch_tokens=40) == together
+    assert translate(*translator, SENTENCES[::-1], batch_size=7) == together[::-1]
+    assert [translate(*translator, [sentence])[0] for sentence in SENTENCES[:5]] == together[:5]
+    assert translate(*translator, []) == []
+
+
+def test_equals_generate_one_by_one(translator):
+    model, source, target = translator
+    for sentence in SENTENCES[:3]:
+        ids = model.generate(**source([sentence], return_tensors="pt"))
+        assert translate(*translator, [sentence]) == target.batch_decode(ids, skip_special_tokens=True)
+
+
+def test_sources_are_read_as_the_pipeline_reads_them(translator, make_model):
+    together = translate(*translator, SENTENCES[:3])
+    assert translate(*translator, [f" {SENTENCES[0]}\n", " ", *SENTENCES[1:3], ""]) == [
+        together[0],
+        "",
+        *together[1:],
+        "",
+    ]
+    short = make_model(vocab_size=400, position_embedding_type="learned", max_position_embeddings=4)
+    with pytest.raises(ValueError, match=r"input 1 has \d+ tokens, but the model takes 4"):
+        translate(short, *translator[1:], ["a", SENTENCES[0]])
+
+
+def test_training_mode_is_restored(translator):
+    model = translator[0].train()
+    translate(*translator, SENTENCES[:1])
+    assert model.training
+    model.eval()
+
+
+def test_mixed_precision(translator, monkeypatch):
+    """With a model as Accelerate prepares it: under autocast, by the fast loops, and as it was afterwards."""
+    model, accelerator = copy.deepcopy(translator[0]), Accelerator(cpu=True)
+    monkeypatch.setattr(accelerator, "autocast", lambda: torch.autocast("cpu", torch.bfloat16))
+    with accelerator.autocast():
+        expected = translate(model, *translator[1:], SENTENCES)
+    model._original_forward, model.forward = model.forward, accelerator.autocast()(model.forward)
+    prepared, forward, seen = model.forward, ScratchDecoder.forward, set()
+
+    def watched(self, *args, **kwargs):
+        output = forward(self, *args, **kwargs)
+        seen.add((torch.is_autocast_enabled("cpu"), type(output.past_key_values)))
+        return output
+
+    monkeypatch.setattr(ScratchDecoder, "forward", watched)
+    assert translate(model, *translator[1:], SENTENCES, accelerator=accelerator) == expected
+    assert seen == {(True, SearchCache)}
+    assert model.forward is prepared
+
+
+def test_settings_are_valid_for_one_beam_and_many(translator, tmp_path):
+    tokens = {"pad_token_id": 0, "eos_token_id": 2}
+    for beams in (1, 4):
+        settings = generation_settings(beams, 0.6, 33, tokens)
+        settings.save_pretrained(tmp_path)
+        assert settings.max_new_tokens == 33
+        assert settings.num_beams == (None if beams == 1 else 4)
+        assert settings.length_penalty == (None if beams == 1 else 0.6)
+
+
+def test_translate_command(trained, tmp_path):
+    lines = tmp_path / "in.txt"
+    lines.write_text(f"{SENTENCES[0]}\n\n{SENTENCES[1]}\n")
+    with lines.open() as file:
+        result = subprocess.run(
+            [sys.executable, "-m", "modeling_scratch.translate", str(trained)],
+            stdin=file,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    model, source, target = AutoModelForSeq2SeqLM.from_pretrained(trained), *load_tokenizers(str(trained))
+    expected = translate(model, source, target, SENTENCES[:2])
+    assert result.stdout.split("\n") == [expected[0], "", expected[1], ""]
+
+
+def test_translate_command_refuses(tmp_path):
+    result = run_command("-m", "modeling_scratch.translate", str(tmp_path / "none"))
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ")
+    assert "none: no such folder" in result.stderr

@@ -1,0 +1,82 @@
+"""Recipes: every shipped file, overrides, and one clear line for every mistake."""
+
+import pytest
+import torch
+from accelerate.commands.config.config_args import load_config_from_file
+from pydantic import ValidationError
+
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+from modeling_scratch.recipe.reading import (
+    CONFIGURATION_FOLDER,
+    apply_overrides,
+    load_recipe,
+    model_fields,
+    recipe_text,
+)
+from modeling_scratch.recipe.schema import ModelSection, Recipe
+
+EMBEDDED = CONFIGURATION_FOLDER / "recipes" / "embedded.yaml"
+
+
+def files(kind):
+    found = sorted((CONFIGURATION_FOLDER / kind).glob("*.yaml"))
+    assert found
+    return pytest.mark.parametrize("path", found, ids=[path.stem for path in found])
+
+
+@files("models")
+def test_model_files(path):
+    with torch.device("meta"):
+        model = ScratchForConditionalGeneration(ScratchConfig(**model_fields(ModelSection(config=path.stem))))
+    assert model.device.type == "meta"
+
+
+@files("recipes")
+def test_recipe_files(path, tmp_path):
+    recipe = load_recipe(path)
+    assert recipe.output_dir == f"runs/{path.stem}"
+    with torch.device("meta"):
+        ScratchForConditionalGeneration(ScratchConfig(**model_fields(recipe.model)))
+    (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
+    assert load_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+@files("accelerate")
+def test_accelerate_files(path):
+    assert load_config_from_file(str(path)).num_processes >= 1
+
+
+def test_the_paper_s_base_and_big_sizes():
+    """Table 3: 65 and 213 million parameters, with a vocabulary of 37,000."""
+    for name, millions in (("base", 65), ("big", 213)):
+        with torch.device("meta"):
+            fields = model_fields(ModelSection(config=name, overrides={"vocab_size": 37000}))
+            model = ScratchForConditionalGeneration(ScratchConfig(**fields))
+        assert model.num_parameters() / 1e6 == pytest.approx(millions, rel=0.03)
+
+
+def test_overrides():
+    overrides = ["optimization.learning_rate=1e-4", "seed=7", "model.overrides.dropout=.2", "data.test=null"]
+    recipe = load_recipe(EMBEDDED, [*overrides, "optimization.betas=[0.8, 0.9]", "data.train_files=a/b"])
+    assert recipe.optimization.learning_rate == 1e-4
+    assert recipe.optimization.betas == (0.8, 0.9)
+    assert recipe.seed == 7
+    assert recipe.model.overrides["dropout"] == 0.2
+    assert recipe.model.overrides["encoder_layers"] == 2  # the file's own stay
+    assert recipe.model.overrides["d_model"] == 128  # and those of the model file that it names
+    assert load_recipe(EMBEDDED, ["model.start_from=x", "model.overrides={}"]).model.overrides == {}
+    assert recipe.data.test is None
+    assert apply_overrides({"a": {"b": 0, "d": 2}}, ["a.b=1", "a.c=x"]) == {"a": {"b": 1, "c": "x", "d": 2}}
+    assert apply_overrides({"a": {"b": 0}}, ["a={}", "a.c=x"]) == {"a": {"c": "x"}}
+
+
+def test_an_end_is_needed():
+    with pytest.raises(ValidationError, match="max_epochs or max_steps"):
+        Recipe.model_validate({"output_dir": "x", "optimization": {}})
+
+
+def test_model_mistakes():
+    with pytest.raises(ValueError, match=r"'tinny' is neither a file nor one of .*, base, .*, tiny"):
+        model_fields(ModelSection(config="tinny"))
+    with pytest.raises(ValueError, match="no field 'dropot'; did you mean dropout"):
+        model_fields(ModelSection(overrides={"dropot": 0.1}))
