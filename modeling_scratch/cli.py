@@ -12,19 +12,22 @@ from contextlib import contextmanager, suppress
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
-from .errors import ProcessError, Stopped
+from .errors import ProcessError, Stopped, UserError
 from .redaction import redact, redacted_traceback
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # as shells say of SIGINT
 STOPPED = 75  # EX_TEMPFAIL of sysexits.h: start it again
+BUG = 1  # as Python ends after a traceback
 
 # What only some commands need, and the extra of this package that brings it.
 EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil", "pydantic", "sacrebleu", "tiktoken"], "train")
 EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
+
+
+ASK_FOR_REPORT = "this is a bug of modeling_scratch: please report it, with the lines above"
 
 
 class _BarHandler(logging.Handler):
@@ -55,6 +58,8 @@ def set_up_terminal() -> None:
     log_to_terminal(logging.INFO if is_main_process() else logging.ERROR)
     if not is_main_process() or not sys.stderr.isatty():
         os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"  # read when datasets is imported
+        if "datasets" in sys.modules:
+            sys.modules["datasets"].disable_progress_bars()
 
 
 def print_whatever_happens(text: str) -> None:
@@ -98,8 +103,9 @@ def explained_imports(name: str) -> Iterator[None]:
 @contextmanager
 def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interrupted") -> Iterator[None]:
     """
-    Turn an error that a user can mend into one line on stderr and exit code 2, Ctrl-C into one line and 130, and the
-    end of a run on request into one line and 75.
+    Turn a UserError, or what the operating system refuses (a full disk, a missing file), into one line on stderr and
+    exit code 2, Ctrl-C into one line and 130, and the end of a run on request into one line and 75. Anything else is a
+    bug of ours: its traceback, a line that asks for a report, and exit code 1.
 
     Args:
         debug: print the traceback too.
@@ -116,13 +122,22 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
         if (said := explained_import(error)) is None:
             raise
         _end(BAD_INPUT, f"error: {said}", speak, debug)
-    except (ValueError, OSError, SafetensorError) as error:
-        said = f"error: {' '.join(str(error).split())}"
-        _end(BAD_INPUT, said, speak or isinstance(error, ProcessError), debug)
+    except UserError as error:
+        _end(BAD_INPUT, _line(error), speak or isinstance(error, ProcessError), debug)
+    except OSError as error:
+        if error.errno is None:  # of a library, not of the system
+            _end(BUG, ASK_FOR_REPORT, True, debug=True)
+        _end(BAD_INPUT, _line(error), speak, debug)
+    except Exception:
+        _end(BUG, ASK_FOR_REPORT, True, debug=True)
     except KeyboardInterrupt as interrupt:
         _end(INTERRUPTED, f"\n{str(interrupt) or interrupted}", speak, debug)
     finally:
         wait_for_threads()
+
+
+def _line(error: Exception) -> str:
+    return f"error: {' '.join(str(error).split())}"
 
 
 def _end(code: int, said: str, speak: bool, debug: bool) -> None:

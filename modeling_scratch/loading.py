@@ -17,6 +17,7 @@ from transformers import (
 )
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
+from .errors import UserError
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # any is a tokenizer
@@ -33,28 +34,28 @@ def best_device() -> torch.device:
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
-def cannot_load(name: str, error: Exception) -> ValueError:
+def cannot_load(name: str, error: Exception) -> UserError:
     """What to say of a model folder or Hub name that cannot be loaded."""
     if isinstance(error, _DAMAGE):
         found = " ".join(f"{type(error).__name__}: {error}".split())
-        return ValueError(f"{name}: one of its JSON files is not what it should be ({found}); save the model again")
+        return UserError(f"{name}: one of its JSON files is not what it should be ({found}); save the model again")
     path = Path(name)
     if path.is_file():
-        return ValueError(f"{name} is a file; a model is a folder, or a name on the Hub")
+        return UserError(f"{name} is a file; a model is a folder, or a name on the Hub")
     if path.is_dir():
         for what, files in {"model": ("config.json",), "tokenizer": TOKENIZER_FILES}.items():
             if not any((path / file).is_file() for file in files):
-                return ValueError(f"{name} holds no {what}: there is no {' or '.join(files)}")
-        return ValueError(f"{name}: {str(error).splitlines()[0]}")
+                return UserError(f"{name} holds no {what}: there is no {' or '.join(files)}")
+        return UserError(f"{name}: {str(error).splitlines()[0]}")
     try:
         validate_repo_id(name)
     except HFValidationError:
-        return ValueError(f"{name}: no such folder, and no name on the Hub either")
-    return ValueError(f"{name}: no such folder, and not to be had from the Hub: {str(error).splitlines()[0]}")
+        return UserError(f"{name}: no such folder, and no name on the Hub either")
+    return UserError(f"{name}: no such folder, and not to be had from the Hub: {str(error).splitlines()[0]}")
 
 
 def load_config(name: str, **options) -> PreTrainedConfig:
-    """The config of a model folder or Hub name. ValueError if there is none, or it needs code that is not installed."""
+    """The config of a model folder or Hub name. UserError if there is none, or it needs code that is not installed."""
     try:
         return AutoConfig.from_pretrained(name, **(NO_REMOTE_CODE | options))
     except (OSError, ValueError, *_DAMAGE) as error:
@@ -69,7 +70,7 @@ def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreT
         options: as `from_pretrained` takes them, such as `revision`.
 
     Raises:
-        ValueError: one of them is not there, or cannot be looked up.
+        UserError: one of them is not there, or cannot be looked up.
     """
     config = load_config(name, **options)
     try:
@@ -81,7 +82,7 @@ def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreT
 
 def load_translator(name: str, **options) -> PreTrainedModel:
     """
-    The model in a folder or on the Hub. ValueError if it is not there, or does not hold every weight: the missing ones
+    The model in a folder or on the Hub. UserError if it is not there, or does not hold every weight: the missing ones
     would be random.
     """
     try:
@@ -90,13 +91,11 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     except (OSError, *_DAMAGE) as error:
         raise cannot_load(name, error) from error
     except SafetensorError as error:
-        raise ValueError(f"{name}: its weights cannot be read, perhaps the file is truncated ({error})") from error
+        raise UserError(f"{name}: its weights cannot be read, perhaps the file is truncated ({error})") from error
     except RuntimeError as error:
-        raise ValueError(f"{name}: its weights do not fit its config: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{name}: its weights do not fit its config: {str(error).splitlines()[0]}") from error
     if missing := sorted(report["missing_keys"]):
-        raise ValueError(
-            f"{name}: its weights are not complete: {missing[0]} and {len(missing) - 1} others are missing"
-        )
+        raise UserError(f"{name}: its weights are not complete: {missing[0]} and {len(missing) - 1} others are missing")
     return model
 
 

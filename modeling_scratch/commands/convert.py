@@ -39,6 +39,7 @@ from ..convert.torch_transformer import (
     to_torch_translator,
 )
 from ..convert.torch_translator import TorchTranslator
+from ..errors import UserError
 from ..hub.model_folder import Conversion
 from ..loading import load_tokenizers, load_translator
 from ..model.configuration_scratch import ScratchConfig
@@ -99,18 +100,18 @@ def to_marian_command(
 
 
 def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
-    """A state dict that torch.save wrote. ValueError if the file holds anything else; no code in it is run."""
+    """A state dict that torch.save wrote. UserError if the file holds anything else; no code in it is run."""
     if not path.is_file():
-        raise ValueError(f"{path}: no such file")
+        raise UserError(f"{path}: no such file")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(
+        raise UserError(
             f"{path} is not a state dict that torch.save wrote (save model.state_dict(), not the model): "
             f"{str(error).splitlines()[0]}"
         ) from error
     if not isinstance(state, dict):
-        raise ValueError(f"{path} holds a {type(state).__name__}, not a state dict")
+        raise UserError(f"{path} holds a {type(state).__name__}, not a state dict")
     return state
 
 
@@ -196,7 +197,7 @@ def to_torch_command(
 
 
 def _verify_ctranslate2(model: ScratchForConditionalGeneration, scorer: CTranslate2Scorer) -> None:
-    """Print the largest difference of two models' log-probabilities of random tokens. ValueError if it is large."""
+    """Print the largest difference of two models' log-probabilities of random tokens. UserError if it is large."""
     config, random = model.config, torch.Generator().manual_seed(0)
     lengths = (min(48, config.max_position_embeddings - 1), 7, 1)
     sources, targets = (
@@ -216,7 +217,7 @@ def _verify_ctranslate2(model: ScratchForConditionalGeneration, scorer: CTransla
         difference = max(difference, (expected - torch.tensor(found)).abs().max().item())
     print(f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}")
     if not difference <= LARGEST_DIFFERENCE:  # nan too
-        raise ValueError(
+        raise UserError(
             f"the converted model is not the one that was read: log-probabilities differ by up to {difference:.1e}, "
             f"more than {LARGEST_DIFFERENCE:.0e}; nothing was written"
         )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..cli import is_main_process, one_line_errors, print_whatever_happens, set_up_terminal
+from ..errors import UserError
 from . import evaluate as evaluating
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
@@ -46,14 +47,14 @@ def main(
     interrupted = "interrupted; if a checkpoint was written, --resume continues from it"
     with one_line_errors(debug, is_main_process(), interrupted):
         if resume_from == "auto":
-            raise ValueError("--resume-from takes the name of a checkpoint; --resume auto continues a run or begins it")
+            raise UserError("--resume-from takes the name of a checkpoint; --resume auto continues a run or begins it")
         for flag, given in (("--evaluate", evaluate), ("--dry-run", dry_run)):
             if given and (resume or resume_from or overwrite):
-                raise ValueError(f"{flag} writes nothing: --resume and --overwrite do not go with it")
+                raise UserError(f"{flag} writes nothing: --resume and --overwrite do not go with it")
         if evaluate and dry_run:
-            raise ValueError("--evaluate scores a model, and --dry-run describes a run; give one of them")
+            raise UserError("--evaluate scores a model, and --dry-run describes a run; give one of them")
         if processes and not dry_run:
-            raise ValueError("--processes is what --dry-run supposes; accelerate launch starts processes")
+            raise UserError("--processes is what --dry-run supposes; accelerate launch starts processes")
     if evaluate:
         evaluating.main(evaluate, overrides, config, split, debug)
         return

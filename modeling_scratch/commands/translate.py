@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 from transformers.utils.hub import resolve_revision
 
 from ..cli import log_to_terminal, one_line_errors
+from ..errors import UserError
 from ..loading import best_device, load_config, load_tokenizers, load_translator
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, SourceTooLong
 from ..model.configuration_scratch import ScratchConfig
@@ -29,10 +30,10 @@ def read_lines(path: Path | None) -> list[str]:
     The lines of a UTF-8 file, or of standard input, without the white space around them. Only a line feed ends a line.
 
     Raises:
-        ValueError: not UTF-8; the message names the line. Or standard input is closed.
+        UserError: not UTF-8; the message names the line. Or standard input is closed.
     """
     if path is None and sys.stdin is None:
-        raise ValueError("standard input is closed; give a file by --input")
+        raise UserError("standard input is closed; give a file by --input")
     lines = (sys.stdin.buffer.read() if path is None else path.read_bytes()).split(b"\n")
     if lines[-1] == b"":
         lines.pop()
@@ -41,7 +42,7 @@ def read_lines(path: Path | None) -> list[str]:
         try:
             decoded.append(line.decode("utf-8-sig" if number == 1 else "utf-8").strip())
         except UnicodeDecodeError as error:
-            raise ValueError(f"{_name(path)}, line {number}: not valid UTF-8 ({error.reason})") from None
+            raise UserError(f"{_name(path)}, line {number}: not valid UTF-8 ({error.reason})") from None
     return decoded
 
 
@@ -54,14 +55,14 @@ def load_pipeline(name: str, revision: str | None) -> ScratchTranslationPipeline
     The pipeline of a model folder or Hub name, on the accelerator, if there is one, all of one commit.
 
     Raises:
-        ValueError: it cannot be loaded, or is another kind of model; a folder has no revisions.
+        UserError: it cannot be loaded, or is another kind of model; a folder has no revisions.
     """
     if revision is not None and Path(name).is_dir():
-        raise ValueError(f"--revision {revision}: {name} is a folder; only a repository on the Hub has revisions")
+        raise UserError(f"--revision {revision}: {name} is a folder; only a repository on the Hub has revisions")
     revision = resolve_revision(name, revision)
     config = load_config(name, revision=revision)
     if config.model_type != ScratchConfig.model_type:
-        raise ValueError(f"{name} is a {config.model_type} model; this takes a {ScratchConfig.model_type} model")
+        raise UserError(f"{name} is a {config.model_type} model; this takes a {ScratchConfig.model_type} model")
     source, target = load_tokenizers(name, revision=revision)
     return ScratchTranslationPipeline(
         model=load_translator(name, revision=revision),
@@ -72,12 +73,12 @@ def load_pipeline(name: str, revision: str | None) -> ScratchTranslationPipeline
 
 
 def check_lengths(pipeline: ScratchTranslationPipeline, lines: list[str], name: str) -> None:
-    """ValueError that names the first line with more tokens than the model takes."""
+    """UserError that names the first line with more tokens than the model takes."""
     for first in range(0, len(lines), SENTENCES_AHEAD):  # what 100,000 lines have of tokens fills a gigabyte
         try:
             pipeline.preprocess(lines[first : first + SENTENCES_AHEAD], first)
         except SourceTooLong as error:
-            raise ValueError(
+            raise UserError(
                 f"{name}, line {error.index + 1}: {error.length} tokens, but the model takes {error.limit}"
             ) from None
 
@@ -100,13 +101,13 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
     """
     if path is None:
         if sys.stdout is None:
-            raise ValueError("standard output is closed; give a file by --output")
+            raise UserError("standard output is closed; give a file by --output")
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale: text in, text out
         yield sys.stdout
         sys.stdout.flush()
         return
     if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"--output {path}: it must be a file, in a folder that exists")
+        raise UserError(f"--output {path}: it must be a file, in a folder that exists")
     if path.exists() and not path.is_file():
         with path.open("w", encoding="utf-8", newline="\n") as file:
             yield file
@@ -116,7 +117,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
     try:
         file = temporary.open("x", encoding="utf-8", newline="\n")
     except OSError as error:
-        raise ValueError(f"--output {path}: nothing can be written to {path.parent} ({error.strerror})") from error
+        raise UserError(f"--output {path}: nothing can be written to {path.parent} ({error.strerror})") from error
     try:
         with file:
             if path.exists():
@@ -165,9 +166,9 @@ def main(
     with one_line_errors(debug):
         try:
             if "" in (input, output):
-                raise ValueError("--input and --output take the name of a file, not an empty one")
+                raise UserError("--input and --output take the name of a file, not an empty one")
             if length_penalty is not None and not math.isfinite(length_penalty):
-                raise ValueError(f"--length-penalty {length_penalty}: it must be a number")
+                raise UserError(f"--length-penalty {length_penalty}: it must be a number")
             source = None if input is None else Path(input)
             with opened_output(None if output is None else Path(output)) as file:
                 pipeline = load_pipeline(model, revision)
@@ -179,7 +180,7 @@ def main(
                 if n_best is not None:
                     beams = num_beams or max(n_best, pipeline.model.generation_config.num_beams or 1)
                     if n_best > beams:
-                        raise ValueError(f"--n-best {n_best}: --num-beams is {beams}; it must be as many at least")
+                        raise UserError(f"--n-best {n_best}: --num-beams is {beams}; it must be as many at least")
                     options["num_beams"] = beams
                 hidden = quiet or sys.stderr is None or not sys.stderr.isatty()
                 with tqdm(total=len(lines), unit=" lines", disable=hidden) as bar:

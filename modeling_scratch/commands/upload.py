@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..cli import log_to_terminal, one_line_errors, print_whatever_happens
+from ..errors import UserError
 from ..hub.bounded_client import SECONDS_TO_ANSWER
 
 
@@ -37,7 +38,7 @@ def main(
         from ..hub.push import PushOptions, deletions, prepare, push
 
         if repo_id is None and not check_only:
-            raise ValueError("which repository? python hub_upload.py FOLDER user/name")
+            raise UserError("which repository? python hub_upload.py FOLDER user/name")
         options = PushOptions(
             repo_id or "user/name",
             private=private,

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import MarianMTModel, PreTrainedModel
 from transformers.utils import cached_file, is_sentencepiece_available
 
+from ..errors import UserError
 from ..loading import TOKENIZER_FILES, load_config, load_tokenizers, load_translator, save_tokenizers
 from ..model.configuration_scratch import ScratchConfig
 from .marian import widen
@@ -22,10 +23,10 @@ LARGEST_DIFFERENCE = 1e-4  # of logits, in float32
 
 
 def load_model(name: str, model_type: str) -> PreTrainedModel:
-    """The translator in a folder or on the Hub, in its own dtype. ValueError if it is not of this type or not whole."""
+    """The translator in a folder or on the Hub, in its own dtype. UserError if it is not of this type or not whole."""
     config = load_config(name)
     if config.model_type != model_type:
-        raise ValueError(f"{name} is a {config.model_type} model; this command reads a {model_type} model")
+        raise UserError(f"{name} is a {config.model_type} model; this command reads a {model_type} model")
     return load_translator(name)
 
 
@@ -37,7 +38,7 @@ def carry_tokenizers(name: str, folder: Path) -> None:
         logger.warning(f"{name} has no tokenizer, so there is none beside the converted model")
         return
     if "source.spm" in found and not is_sentencepiece_available():
-        raise ValueError(f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece")
+        raise UserError(f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece")
     limit = getattr(load_config(name), "max_position_embeddings", None)
     save_tokenizers(*load_tokenizers(name), folder, limit)
 
@@ -46,9 +47,9 @@ def carry_tokenizers(name: str, folder: Path) -> None:
 def written_whole(out: Path) -> Iterator[Path]:
     """A path beside `out` to write a file or a folder at; it gets its name if nothing fails, and is deleted if not."""
     if out.exists() or out.is_symlink():
-        raise ValueError(f"{out} exists; choose another name")
+        raise UserError(f"{out} exists; choose another name")
     if not out.absolute().parent.is_dir():
-        raise ValueError(f"{out}: there is no folder {out.absolute().parent}")
+        raise UserError(f"{out}: there is no folder {out.absolute().parent}")
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -70,7 +71,7 @@ def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
         config: the vocabularies, and how long a sequence may be.
 
     Raises:
-        ValueError: it is above `LARGEST_DIFFERENCE`.
+        UserError: it is above `LARGEST_DIFFERENCE`.
     """
     random = torch.Generator().manual_seed(0)
     length = min(48, config.max_position_embeddings)
@@ -87,7 +88,7 @@ def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
     largest = first.abs().max().item()
     print(f"largest logit difference on random ids, in float32: {difference:.1e} (of logits up to {largest:.1f})")
     if not difference <= LARGEST_DIFFERENCE:  # nan too
-        raise ValueError(
+        raise UserError(
             f"the converted model is not the one that was read: its logits differ by up to {difference:.1e}, more than "
             f"{LARGEST_DIFFERENCE:.0e}; nothing was written"
         )

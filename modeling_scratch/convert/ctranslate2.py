@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from .marian import check_plain_weights
@@ -80,10 +81,10 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) ->
     The token of each row of an embedding; rows beyond the tokenizer's get names of their own.
 
     Raises:
-        ValueError: the tokenizer has more tokens than the embedding has rows, or one token at two ids.
+        UserError: the tokenizer has more tokens than the embedding has rows, or one token at two ids.
     """
     if len(tokenizer) > rows:
-        raise ValueError(
+        raise UserError(
             f"the {side} tokenizer has {len(tokenizer)} tokens and its embedding {rows} rows; put the tokenizer that "
             "the model was trained with beside it"
         )
@@ -93,7 +94,7 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) ->
     vocabulary += [f"<unused {row}>" for row in range(len(tokens), rows)]
     if len(set(vocabulary)) < rows:
         twice = next(token for row, token in enumerate(vocabulary) if token in vocabulary[:row])
-        raise ValueError(
+        raise UserError(
             f"the {side} tokenizer has the token {twice!r} at two ids, and CTranslate2 looks tokens up; rename one of "
             "them"
         )
@@ -152,15 +153,15 @@ def to_ctranslate2(
     A model in CTranslate2's terms, to `optimize` (which quantizes) and `save`.
 
     Raises:
-        ValueError: ctranslate2 is not installed, or cannot express the config; the message names each field, its
+        UserError: ctranslate2 is not installed, or cannot express the config; the message names each field, its
             value and the value that is needed.
     """
     if ctranslate2 is None:
-        raise ValueError("this needs ctranslate2: pip install ctranslate2")
+        raise UserError("this needs ctranslate2: pip install ctranslate2")
     check_plain_weights(model)
     config = model.config
     if obstacles := find_obstacles(config):
-        raise ValueError(f"CTranslate2 has no such model: {'; '.join(obstacles)}")
+        raise UserError(f"CTranslate2 has no such model: {'; '.join(obstacles)}")
     shared: dict[str, Any] = {
         "activation": common_spec.Activation[_ACTIVATIONS[config.activation_function]],
         "ffn_glu": config.gated_ffn,

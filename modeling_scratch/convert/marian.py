@@ -14,6 +14,7 @@ import logging
 import torch
 from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 
+from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..model.position_embeddings import SinusoidalPositionEmbedding
@@ -90,11 +91,11 @@ def _permute(name: str, weight: torch.Tensor, dimensions: torch.Tensor) -> torch
 
 
 def check_plain_weights(model: PreTrainedModel) -> None:
-    """Raise ValueError for a model that holds other weights than its class does, such as LoRA's."""
+    """Raise UserError for a model that holds other weights than its class does, such as LoRA's."""
     with torch.device("meta"):
         plain = type(model)(copy.deepcopy(model.config))
     if other := sorted(model.state_dict().keys() ^ plain.state_dict().keys()):
-        raise ValueError(
+        raise UserError(
             f"the model's weights are not those of a {type(model).__name__}: {other[0]}"
             f"{f' and {len(other) - 1} more' if len(other) > 1 else ''}; merge adapters into it first "
             "(PEFT: merge_and_unload), and load quantized models unquantized"
@@ -102,13 +103,13 @@ def check_plain_weights(model: PreTrainedModel) -> None:
 
 
 def _check_positions(marian_model: MarianMTModel, dimensions: torch.Tensor) -> None:
-    """Raise ValueError if a stack's table of positions is not the sinusoidal one."""
+    """Raise UserError if a stack's table of positions is not the sinusoidal one."""
     for side in ("encoder", "decoder"):
         table = getattr(marian_model.model, side).embed_positions.weight.detach().cpu()
         expected = SinusoidalPositionEmbedding.encode(torch.arange(len(table)), table.shape[1])
         rounding = torch.finfo(table.dtype).eps + 1e-5
         if not torch.allclose(table[:, dimensions].double(), expected, rtol=0, atol=rounding):
-            raise ValueError(
+            raise UserError(
                 f"model.{side}.embed_positions.weight is not the table of sinusoidal positions, and no other is "
                 "converted"
             )
@@ -134,11 +135,11 @@ def from_marian(marian_model: MarianMTModel) -> ScratchForConditionalGeneration:
     (LayerDrop), which training alone sees, is left out with a warning.
 
     Raises:
-        ValueError: it is not a MarianMTModel; its positions are not sinusoidal; its output projection does not fit its
+        UserError: it is not a MarianMTModel; its positions are not sinusoidal; its output projection does not fit its
             decoder's embedding.
     """
     if not isinstance(marian_model, MarianMTModel):
-        raise ValueError(f"from_marian takes a MarianMTModel, not a {type(marian_model).__name__}")
+        raise UserError(f"from_marian takes a MarianMTModel, not a {type(marian_model).__name__}")
     check_plain_weights(marian_model)
     marian_config, weights = marian_model.config, marian_model.state_dict()
     dimensions = _marian_dimensions(marian_config.d_model)
@@ -146,7 +147,7 @@ def from_marian(marian_model: MarianMTModel) -> ScratchForConditionalGeneration:
     source, target = (weights[f"model.{side}.embed_tokens.weight"] for side in ("encoder", "decoder"))
     head = weights["lm_head.weight"]
     if len(head) != len(target):
-        raise ValueError(
+        raise UserError(
             f"lm_head.weight has {len(head)} rows and model.decoder.embed_tokens.weight has {len(target)}; they must "
             "have one vocabulary"
         )
@@ -185,11 +186,11 @@ def to_marian(model: ScratchForConditionalGeneration) -> MarianMTModel:
     tie_word_embeddings False it holds the one embedding twice, which further training would let drift apart.
 
     Raises:
-        ValueError: the model is not what a Marian model can be; the message names each field, its value and the value
+        UserError: the model is not what a Marian model can be; the message names each field, its value and the value
             that is needed.
     """
     if not isinstance(model, ScratchForConditionalGeneration):
-        raise ValueError(f"to_marian takes a ScratchForConditionalGeneration, not a {type(model).__name__}")
+        raise UserError(f"to_marian takes a ScratchForConditionalGeneration, not a {type(model).__name__}")
     check_plain_weights(model)
     config, generation = model.config, copy.deepcopy(model.generation_config)
     wrong = [
@@ -200,7 +201,7 @@ def to_marian(model: ScratchForConditionalGeneration) -> MarianMTModel:
     if config.decoder_start_token_id is None:
         wrong.append("decoder_start_token_id is None and must be a token id")
     if wrong:
-        raise ValueError(f"Marian has no such model: {'; '.join(wrong)}")
+        raise UserError(f"Marian has no such model: {'; '.join(wrong)}")
     limit = max(generation.max_length or 0, generation.max_new_tokens or 0)
     if limit > config.max_position_embeddings:
         logger.warning(

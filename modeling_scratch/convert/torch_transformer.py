@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration, ScratchModel
 from .marian import check_plain_weights
@@ -43,7 +44,7 @@ class TorchWeights:
 
 def _one(values: set, what: str):
     if len(values) != 1:
-        raise ValueError(f"{what} differs between layers: {', '.join(sorted(map(str, values)))}")
+        raise UserError(f"{what} differs between layers: {', '.join(sorted(map(str, values)))}")
     return values.pop()
 
 
@@ -79,12 +80,12 @@ def _find_prefix(state: Mapping[str, torch.Tensor], prefix: str | None) -> str:
         found = [name.removesuffix(_PACKED) for name in state if name.endswith(_PACKED)]
         if len(found) > 1:
             choices = ", ".join(repr(each) for each in found)
-            raise ValueError(f"the weights hold several torch.nn.Transformer; choose one by prefix: {choices}")
+            raise UserError(f"the weights hold several torch.nn.Transformer; choose one by prefix: {choices}")
         prefix = found[0] if found else ""
     elif prefix and not prefix.endswith("."):
         prefix += "."
     if prefix + _PACKED not in state:
-        raise ValueError(
+        raise UserError(
             f"{prefix + _PACKED} is missing, so these are not the weights of a torch.nn.Transformer; the first names "
             f"are {', '.join(list(state)[:3]) or 'none'}"
         )
@@ -96,17 +97,17 @@ def _take(state: dict[str, torch.Tensor], given: str | torch.Tensor | None, what
     if isinstance(given, torch.Tensor):
         name, weight = "", given.detach()
     elif given is None:
-        raise ValueError(
+        raise UserError(
             f"{what} must be given, as a name in the state dict or as a tensor (vocabulary, d_model): "
             "torch.nn.Transformer holds none"
         )
     else:
         name = given if given in state else f"{given}.weight"
         if name not in state:
-            raise ValueError(f"{what}: the weights have no {given!r} and no {name!r}")
+            raise UserError(f"{what}: the weights have no {given!r} and no {name!r}")
         weight = state[name]
     if weight.ndim != 2:
-        raise ValueError(f"{what} has the shape {tuple(weight.shape)}; it must be (vocabulary, d_model)")
+        raise UserError(f"{what} has the shape {tuple(weight.shape)}; it must be (vocabulary, d_model)")
     return name, weight
 
 
@@ -140,15 +141,15 @@ def read_torch(
 ) -> TorchWeights:
     """Sort a user's weights and find their config. Arguments and errors as in `from_torch`."""
     if known := sorted(set(fields) - set(UNTOLD_FIELDS)):
-        raise ValueError(
+        raise UserError(
             f"{', '.join(known)} cannot be given: it is read from the weights, or no field; those that can be: "
             f"{', '.join(UNTOLD_FIELDS)}"
         )
     if not isinstance(weights, nn.Module | Mapping):
-        raise ValueError(f"a {type(weights).__name__} holds no weights; give a module or its state_dict()")
+        raise UserError(f"a {type(weights).__name__} holds no weights; give a module or its state_dict()")
     state = dict(weights.state_dict() if isinstance(weights, nn.Module) else weights)
     if wrong := [str(name) for name, value in state.items() if not isinstance(value, torch.Tensor)]:
-        raise ValueError(f"not a state dict: {_listed(wrong)} is no tensor; give what a model's state_dict() returns")
+        raise UserError(f"not a state dict: {_listed(wrong)} is no tensor; give what a model's state_dict() returns")
     prefix = _find_prefix(state, prefix)
 
     given = {
@@ -163,12 +164,12 @@ def read_torch(
         told = _told_by_module(inner)
     for name, value in given.items():
         if value is not None and told.setdefault(name, value) != value:
-            raise ValueError(f"{name} is given as {value!r}, but the torch.nn.Transformer has {told[name]!r}")
+            raise UserError(f"{name} is given as {value!r}, but the torch.nn.Transformer has {told[name]!r}")
     needed = {"encoder_attention_heads": "num_heads"} | {
         name: name for name in ("norm_position", "activation_function")
     }
     if missing := [argument for name, argument in needed.items() if name not in told]:
-        raise ValueError(f"{', '.join(missing)} must be given: a state dict does not tell")
+        raise UserError(f"{', '.join(missing)} must be given: a state dict does not tell")
     for name in ("dropout", "attention_dropout", "activation_dropout"):  # one number in torch.nn.Transformer
         told.setdefault(name, told.get("dropout", 0.1))
 
@@ -179,7 +180,7 @@ def read_torch(
         output_name, output = _take(state, output_projection, "output_projection")
         bias = state.get(output_name.removesuffix("weight") + "bias")
         if bias is not None and bias.shape != output.shape[:1]:
-            raise ValueError(f"the output projection's bias has the shape {tuple(bias.shape)}, not ({len(output)},)")
+            raise UserError(f"the output projection's bias has the shape {tuple(bias.shape)}, not ({len(output)},)")
 
     transformer = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     outside = {source_name, target_name, output_name}
@@ -188,9 +189,9 @@ def read_torch(
     d_model = transformer[_PACKED].shape[-1]
     for what, matrix in (("source", source), ("target", target), ("output projection", output)):
         if matrix is not None and matrix.shape[1] != d_model:
-            raise ValueError(f"{what}: the shape is {tuple(matrix.shape)}, but d_model is {d_model}")
+            raise UserError(f"{what}: the shape is {tuple(matrix.shape)}, but d_model is {d_model}")
     if output is not None and len(output) != len(target):
-        raise ValueError(f"the output projection has {len(output)} rows and the target's embedding {len(target)}")
+        raise UserError(f"the output projection has {len(output)} rows and the target's embedding {len(target)}")
     shared = torch.equal(source, target)
     config = ScratchConfig(
         vocab_size=len(source),
@@ -208,13 +209,13 @@ def read_torch(
     read = outside | {prefix + name for name in transformer}
     unread = [name for name in state if name not in read and not _is_sinusoidal(state[name], d_model)]
     if unread:
-        raise ValueError(
+        raise UserError(
             f"nothing in a Scratch model corresponds to {_listed(unread)}. A table of positions is known by its "
             "values, if it is the paper's sines and cosines in turn; learned positions are not converted"
         )
     around = [matrix for matrix in (source, target, output, bias) if matrix is not None]
     if len(dtypes := {value.dtype for value in (*transformer.values(), *around)}) > 1:
-        raise ValueError(f"the weights have several dtypes: {', '.join(sorted(map(str, dtypes)))}")
+        raise UserError(f"the weights have several dtypes: {', '.join(sorted(map(str, dtypes)))}")
     return TorchWeights(config, transformer, source, target, output, bias)
 
 
@@ -223,31 +224,31 @@ def _read_shape(transformer: dict[str, torch.Tensor]) -> dict:
     shape = {"d_model": transformer[_PACKED].shape[-1], "final_norm": "encoder.norm.weight" in transformer}
     if shape["final_norm"] != ("decoder.norm.weight" in transformer):
         having, lacking = ("encoder", "decoder") if shape["final_norm"] else ("decoder", "encoder")
-        raise ValueError(f"the {having} has a final norm and the {lacking} has none; a Scratch model has both or none")
+        raise UserError(f"the {having} has a final norm and the {lacking} has none; a Scratch model has both or none")
     shape["attention_bias"] = shape["ffn_bias"] = "encoder.layers.0.self_attn.in_proj_bias" in transformer
     for side in ("encoder", "decoder"):
         indices = [re.match(rf"{side}\.layers\.(\d+)\.", name) for name in transformer]
         shape[f"{side}_layers"] = max((int(match[1]) + 1 for match in indices if match), default=0)
         first = f"{side}.layers.0.linear1.weight"
         if first not in transformer:
-            raise ValueError(f"{first} is missing from the weights of the torch.nn.Transformer")
+            raise UserError(f"{first} is missing from the weights of the torch.nn.Transformer")
         shape[f"{side}_ffn_dim"] = len(transformer[first])
     return shape
 
 
 def _check_weights(transformer: dict[str, torch.Tensor], config: ScratchConfig) -> dict[str, torch.Tensor]:
-    """Those weights that torch.nn.Transformer has. ValueError if one is missing or has another shape than expected."""
+    """Those weights that torch.nn.Transformer has. UserError if one is missing or has another shape than expected."""
     with torch.device("meta"):
         expected = {name: tuple(value.shape) for name, value in empty_transformer(config).state_dict().items()}
     if missing := [name for name in expected if name not in transformer]:
-        raise ValueError(f"the torch.nn.Transformer has no {_listed(missing)}")
+        raise UserError(f"the torch.nn.Transformer has no {_listed(missing)}")
     wrong = [
         f"{name} is {tuple(transformer[name].shape)} and should be {shape}"
         for name, shape in expected.items()
         if tuple(transformer[name].shape) != shape
     ]
     if wrong:
-        raise ValueError(f"the shapes of the weights disagree: {_listed(wrong)}")
+        raise UserError(f"the shapes of the weights disagree: {_listed(wrong)}")
     return {name: transformer[name] for name in expected}
 
 
@@ -319,7 +320,7 @@ def from_torch(
     a state dict does not tell them.
 
     Raises:
-        ValueError: something that is needed was not given, contradicts the module, or is missing from the weights; the
+        UserError: something that is needed was not given, contradicts the module, or is missing from the weights; the
             weights hold what a Scratch model has no place for, or shapes that disagree.
     """
     return build_scratch(read_torch(weights, **arguments))
@@ -327,7 +328,7 @@ def from_torch(
 
 def _refuse(wrong: list[str]) -> None:
     if wrong:
-        raise ValueError(f"torch.nn.Transformer has no such model: {'; '.join(wrong)}")
+        raise UserError(f"torch.nn.Transformer has no such model: {'; '.join(wrong)}")
 
 
 def to_torch(model: ScratchModel | ScratchForConditionalGeneration) -> nn.Transformer:
@@ -338,11 +339,11 @@ def to_torch(model: ScratchModel | ScratchForConditionalGeneration) -> nn.Transf
     Without final_norm its `encoder.norm` and `decoder.norm` are None. It has one dropout, the model's `dropout`.
 
     Raises:
-        ValueError: the model is not what a torch.nn.Transformer can be; the message names each field, its value and
+        UserError: the model is not what a torch.nn.Transformer can be; the message names each field, its value and
             the value that is needed.
     """
     if not isinstance(model, ScratchModel | ScratchForConditionalGeneration):
-        raise ValueError(f"to_torch takes a ScratchModel or a translator, not a {type(model).__name__}")
+        raise UserError(f"to_torch takes a ScratchModel or a translator, not a {type(model).__name__}")
     check_plain_weights(model)
     config = model.config
     needed = {
@@ -384,7 +385,7 @@ def to_torch_translator(model: ScratchForConditionalGeneration) -> TorchTranslat
     twice.
 
     Raises:
-        ValueError: as `to_torch`, or the positions are learned.
+        UserError: as `to_torch`, or the positions are learned.
     """
     transformer = to_torch(model)
     if model.config.position_embedding_type != "sinusoidal":

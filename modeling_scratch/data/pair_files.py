@@ -11,6 +11,7 @@ from glob import escape as glob_escape
 from glob import glob
 from pathlib import Path
 
+from ..errors import UserError
 from ..recipe.schema import SOURCE, TABLE_SUFFIXES, TARGET, DataSection, Files
 
 FORMATS = (
@@ -27,7 +28,7 @@ def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[t
         key: of the recipe, for messages.
 
     Raises:
-        ValueError: none is there, they cannot be told apart or paired, or nobody here reads such files.
+        UserError: none is there, they cannot be told apart or paired, or nobody here reads such files.
     """
     names = [files] if isinstance(files, str) else files
     for name in names:
@@ -35,36 +36,36 @@ def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[t
     kinds = {TABLE_SUFFIXES.get(Path(name).suffix.lower()) for name in names}
     if kinds != {None}:
         if None in kinds:
-            raise ValueError(f"{key}: tables and text files together: {', '.join(names)}; name {FORMATS}")
+            raise UserError(f"{key}: tables and text files together: {', '.join(names)}; name {FORMATS}")
         return [path for name in names for path in _expand(name, key)]
     for side in ("source", "target"):
         if getattr(data, f"{side}_column") is not None:
-            raise ValueError(f"data.{side}_column: text files, as in {key}, have no columns; set it to null")
+            raise UserError(f"data.{side}_column: text files, as in {key}, have no columns; set it to null")
     if len(names) == 1:
         sides = [_with_language(names[0], language, key) for language in (data.source_language, data.target_language)]
     elif len(names) == 2:
         if Path(names[0]).resolve() == Path(names[1]).resolve():
-            raise ValueError(f"{key}: source and target are one file, {names[0]}")
+            raise UserError(f"{key}: source and target are one file, {names[0]}")
         sides = [_expand(name, key) for name in names]
     else:
-        raise ValueError(f"{key}: {len(names)} text files, {', '.join(names)}; name {FORMATS}")
+        raise UserError(f"{key}: {len(names)} text files, {', '.join(names)}; name {FORMATS}")
     if len(sides[0]) != len(sides[1]):
-        raise ValueError(f"{key}: {len(sides[0])} files of sources, {len(sides[1])} of targets; each needs the other")
+        raise UserError(f"{key}: {len(sides[0])} files of sources, {len(sides[1])} of targets; each needs the other")
     return list(zip(*sides, strict=True))
 
 
 def _check_name(name: str, key: str) -> None:
     if re.match(r"[a-z][a-z0-9+.-]*://", name):
-        raise ValueError(f"{key}: {name} is a web address; download it, or set data.name to a data set on the Hub")
+        raise UserError(f"{key}: {name} is a web address; download it, or set data.name to a data set on the Hub")
     if Path(name).is_dir() and not list(Path(name).parent.glob(f"{glob_escape(Path(name).name)}.*")):
-        raise ValueError(f"{key}: {name} is a folder; name {FORMATS}")
+        raise UserError(f"{key}: {name} is a folder; name {FORMATS}")
 
 
 def _expand(name: str, key: str) -> list[Path]:
     if "*" not in name:
         return [Path(name)]
     if not (found := sorted(glob(name, recursive=True))):
-        raise ValueError(f"{key}: no file fits {name}")
+        raise UserError(f"{key}: no file fits {name}")
     return list(map(Path, found))
 
 
@@ -76,8 +77,8 @@ def _with_language(prefix: str, language: str, key: str) -> list[Path]:
         if path.exists():
             return [path]
     if Path(prefix).is_file():
-        raise ValueError(f"{key}: {prefix} is one file of a kind that is not read; name {FORMATS}")
-    raise ValueError(f"{key}: {candidates[0]}: no such file, nor {candidates[1].name}; name {FORMATS}")
+        raise UserError(f"{key}: {prefix} is one file of a kind that is not read; name {FORMATS}")
+    raise UserError(f"{key}: {candidates[0]}: no such file, nor {candidates[1].name}; name {FORMATS}")
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -90,11 +91,11 @@ def read_lines(path: Path) -> Iterator[str]:
             except StopIteration:
                 return
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise ValueError(f"{path}: not a complete gzip file ({error})") from None
+                raise UserError(f"{path}: not a complete gzip file ({error})") from None
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise ValueError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
+                raise UserError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
 
 
 def read_pairs(source: str, target: str, stamps: str) -> Iterator[dict[str, str]]:
@@ -114,29 +115,29 @@ def read_rows(paths: str, stamps: str) -> Iterator[dict[str, str]]:
             header = next(reader)
             for row in filter(None, reader):
                 if len(row) != len(header):
-                    raise ValueError(
+                    raise UserError(
                         f"{path}, line {reader.line_num}: {len(row)} fields, but the header has {len(header)}"
                     )
                 yield dict(zip(header, row, strict=True))
         except csv.Error as error:
-            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
+            raise UserError(f"{path}, line {reader.line_num}: {error}") from None
 
 
 def check_file(path: Path) -> None:
-    """ValueError if there is no such file, it may not be read, or nothing is in it."""
+    """UserError if there is no such file, it may not be read, or nothing is in it."""
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; a file is needed")
+        raise UserError(f"{path} is a folder; a file is needed")
     if not path.is_file():
-        raise ValueError(f"{path}: no such file")
+        raise UserError(f"{path}: no such file")
     if not os.access(path, os.R_OK):
-        raise ValueError(f"{path}: you may not read it")
+        raise UserError(f"{path}: you may not read it")
     if path.stat().st_size == 0:
-        raise ValueError(f"{path}: the file is empty")
+        raise UserError(f"{path}: the file is empty")
 
 
 def check_files(data: DataSection) -> None:
     """
-    ValueError, before anything is read, if a file of any split is missing or empty, or one to train on is one to
+    UserError, before anything is read, if a file of any split is missing or empty, or one to train on is one to
     validate or test with too.
     """
     train: set[Path] = set()
@@ -147,7 +148,7 @@ def check_files(data: DataSection) -> None:
             check_file(path)
         found = {path.resolve() for path in paths}
         if both := train & found:
-            raise ValueError(f"{key}: {min(both)} is a training file too; name another one, or set the key to null")
+            raise UserError(f"{key}: {min(both)} is a training file too; name another one, or set the key to null")
         train = found if split == "train" else train
 
 

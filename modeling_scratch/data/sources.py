@@ -13,6 +13,7 @@ from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
+from ..errors import UserError
 from ..recipe.schema import EMBEDDED_CORPUS, SOURCE, TABLE_SUFFIXES, TARGET, DataSection, Files
 from .corpus import HELD_OUT, make_corpus
 from .pair_files import check_file, find_files, read_lines, read_pairs, read_rows
@@ -36,7 +37,7 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
         only: load this split alone.
 
     Raises:
-        ValueError: a file is missing, empty, misaligned or not UTF-8; a column, language or split does not exist.
+        UserError: a file is missing, empty, misaligned or not UTF-8; a column, language or split does not exist.
     """
     files = data.files()
     wanted = [only] if only else [split for split in SPLITS if split != "train" or not data.streaming]
@@ -46,7 +47,7 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
         if data.name != EMBEDDED_CORPUS:
             logger.info(f"data: local files, not {data.name}")
         if only is None and "train" not in files:
-            raise ValueError("data.train_files is not set, but other files are; name the training pairs too")
+            raise UserError("data.train_files is not set, but other files are; name the training pairs too")
         splits = {split: _from_files(files[split], data, split) for split in wanted if split in files}
     elif data.name == EMBEDDED_CORPUS:
         splits = _from_embedded(data, seed, wanted)
@@ -54,13 +55,13 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
         splits = _from_hub(data, wanted)
     splits |= {name: _from_files(files[name], data, name) for name in sets}
     if only and only not in splits:
-        raise ValueError(f"the recipe names no {only} split; set data.{only}_files or data.{only}")
+        raise UserError(f"the recipe names no {only} split; set data.{only}_files or data.{only}")
     for split, dataset in splits.items():
         if not any(source and target for source, target in zip(dataset[SOURCE], dataset[TARGET], strict=True)):
-            raise ValueError(f"the {split} split has no pair with text on both sides")
+            raise UserError(f"the {split} split has no pair with text on both sides")
     if not only and "validation" not in splits:
         if data.streaming:
-            raise ValueError(
+            raise UserError(
                 "data.streaming: pairs for validation cannot be held out of a stream; name them in "
                 "data.validation_files or data.validation"
             )
@@ -71,7 +72,7 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
 def _hold_out(splits: dict[str, Dataset], size: int, seed: int) -> dict[str, Dataset]:
     train = splits["train"]
     if size >= len(train):
-        raise ValueError(f"data.validation_size ({size}) leaves nothing of the {len(train)} pairs to train on")
+        raise UserError(f"data.validation_size ({size}) leaves nothing of the {len(train)} pairs to train on")
     parts = train.train_test_split(test_size=size, seed=seed)
     logger.info(f"data: no validation split is named; held out {size:,} of {len(train):,} training pairs")
     return splits | {"train": parts["train"], "validation": parts["test"]}
@@ -80,7 +81,7 @@ def _hold_out(splits: dict[str, Dataset], size: int, seed: int) -> dict[str, Dat
 def _from_embedded(data: DataSection, seed: int, wanted: list[str]) -> dict[str, Dataset]:
     languages = (data.source_language, data.target_language)
     if set(languages) != {"en", "de"}:
-        raise ValueError(f"the embedded corpus has the languages en and de, not {' and '.join(languages)}")
+        raise UserError(f"the embedded corpus has the languages en and de, not {' and '.join(languages)}")
     corpus = make_corpus(0 if data.streaming else data.embedded_size, *HELD_OUT, seed)
     return {
         split: Dataset.from_dict(
@@ -106,9 +107,9 @@ def _from_hub(data: DataSection, wanted: list[str]) -> dict[str, Dataset]:
             if data.streaming:  # else all of its files would be fetched
                 dataset = Dataset.from_list(list(dataset), features=dataset.features)
         except DatasetNotFoundError as error:
-            raise ValueError(f"data.name: {str(error).splitlines()[0]}") from error
+            raise UserError(f"data.name: {str(error).splitlines()[0]}") from error
         except ConnectionError as error:
-            raise ValueError(
+            raise UserError(
                 f"data.name: cannot reach the Hub for {data.name!r} and it is not in the cache; for local data set "
                 "data.train_files"
             ) from error
@@ -133,9 +134,9 @@ def _from_text(source: Path, target: Path) -> Dataset:
         check_file(path)
         counts[path] = sum(1 for _ in read_lines(path))  # also finds what is not UTF-8, before anything is cached
         if counts[path] == 0:
-            raise ValueError(f"{path}: the file is empty")
+            raise UserError(f"{path}: the file is empty")
     if counts[source] != counts[target]:
-        raise ValueError(
+        raise UserError(
             f"{source} has {counts[source]:,} lines and {target} has {counts[target]:,}; line i of one must translate "
             "line i of the other"
         )
@@ -155,12 +156,12 @@ def _from_tables(paths: list[Path], data: DataSection) -> Dataset:
         check_file(path)
     suffixes = {path.suffix.lower() for path in paths}
     if len(suffixes) > 1:
-        raise ValueError(f"the files of one split must be of one kind, got {', '.join(sorted(suffixes))}")
+        raise UserError(f"the files of one split must be of one kind, got {', '.join(sorted(suffixes))}")
     suffix = suffixes.pop()
     names = [str(path.resolve()) for path in paths]
     if suffix in (".csv", ".tsv"):
         if sum(1 for _ in read_rows(json.dumps(names), "")) == 0:  # also finds what is wrong, before it is cached
-            raise ValueError(f"{', '.join(map(str, paths))}: no rows below the header")
+            raise UserError(f"{', '.join(map(str, paths))}: no rows below the header")
         dataset = Dataset.from_generator(read_rows, gen_kwargs={"paths": json.dumps(names), "stamps": _stamps(paths)})
     else:
         for path in paths if suffix != ".parquet" else []:
@@ -170,7 +171,7 @@ def _from_tables(paths: list[Path], data: DataSection) -> Dataset:
             dataset = load_dataset(TABLE_SUFFIXES[suffix], data_files=names, split="train")
         except (DatasetGenerationError, ValueError) as error:
             cause = error.__cause__ or error
-            raise ValueError(f"{', '.join(map(str, paths))}: cannot be read as {suffix[1:]}: {cause}") from error
+            raise UserError(f"{', '.join(map(str, paths))}: cannot be read as {suffix[1:]}: {cause}") from error
     return _select_columns(dataset, data, ", ".join(map(str, paths)))
 
 
@@ -187,17 +188,17 @@ def find_columns(names: list[str], languages: list[str] | None, data: DataSectio
         language, column = getattr(data, f"{side}_language"), getattr(data, f"{side}_column")
         if column is None and languages is not None:
             if not languages:
-                raise ValueError(
+                raise UserError(
                     f"{where}: its column 'translation' does not hold a sentence a language; set data.source_column "
                     "and data.target_column"
                 )
             if language not in languages:
-                raise ValueError(f"{where} has no language {language!r}; it has {', '.join(languages)}")
+                raise UserError(f"{where} has no language {language!r}; it has {', '.join(languages)}")
             columns[side] = ("translation", language)
             continue
         name = column or language
         if name not in names:
-            raise ValueError(f"{where} has no column {name!r}; it has {', '.join(names)} (set data.{side}_column)")
+            raise UserError(f"{where} has no column {name!r}; it has {', '.join(names)} (set data.{side}_column)")
         columns[side] = (name, None)
     return columns
 
@@ -220,7 +221,7 @@ def _select_columns(dataset: Dataset, data: DataSection, where: str) -> Dataset:
     for name, key in columns.values():
         feature = dataset.features[name] if key is None else Value("string")
         if not isinstance(feature, Value):
-            raise ValueError(f"{where}: column {name!r} holds {feature}, not a text in each row")
+            raise UserError(f"{where}: column {name!r} holds {feature}, not a text in each row")
     return dataset.map(
         partial(pick_columns, columns=columns),
         batched=True,
@@ -280,7 +281,7 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
         num_workers: processes that share the work; fewer than two: this one does it.
 
     Raises:
-        ValueError: no pair is left.
+        UserError: no pair is left.
     """
 
     def tokenize(batch: dict[str, list[str]], indices: list[int]) -> dict[str, list]:
@@ -304,7 +305,7 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
             f"{tokenizer.limits}",
         )
     if len(tokenized) == 0:
-        raise ValueError(
+        raise UserError(
             f"all {len(dataset):,} {split} pairs were dropped: each was empty or longer than data.max_source_tokens "
             f"({tokenizer.max_source_tokens}) or data.max_target_tokens ({tokenizer.max_target_tokens})"
         )

@@ -19,6 +19,7 @@ from datasets import IterableDataset, load_dataset, load_dataset_builder
 from datasets.distributed import split_dataset_by_node
 from datasets.exceptions import DatasetNotFoundError
 
+from ..errors import UserError
 from ..recipe.schema import EMBEDDED_CORPUS, SOURCE, TABLE_SUFFIXES, TARGET, DataSection
 from .batching import PairCollator, plan_batches
 from .corpus import stream_corpus
@@ -32,11 +33,11 @@ _READ_ROWS = 1000
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """ValueError that names the stream, where a file of it cannot be read."""
+    """UserError that names the stream, where a file of it cannot be read."""
     try:
         yield
     except (pyarrow.ArrowException, ValueError, OSError) as error:
-        raise ValueError(f"{name} cannot be read: {error}") from error
+        raise UserError(f"{name} cannot be read: {error}") from error
 
 
 @dataclass
@@ -50,7 +51,7 @@ class PairStream:
     revision: str | None = None  # the commit, where they are on the Hub
 
     def read(self, rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-        """The next rows; none at the end. ValueError that names the stream, where it cannot be read."""
+        """The next rows; none at the end. UserError that names the stream, where it cannot be read."""
         with _explained(self.name):
             return list(itertools.islice(rows, count))
 
@@ -73,7 +74,7 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
     The recipe's training pairs as a stream, without reading more than its first row.
 
     Raises:
-        ValueError: a file is missing or empty; a column, language or split does not exist; there is not a single row.
+        UserError: a file is missing or empty; a column, language or split does not exist; there is not a single row.
     """
     revision = None
     if data.train_files is not None:
@@ -91,13 +92,13 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
     with _explained(name):
         first = next(iter(rows), None)
     if first is None:
-        raise ValueError(f"{where}: there is not a single row")
+        raise UserError(f"{where}: there is not a single row")
     translation = first.get("translation")
     languages = None if "translation" not in first else list(translation) if isinstance(translation, dict) else []
     columns = find_columns(list(first), languages, data, where)
     for column, key in columns.values():
         if isinstance(value := first[column] if key is None else first[column][key], list | dict):
-            raise ValueError(f"{where}: column {column!r} holds {value!r}, not a text in each row")
+            raise UserError(f"{where}: column {column!r} holds {value!r}, not a text in each row")
     return PairStream(rows, columns, hashlib.sha256(repr([where, columns]).encode()).hexdigest(), name, revision)
 
 
@@ -107,9 +108,9 @@ def _from_hub(data: DataSection) -> tuple[IterableDataset, str]:
         builder = load_dataset_builder(data.name, data.subset, revision=data.revision)
         return builder.as_streaming_dataset(split=data.train), builder.hash
     except DatasetNotFoundError as error:
-        raise ValueError(f"data.name: {str(error).splitlines()[0]}") from error
+        raise UserError(f"data.name: {str(error).splitlines()[0]}") from error
     except ConnectionError as error:
-        raise ValueError(
+        raise UserError(
             f"data.name: cannot reach the Hub for {data.name!r}; for local data set data.train_files"
         ) from error
 
@@ -130,7 +131,7 @@ def _from_files(data: DataSection) -> tuple[IterableDataset, str]:
         return rows, where
     suffixes = {path.suffix.lower() for path in paths}
     if len(suffixes) > 1:
-        raise ValueError(f"data.train_files must be of one kind, got {', '.join(sorted(suffixes))}")
+        raise UserError(f"data.train_files must be of one kind, got {', '.join(sorted(suffixes))}")
     suffix = suffixes.pop()
     if suffix in (".csv", ".tsv"):
         return IterableDataset.from_generator(_table_rows, gen_kwargs={"paths": names}), where
@@ -157,7 +158,7 @@ def _text_rows(sources: list[str], targets: list[str], languages: tuple[str, str
                 yield dict(zip(languages, (pair[SOURCE], pair[TARGET]), strict=True))
         except ValueError as error:
             same = "they do not have the same number of lines" if str(error).startswith("zip()") else error
-            raise ValueError(f"{source} and {target}: {same}") from None
+            raise UserError(f"{source} and {target}: {same}") from None
 
 
 def _table_rows(paths: list[str]) -> Iterator[dict[str, str]]:
@@ -218,7 +219,7 @@ class StreamReader(torch.utils.data.IterableDataset):
             before = position.dropped
             position = yield from self._pass(position)
             if position.read == position.dropped - before:
-                raise ValueError(
+                raise UserError(
                     f"reader {self.reader + 1} of {self.readers} of the training stream finds no pair to train on: "
                     f"each is empty or longer than {self.tokenizer.limits}, or there are fewer pairs than readers"
                 )

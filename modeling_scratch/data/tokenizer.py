@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
+from ..errors import UserError
 from ..loading import NO_REMOTE_CODE, cannot_load
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def _load(name: str) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(name, **NO_REMOTE_CODE)
     except (OSError, ValueError) as error:
-        raise ValueError(f"tokenizer.existing: {cannot_load(name, error)}") from error
+        raise UserError(f"tokenizer.existing: {cannot_load(name, error)}") from error
 
 
 class _RanksConverter(TikTokenConverter):
@@ -118,7 +119,7 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     end of every sequence.
 
     Raises:
-        ValueError: it cannot be loaded; two of pad, bos and eos are one id; a missing one cannot be added as a new
+        UserError: it cannot be loaded; two of pad, bos and eos are one id; a missing one cannot be added as a new
             token; or it does not end sequences with eos and cannot be told to.
     """
     tokenizer = _load(name)
@@ -127,7 +128,7 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     missing = {role: token for role, token in missing.items() if getattr(tokenizer, role) is None}
     for role, token in missing.items():
         if token in vocabulary:
-            raise ValueError(
+            raise UserError(
                 f"tokenizer.existing: {name!r} has no {role}, and {token!r} is taken (id {vocabulary[token]}); set its "
                 f"{role} yourself and save it to a folder"
             )
@@ -137,12 +138,12 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     roles = {role: getattr(tokenizer, f"{role}_id") for role in ("pad_token", "bos_token", "eos_token")}
     for first, second in (("pad_token", "eos_token"), ("pad_token", "bos_token")):
         if roles[first] == roles[second]:
-            raise ValueError(
+            raise UserError(
                 f"tokenizer.existing: in {name!r} {first} and {second} are one token (id {roles[first]}), so padding "
                 "cannot be told from text; give it a token of its own and save it to a folder"
             )
     if tokenizer("a").input_ids[-1] != tokenizer.eos_token_id:
         if not tokenizer.is_fast:
-            raise ValueError(f"tokenizer.existing: {name!r} does not end sequences with {tokenizer.eos_token!r}")
+            raise UserError(f"tokenizer.existing: {name!r} does not end sequences with {tokenizer.eos_token!r}")
         end_with_eos(tokenizer)
     return tokenizer

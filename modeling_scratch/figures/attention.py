@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from ..errors import UserError
 from .saving import HEAT, save
 
 # A map of more tokens than this cannot be read, and its file would be large.
@@ -67,7 +68,7 @@ def token_labels(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str
 
 def _check_length(what: str, length: int) -> None:
     if length > MOST_TOKENS:
-        raise ValueError(f"the {what} has {length} tokens; a map of more than {MOST_TOKENS} cannot be read")
+        raise UserError(f"the {what} has {length} tokens; a map of more than {MOST_TOKENS} cannot be read")
 
 
 @torch.inference_mode()
@@ -87,10 +88,10 @@ def attention_maps(
         num_beams: None: as the model was saved.
 
     Raises:
-        ValueError: the sentence is empty, or it or its translation has more than MOST_TOKENS tokens.
+        UserError: the sentence is empty, or it or its translation has more than MOST_TOKENS tokens.
     """
     if not sentence.strip():
-        raise ValueError("the sentence is empty")
+        raise UserError("the sentence is empty")
     inputs = source_tokenizer([sentence], return_tensors="pt").to(model.device)
     inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}  # (1, S)
     _check_length("sentence", inputs["input_ids"].shape[1])
@@ -168,11 +169,11 @@ def attention_figure(maps: AttentionMaps, kind: str, layer: int) -> Figure:
 
 
 def parse_layer(text: str) -> int | None:
-    """The number in `--layer`; None for all, 0 for the last. ValueError for anything else."""
+    """The number in `--layer`; None for all, 0 for the last. UserError for anything else."""
     if text in ("all", "last"):
         return None if text == "all" else 0
     if not text.isdecimal() or int(text) == 0:
-        raise ValueError(f"--layer is {text!r}; it must be 'last', 'all', or a number, counted from 1")
+        raise UserError(f"--layer is {text!r}; it must be 'last', 'all', or a number, counted from 1")
     return int(text)
 
 
@@ -184,14 +185,14 @@ def save_attention(maps: AttentionMaps, folder: Path, layer: str = "last") -> li
         layer: "last", "all", or a number, counted from 1.
 
     Raises:
-        ValueError: a stack has no such layer.
+        UserError: a stack has no such layer.
     """
     number = parse_layer(layer)
     chosen = []
     for kind, (field, _, _) in KINDS.items():
         depth = len(getattr(maps, field))
         if number is not None and number > depth:
-            raise ValueError(f"--layer is {number}, but {kind} has {depth} layers; 'all' pictures what there is")
+            raise UserError(f"--layer is {number}, but {kind} has {depth} layers; 'all' pictures what there is")
         chosen += [(kind, each) for each in ([number or depth] if number is not None else range(1, depth + 1))]
     return [
         save(attention_figure(maps, kind, each), folder / f"{kind.replace(' ', '-')}-layer-{each}.png")

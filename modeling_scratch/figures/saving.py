@@ -6,6 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from ..errors import UserError
+
 logger = logging.getLogger(__name__)
 
 # Figures are made without pyplot: they need no display, and a notebook that imports this keeps its own backend.
@@ -21,10 +23,10 @@ DOTS_PER_INCH = 110
 def save(figure: Figure, path: Path) -> Path:
     """
     Write a figure as a PNG, whole or not at all. Characters that no font at hand has become boxes, and a warning says
-    so. ValueError if the name does not end in .png.
+    so. UserError if the name does not end in .png.
     """
     if path.suffix != ".png":
-        raise ValueError(f"{path}: pictures are PNG files; give a name that ends in .png")
+        raise UserError(f"{path}: pictures are PNG files; give a name that ends in .png")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}")
     with warnings.catch_warnings(record=True) as caught:

@@ -11,6 +11,7 @@ from typing import Any
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import validate_repo_id
 
+from ..errors import UserError
 from ..model.plain_card import METADATA, hub_link, limits, make_card
 from ..runs.folder import RECIPE
 from ..runs.records import RunRecords
@@ -22,17 +23,17 @@ __all__ = ["build_card", "check_card", "merge_card", "required_metadata"]
 
 
 def check_license(license: str | None) -> str:
-    """A license's id, apache-2.0 for None. ValueError if it cannot be one."""
+    """A license's id, apache-2.0 for None. UserError if it cannot be one."""
     license = "apache-2.0" if license is None else license.strip().lower()
     if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
-        raise ValueError(f"license is {license!r}; see https://huggingface.co/docs/hub/repositories-licenses")
+        raise UserError(f"license is {license!r}; see https://huggingface.co/docs/hub/repositories-licenses")
     return license
 
 
 def check_languages(*tags: str) -> None:
-    """ValueError for language tags that a card cannot say in ISO 639 codes."""
+    """UserError for language tags that a card cannot say in ISO 639 codes."""
     if wrong := [tag for tag in tags if language_code(tag) is None]:
-        raise ValueError(
+        raise UserError(
             f"{' and '.join(map(repr, wrong))}: no ISO 639 codes, as en or deu, which a model's card must have; set "
             "data.source_language and data.target_language to codes (data.source_column names a column of another name)"
         )
@@ -64,11 +65,11 @@ def build_card(
         author: a name. None: the card says who shares the model, and no author.
 
     Raises:
-        ValueError: a record is missing or damaged; an argument cannot be what it is for.
+        UserError: a record is missing or damaged; an argument cannot be what it is for.
     """
     validate_repo_id(repo_id)
     if wrong := [tag for tag in languages or () if language_code(tag) is None]:
-        raise ValueError(f"--languages: {' and '.join(map(repr, wrong))} is no ISO 639 code, as en or deu")
+        raise UserError(f"--languages: {' and '.join(map(repr, wrong))} is no ISO 639 code, as en or deu")
     folder, languages = Path(folder), [tag.strip().replace("_", "-") for tag in languages or ()]
     if not (folder / RECIPE).is_file():
         metadata = {"license": None if license is None else check_license(license)}

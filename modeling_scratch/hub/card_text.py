@@ -17,6 +17,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from huggingface_hub.utils import validate_repo_id, yaml_dump
 
+from ..errors import UserError
 from ..redaction import TOKEN
 
 # What a card must have. The other sections may be taken out by hand.
@@ -111,7 +112,7 @@ class _Card:
         found = REGEX_YAML_BLOCK.search(text)
         if found is None and re.match(r"\s*---[ \t]*\n", text):
             line = text[: text.index("---")].count("\n") + 1
-            raise ValueError(f"{what}, line {line}: the metadata that starts here has no line --- at its end")
+            raise UserError(f"{what}, line {line}: the metadata that starts here has no line --- at its end")
         self.data: dict[str, Any] = {}
         self.yaml: dict[str, str] = {}
         if found:
@@ -126,19 +127,19 @@ class _Card:
             mark = getattr(error, "problem_mark", None)
             place = f"{first + mark.line}, column {mark.column + 1}" if mark else first
             problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
-            raise ValueError(f"{where}{place}: the metadata is not valid YAML: {problem}") from None
+            raise UserError(f"{where}{place}: the metadata is not valid YAML: {problem}") from None
         except RecursionError:
-            raise ValueError(f"{where}{first} and after: the metadata is nested too deeply to be read") from None
+            raise UserError(f"{where}{first} and after: the metadata is nested too deeply to be read") from None
         except ValueError as error:  # as of the date 2026-13-01
-            raise ValueError(f"{where}{first} and after: the metadata is not valid YAML: {error}") from None
+            raise UserError(f"{where}{first} and after: the metadata is not valid YAML: {error}") from None
         if data is None:
             return
         if not isinstance(data, dict):
-            raise ValueError(f"{where}{first}: the metadata must be keys with values, not a {type(data).__name__}")
+            raise UserError(f"{where}{first}: the metadata must be keys with values, not a {type(data).__name__}")
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise ValueError(f"{where}{first + key.start_mark.line}: the key {key.value!r} is there twice")
+                raise UserError(f"{where}{first + key.start_mark.line}: the key {key.value!r} is there twice")
             seen.add(key.value)
         self.data = data
         if node.flow_style or len(data) != len(node.value):  # {on: one line}, or merged from another mapping
@@ -198,7 +199,7 @@ def merge_card(generated: str, edited: str, base: str | None) -> str:
             and nothing was removed.
 
     Raises:
-        ValueError: a card's metadata is not YAML; the message says where.
+        UserError: a card's metadata is not YAML; the message says where.
     """
     new, now = _Card(generated, "the generated card"), _Card(edited, "the card")
     old = _Card(base, "the card as generated last") if base is not None else None
@@ -219,7 +220,7 @@ def merge_card(generated: str, edited: str, base: str | None) -> str:
 
 def check_card(text: str, folder: Path | None = None, required: Iterable[str] = REQUIRED_METADATA) -> None:
     """
-    Raise ValueError that names all that is missing or wrong in a card.
+    Raise UserError that names all that is missing or wrong in a card.
 
     Args:
         text: the card.
@@ -231,7 +232,7 @@ def check_card(text: str, folder: Path | None = None, required: Iterable[str] = 
     if TOKEN.search(text):
         problems.append("it holds what looks like a token (hf_...): take it out, and revoke it if it is one")
     if problems:
-        raise ValueError(f"the model card is not complete: {'; '.join(problems)}")
+        raise UserError(f"the model card is not complete: {'; '.join(problems)}")
 
 
 def _strings(value: Any) -> list[str] | None:

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig
 
 from .. import __version__
+from ..errors import UserError
 from ..model import configuration_scratch
 from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import ScratchTranslationPipeline
@@ -42,7 +43,7 @@ PROBES = ["Hello, world!", "Grüße aus Köln, naïve café.", "3.14 = 22/7?", "
 
 
 def check_weights(files: dict[str, Path]) -> int:
-    """Raise ValueError if a weight file cannot be read or holds a number that is not finite. Returns the parameters."""
+    """Raise UserError if a weight file cannot be read or holds a number that is not finite. Returns the parameters."""
     count = 0
     for path in (path for name, path in files.items() if name.endswith(".safetensors")):
         try:
@@ -51,14 +52,14 @@ def check_weights(files: dict[str, Path]) -> int:
                     tensor = weights.get_tensor(name)
                     count += tensor.numel()
                     if not torch.isfinite(tensor).all():
-                        raise ValueError(f"{path}: {name} holds NaN or infinite values; push an earlier checkpoint")
+                        raise UserError(f"{path}: {name} holds NaN or infinite values; push an earlier checkpoint")
         except SafetensorError as error:
-            raise ValueError(f"{path}: cannot be read as safetensors, perhaps it is truncated ({error})") from None
+            raise UserError(f"{path}: cannot be read as safetensors, perhaps it is truncated ({error})") from None
     return count
 
 
 def check_texts(files: dict[str, Path]) -> None:
-    """Raise ValueError for a text file that is damaged, or that holds what looks like a token."""
+    """Raise UserError for a text file that is damaged, or that holds what looks like a token."""
     for name, path in files.items():
         if name.endswith(".json"):
             read_json(path)
@@ -66,40 +67,38 @@ def check_texts(files: dict[str, Path]) -> None:
             text = path.read_bytes().decode("utf-8", errors="replace")
             token = get_token()
             if TOKEN.search(text) or (token and token in text):
-                raise ValueError(f"{path}: it holds what looks like a token (hf_...): take it out, and revoke it")
+                raise UserError(f"{path}: it holds what looks like a token (hf_...): take it out, and revoke it")
 
 
 def check_picture(files: dict[str, Path]) -> None:
-    """Raise ValueError if the curves cannot be shown."""
+    """Raise UserError if the curves cannot be shown."""
     if CURVES in files:
         try:
             with Image.open(files[CURVES]) as picture:
                 picture.load()
         except (OSError, SyntaxError) as error:
-            raise ValueError(
+            raise UserError(
                 f"{files[CURVES]}: not a whole picture ({error}); draw it again with modeling_scratch.plots curves"
             ) from None
 
 
 def check_imports(files: dict[str, Path]) -> None:
-    """Raise ValueError if code that travels imports more than a stranger has, or than what travels with it."""
+    """Raise UserError if code that travels imports more than a stranger has, or than what travels with it."""
     for path in (path for name, path in files.items() if name.endswith(".py")):
         try:
             tree = ast.parse(path.read_text(encoding="utf-8"))
         except SyntaxError as error:
-            raise ValueError(f"{path}: line {error.lineno}: not Python: {error.msg}") from None
+            raise UserError(f"{path}: line {error.lineno}: not Python: {error.msg}") from None
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.level:
                 if f"{node.module}.py" not in files:
-                    raise ValueError(
-                        f"{path}: line {node.lineno} imports .{node.module}, which does not travel with it"
-                    )
+                    raise UserError(f"{path}: line {node.lineno} imports .{node.module}, which does not travel with it")
                 continue
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module] if isinstance(node, ast.ImportFrom) else []
             for module in modules:
                 if module.partition(".")[0] not in IMPORTABLE:
-                    raise ValueError(
+                    raise UserError(
                         f"{path}: line {node.lineno} imports {module}; code that travels may import the standard "
                         "library, torch, transformers, huggingface_hub and its neighbours"
                     )
@@ -121,30 +120,30 @@ def report_code(files: dict[str, Path]) -> None:
 
 
 def check_tokenizers(files: dict[str, Path]) -> None:
-    """Raise ValueError that names the file, if a tokenizer is damaged."""
+    """Raise UserError that names the file, if a tokenizer is damaged."""
     for path in files.values():
         if path.name == "tokenizer.json":
             try:
                 Tokenizer.from_file(str(path))
             except Exception as error:  # the library's own class is Exception
-                raise ValueError(f"{path}: not a tokenizer: {' '.join(str(error).split())}") from None
+                raise UserError(f"{path}: not a tokenizer: {' '.join(str(error).split())}") from None
         if path.name == "tokenizer_config.json":
             try:
                 AutoTokenizer.from_pretrained(path.parent, config=PreTrainedConfig(), trust_remote_code=False)
             except Exception as error:  # Transformers has many
-                raise ValueError(f"{path}: no tokenizer loads by it: {' '.join(str(error).split())}") from None
+                raise UserError(f"{path}: no tokenizer loads by it: {' '.join(str(error).split())}") from None
 
 
 def check_generation(files: dict[str, Path]) -> None:
-    """Raise ValueError if the generation config contradicts itself, as an early stop with a single beam."""
+    """Raise UserError if the generation config contradicts itself, as an early stop with a single beam."""
     path = files["generation_config.json"]
     settings = read_json(path)
     if wrong := [name for name in GENERATION_NUMBERS if not isinstance(settings.get(name, 0), int | float | None)]:
-        raise ValueError(f"{path}: {wrong[0]} is {settings[wrong[0]]!r}; it must be a number")
+        raise UserError(f"{path}: {wrong[0]} is {settings[wrong[0]]!r}; it must be a number")
     try:
         GenerationConfig(**settings).validate(strict=True)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
 
 
 def expected_positions(length: int, d_model: int) -> torch.Tensor:
@@ -162,7 +161,7 @@ def probe_sentences(folder: Path) -> list[str]:
     try:
         lines = samples.read_text(encoding="utf-8").splitlines() if samples.is_file() else []
     except UnicodeDecodeError as error:
-        raise ValueError(f"{samples}: not valid UTF-8 ({error.reason}); delete it, or score the run again") from None
+        raise UserError(f"{samples}: not valid UTF-8 ({error.reason}); delete it, or score the run again") from None
     own = [line.removeprefix("- source: ") for line in lines if line.startswith("- source: ")]
     return own + PROBES
 
@@ -170,7 +169,7 @@ def probe_sentences(folder: Path) -> list[str]:
 def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
     """
     `folder_probe.observe` on a folder that holds nothing else, in a process that cannot import this project and makes
-    no connections. ValueError with its last words if it fails.
+    no connections. UserError with its last words if it fails.
     """
     with tempfile.TemporaryDirectory() as name:
         temporary = Path(name)
@@ -183,7 +182,7 @@ def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
         result = subprocess.run(command, cwd=temporary, env=environment, capture_output=True, text=True)
         if result.returncode:
             last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-            raise ValueError(f"a process without this project cannot load the folder: {last}")
+            raise UserError(f"a process without this project cannot load the folder: {last}")
         return torch.load(answered, weights_only=True)
 
 
@@ -194,20 +193,20 @@ SAVE_AGAIN = (
 
 
 def compare(author: dict[str, Any], stranger: dict[str, Any], config: ScratchConfig) -> None:
-    """Raise ValueError where what a stranger sees is not what the author sees, or not what the config says."""
+    """Raise UserError where what a stranger sees is not what the author sees, or not what the config says."""
     for who, observed in (("here", author), ("in a clean process", stranger)):
         if observed["loading"]:
-            raise ValueError(
+            raise UserError(
                 f"weights are missing or left over {who}: {', '.join(observed['loading'][:5])}; save the model again"
             )
         for field, tied in observed["tied"].items():
             if tied != getattr(config, field):
-                raise ValueError(
+                raise UserError(
                     f"config.json: {field} is {getattr(config, field)}, but {who} the weights are "
                     f"{'' if tied else 'not '}one; save the model again"
                 )
     if not torch.isfinite(author["logits"]).all():
-        raise ValueError("the model's logits are not finite: its training has diverged; push an earlier checkpoint")
+        raise UserError("the model's logits are not finite: its training has diverged; push an earlier checkpoint")
     differing = [
         name
         for name in ("input_ids", "positions", "translations", "pipeline", "decoded")
@@ -219,11 +218,11 @@ def compare(author: dict[str, Any], stranger: dict[str, Any], config: ScratchCon
     if not difference <= TOLERANCE:
         differing.append(f"logits (by {difference:.1e})")
     if differing:
-        raise ValueError(f"a clean process without this project gives other {', '.join(differing)}: {SAVE_AGAIN}")
+        raise UserError(f"a clean process without this project gives other {', '.join(differing)}: {SAVE_AGAIN}")
     if config.position_embedding_type == "sinusoidal":
         expected = expected_positions(author["positions"][0].shape[1], config.d_model)
         if not torch.allclose(stranger["positions"][0], expected, rtol=0, atol=1e-6):
-            raise ValueError(f"the sinusoidal positions are not the paper's: {SAVE_AGAIN}")
+            raise UserError(f"the sinusoidal positions are not the paper's: {SAVE_AGAIN}")
 
 
 def _equal(first: Any, second: Any) -> bool:
@@ -242,13 +241,13 @@ def check_folder(folder: Path, copy: Path) -> list[str]:
         A line for each thing that was found right.
 
     Raises:
-        ValueError: what is wrong, where, and what to do.
+        UserError: what is wrong, where, and what to do.
     """
     files = copy_files(folder, copy)
     try:
         return _check_files(files, copy, probe_sentences(folder))
     except ValueError as error:  # of the copy nobody knows
-        raise ValueError(str(error).replace(str(copy), str(folder))) from error
+        raise UserError(str(error).replace(str(copy), str(folder))) from error
 
 
 def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> list[str]:
@@ -262,7 +261,7 @@ def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> li
     try:
         author = folder_probe.observe(str(copy), sentences, False, ScratchTranslationPipeline)
     except Exception as error:  # Transformers has many
-        raise ValueError(f"{copy} cannot be loaded here: {type(error).__name__}: {error}") from error
+        raise UserError(f"{copy} cannot be loaded here: {type(error).__name__}: {error}") from error
     report_code(files)
     compare(author, observe_as_a_stranger(copy, sentences), config)
     code, tokenizer = [name for name in files if name.endswith(".py")], "tokenizer_config.json" in files

@@ -22,6 +22,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, validate_repo_id
 
+from ..errors import UserError
 from ..redaction import RedactingFilter, redact
 from .bounded_client import ATTEMPTS, NoAnswer, Patience, asked_to_wait, bounded_requests
 
@@ -33,7 +34,7 @@ COMMITS_BACK = 50  # how far a commit of ours is looked for
 UNREADABLE = (json.JSONDecodeError, KeyError, TypeError, AttributeError)  # a gateway's page, or half of an answer
 
 
-class PushError(ValueError):
+class PushError(UserError):
     """A push that did not happen; the message says why, and what to do."""
 
     prefix = "not pushed: "

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from ..errors import UserError
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..runs.folder import CURVES, METRICS, RECIPE, SAMPLES, WEIGHTS
 from .model_folder import CONVERSION, read_config, read_json, weight_files
@@ -51,7 +52,7 @@ def _code_names(path: Path, config: dict[str, Any]) -> set[str]:
         references = [each for entry in given for each in (entry if isinstance(entry, list) else [entry]) if each]
         return {reference.rpartition("--")[2].partition(".")[0] for reference in references}
     except (AttributeError, TypeError):  # JSON of another shape
-        raise ValueError(f"{path}: auto_map and custom_pipelines name no classes; save the model again") from None
+        raise UserError(f"{path}: auto_map and custom_pipelines name no classes; save the model again") from None
 
 
 def code_files(folder: Path, config: dict[str, Any]) -> list[Path]:
@@ -60,24 +61,24 @@ def code_files(folder: Path, config: dict[str, Any]) -> list[Path]:
     files = set(roots)
     for root in roots:
         if not root.is_file():
-            raise ValueError(f"{folder}: config.json names {root.name}, which is missing; save the model again")
+            raise UserError(f"{folder}: config.json names {root.name}, which is missing; save the model again")
         try:
             files |= {Path(file) for file in get_relative_import_files(root)}
         except FileNotFoundError as error:
             name = Path(error.filename).name
-            raise ValueError(f"{folder}: {name} is imported but missing; save the model again") from None
+            raise UserError(f"{folder}: {name} is imported but missing; save the model again") from None
     return sorted(files)
 
 
 def _check_links(folder: Path) -> None:
-    """Raise ValueError for a link out of the folder: what it leads to is not the model's, or not here tomorrow."""
+    """Raise UserError for a link out of the folder: what it leads to is not the model's, or not here tomorrow."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         shared = (
             path.suffix == ".py" or name in (*RECORDS, TARGET_FOLDER) or any(fnmatch(name, each) for each in ALLOWED)
         )
         if shared and path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(
+            raise UserError(
                 f"{path} is a symbolic link out of the folder, to {path.resolve()}: put the file itself there (cp -L), "
                 "or copy the folder (cp -rL)"
             )
@@ -89,10 +90,10 @@ def chosen_files(folder: Path) -> dict[str, Path]:
     states, logs, environment files and pickles stay.
 
     Raises:
-        ValueError: the folder holds no model of this architecture, or not all that a model needs, or links out of it.
+        UserError: the folder holds no model of this architecture, or not all that a model needs, or links out of it.
     """
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} holds no model: there is no config.json; train.py and save_pretrained write one")
+        raise UserError(f"{folder} holds no model: there is no config.json; train.py and save_pretrained write one")
     read_config(folder)
     _check_links(folder)
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
@@ -103,11 +104,11 @@ def chosen_files(folder: Path) -> dict[str, Path]:
     else:
         check_index(folder / INDEX, weights)
     if "generation_config.json" not in chosen:
-        raise ValueError(f"{folder}: generation_config.json is missing; the model has not been saved whole")
+        raise UserError(f"{folder}: generation_config.json is missing; the model has not been saved whole")
     config = read_json(chosen["config.json"])
     code = code_files(folder, config)
     if "AutoModelForSeq2SeqLM" not in (config.get("auto_map") or {}):
-        raise ValueError(
+        raise UserError(
             f"{chosen['config.json']}: auto_map names no AutoModelForSeq2SeqLM, so that nobody could load the model; "
             "load it here, and save it again"
         )
@@ -115,10 +116,10 @@ def chosen_files(folder: Path) -> dict[str, Path]:
 
 
 def check_index(path: Path, weights: list[Path]) -> None:
-    """Raise ValueError if the index of weights in several files names others than there are."""
+    """Raise UserError if the index of weights in several files names others than there are."""
     named = read_json(path).get("weight_map")
     if not isinstance(named, dict) or set(map(str, named.values())) != {each.name for each in weights}:
-        raise ValueError(f"{path}: weight_map does not name the weights' files that are there; save the model again")
+        raise UserError(f"{path}: weight_map does not name the weights' files that are there; save the model again")
 
 
 def copy_files(folder: Path, copy: Path) -> dict[str, Path]:

@@ -11,6 +11,7 @@ from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError, safe_open
 
 from .. import __version__
+from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
 from ..model.plain_card import ModelFacts, escape
 from ..model.translation_pipeline import TARGET_FOLDER
@@ -25,40 +26,40 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object. ValueError names the file, if it is anything else."""
+    """A JSON file that holds an object. UserError names the file, if it is anything else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing; save the model again") from None
+        raise UserError(f"{path} is missing; save the model again") from None
     except RecursionError:
-        raise ValueError(f"{path}: nested too deeply to be read; save the model again") from None
+        raise UserError(f"{path}: nested too deeply to be read; save the model again") from None
     except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
+        raise UserError(f"{path}: not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected an object, found {type(content).__name__}")
+        raise UserError(f"{path}: expected an object, found {type(content).__name__}")
     return content
 
 
 def read_config(folder: Path) -> ScratchConfig:
-    """The config in a folder. ValueError if it is damaged, or of another architecture."""
+    """The config in a folder. UserError if it is damaged, or of another architecture."""
     path = folder / "config.json"
     content = read_json(path)
     kind = content.get("model_type")
     if kind != ScratchConfig.model_type:
         how = f"; python -m modeling_scratch.convert marian {folder} OUT makes one" if kind == "marian" else ""
-        raise ValueError(f"{path}: model_type is {kind!r}; what is shared here are 'scratch' models{how}")
+        raise UserError(f"{path}: model_type is {kind!r}; what is shared here are 'scratch' models{how}")
     try:
         return ScratchConfig.from_dict(content)
     except (ValueError, TypeError, AttributeError, KeyError) as error:  # a value of another shape
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """A single file, which wins over shards of an earlier save, or the shards. ValueError if there are none."""
+    """A single file, which wins over shards of an earlier save, or the shards. UserError if there are none."""
     single = folder / WEIGHTS
     files = [single] if single.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
     if not files:
-        raise ValueError(f"{folder}: there are no weights ({WEIGHTS} is missing); save the model there first")
+        raise UserError(f"{folder}: there are no weights ({WEIGHTS} is missing); save the model there first")
     return files
 
 
@@ -72,7 +73,7 @@ def _count_parameters(paths: Iterable[Path]) -> tuple[int, list[str]]:
                 count += sum(math.prod(each.get_shape()) for each in tensors)
                 dtypes |= {_DTYPES.get(each.get_dtype(), each.get_dtype()) for each in tensors}
         except SafetensorError as error:
-            raise ValueError(f"{path}: cannot be read as safetensors, perhaps it is truncated ({error})") from None
+            raise UserError(f"{path}: cannot be read as safetensors, perhaps it is truncated ({error})") from None
     return count, sorted(dtypes)
 
 
@@ -125,9 +126,9 @@ class Conversion:
                 validate_repo_id(conversion.name)
             conversion.largest_difference = float(conversion.largest_difference)
             if not math.isfinite(conversion.largest_difference):
-                raise ValueError("largest_difference is not finite")
+                raise UserError("largest_difference is not finite")
         except (TypeError, ValueError) as error:  # HFValidationError is one
-            raise ValueError(f"{path}: not what a conversion writes ({error}); delete it") from None
+            raise UserError(f"{path}: not what a conversion writes ({error}); delete it") from None
         return conversion
 
 
@@ -139,7 +140,7 @@ def read_facts(folder: Path, tags: Iterable[str] = ()) -> ModelFacts:
         tags: languages of source and target, where it is known better than from the tokenizer.
 
     Raises:
-        ValueError: a file is missing or damaged.
+        UserError: a file is missing or damaged.
     """
     config = read_config(folder)
     tags = list(tags) or _tokenizer_languages(folder)

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard
 
+from ..errors import UserError
 from ..recipe.reading import load_recipe
 from ..recipe.schema import Recipe
 from ..redaction import redact
@@ -89,7 +90,7 @@ def _read(path: Path) -> str | None:
     try:
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not valid UTF-8 ({error.reason}); mend it, or delete it") from None
+        raise UserError(f"{path}: not valid UTF-8 ({error.reason}); mend it, or delete it") from None
 
 
 def prepare(folder: Path, options: PushOptions, copy: Path, remote_card: str | None = None, base: str = "") -> Prepared:
@@ -103,7 +104,7 @@ def prepare(folder: Path, options: PushOptions, copy: Path, remote_card: str | N
         base: what `remote_card` was before anybody edited it, as far as is known.
 
     Raises:
-        ValueError: what is wrong with the folder or the card.
+        UserError: what is wrong with the folder or the card.
     """
     record, findings = PushRecord(folder), check_folder(folder, copy)
     last = record.done(options.repo_id, options.revision or "main") or Push()
@@ -127,7 +128,7 @@ def prepare(folder: Path, options: PushOptions, copy: Path, remote_card: str | N
     data = ModelCard(card).data.to_dict()
     said = data.get("license")
     if options.license is not None and said != check_license(options.license):
-        raise ValueError(
+        raise UserError(
             f"--license is {options.license}, but the card, which was edited by hand, says {said}; change one of them"
         )
     unknown = [key for key in ("language", "license") if key not in data]
@@ -158,7 +159,7 @@ def push(folder: Path, options: PushOptions) -> Pushed:
     Raises:
         ArrivedError: the model is there, and what was left to do failed.
         UnseenError: whether it is there could not be seen.
-        PushError, ValueError: nothing was pushed; the message says what happened and what to do.
+        PushError, UserError: nothing was pushed; the message says what happened and what to do.
     """
     options.check()
     with opened_repository(options.repo_id, options.timeout) as repository, TemporaryDirectory() as copy:
@@ -311,7 +312,7 @@ def _options(recipe: Recipe, message: str = "Upload model") -> PushOptions:
 
 
 def check_destination(recipe: Recipe) -> None:
-    """Raise ValueError for what would make the recipe's push fail whatever the run gives: before training."""
+    """Raise UserError for what would make the recipe's push fail whatever the run gives: before training."""
     options = _options(recipe)
     options.check()
     check_license(options.license)

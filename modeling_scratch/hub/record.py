@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
 from ..runs.folder import write_whole
 
 RECORD = ".hub.json"
@@ -29,7 +30,7 @@ class PushRecord:
     The pushes of a folder, kept in it.
 
     Raises:
-        ValueError: the file that holds them is damaged.
+        UserError: the file that holds them is damaged.
     """
 
     def __init__(self, folder: Path):
@@ -40,7 +41,7 @@ class PushRecord:
             if self.path.is_file():
                 self._read(json.loads(self.path.read_text(encoding="utf-8")))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise ValueError(
+            raise UserError(
                 f"{self.path}: damaged ({error}); delete it, look at the repository, then push with --overwrite"
             ) from None
 

@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
 from .errors import describe
 from .schema import ModelSection, Recipe
@@ -31,13 +32,13 @@ def apply_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, 
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
-            raise ValueError(f"{override!r} is not of the form KEY=VALUE, as optimization.learning_rate=1e-3")
+            raise UserError(f"{override!r} is not of the form KEY=VALUE, as optimization.learning_rate=1e-3")
         if not text.strip():
-            raise ValueError(f"{key}: no value is given; write {key}=null to unset it")
+            raise UserError(f"{key}: no value is given; write {key}=null to unset it")
         try:
             value = parse_yaml(text)
         except ValueError as error:
-            raise ValueError(f"{key}: {text!r} is not a YAML value: {error}") from None
+            raise UserError(f"{key}: {text!r} is not a YAML value: {error}") from None
         for part in reversed(key.split(".")):
             value = {part: value}
         content = _merge(content, value)
@@ -45,16 +46,16 @@ def apply_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, 
 
 
 def parse_recipe(content: dict[str, Any]) -> Recipe:
-    """A recipe from plain values. ValueError naming the key, the value, and the closest valid key if it is unknown."""
+    """A recipe from plain values. UserError naming the key, the value, and the closest valid key if it is unknown."""
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        raise ValueError(describe(error, Recipe, ScratchConfig.field_names())) from None
+        raise UserError(describe(error, Recipe, ScratchConfig.field_names())) from None
 
 
 def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     """
-    A recipe from a YAML file, with KEY=VALUE overrides applied. ValueError that says which of the two is at fault, the
+    A recipe from a YAML file, with KEY=VALUE overrides applied. UserError that says which of the two is at fault, the
     key, the value and what would be right.
     """
     content = read_yaml(path)
@@ -62,7 +63,7 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     try:
         return _checked(changed)
     except ValueError as error:
-        raise ValueError(f"{'command line' if _is_valid(content) else path.name}: {error}") from None
+        raise UserError(f"{'command line' if _is_valid(content) else path.name}: {error}") from None
 
 
 def _checked(content: dict[str, Any]) -> Recipe:
@@ -84,7 +85,7 @@ def _is_valid(content: dict[str, Any]) -> bool:
 def planned_config(recipe: Recipe) -> ScratchConfig:
     """
     The architecture of a new model, as far as a recipe decides it: the tokenizer has the last word on vocabularies.
-    ValueError if its fields contradict each other.
+    UserError if its fields contradict each other.
     """
     tokenizer = recipe.tokenizer
     two = not tokenizer.shared and not tokenizer.existing
@@ -92,7 +93,7 @@ def planned_config(recipe: Recipe) -> ScratchConfig:
     try:
         return ScratchConfig(**fields)
     except ValueError as error:
-        raise ValueError(f"model: {error}") from None
+        raise UserError(f"model: {error}") from None
 
 
 def fields_of_new_model(recipe: Recipe, vocab_size: int, decoder_vocab_size: int | None) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def find_recipe(name: str) -> Path:
     """A recipe's file, given by its path or by the name of one that comes with this package."""
     if (path := Path(name)).suffix not in (".yaml", ".yml") and not path.exists():
         if name not in (shipped := shipped_recipes()):
-            raise ValueError(f"--config: {name!r} is neither a file nor one of {', '.join(shipped)}")
+            raise UserError(f"--config: {name!r} is neither a file nor one of {', '.join(shipped)}")
         return shipped[name]
     return path
 
@@ -129,7 +130,7 @@ def recipe_of_model(evaluate: str) -> Path:
     for folder in (Path(evaluate), Path(evaluate).parent.parent):
         if (folder / "recipe.yaml").is_file():
             return folder / "recipe.yaml"
-    raise ValueError(f"{evaluate} is not a run's folder with a recipe; say by --config whose data to score it on")
+    raise UserError(f"{evaluate} is not a run's folder with a recipe; say by --config whose data to score it on")
 
 
 def recipe_text(recipe: Recipe) -> str:
@@ -145,13 +146,13 @@ def model_fields(section: ModelSection) -> dict[str, Any]:
         path = path if path.exists() else Path(section.config)
         if not path.is_file():
             known = sorted(file.stem for file in (CONFIGURATION_FOLDER / "models").glob("*.yaml"))
-            raise ValueError(f"model.config: {section.config!r} is neither a file nor one of {', '.join(known)}")
+            raise UserError(f"model.config: {section.config!r} is neither a file nor one of {', '.join(known)}")
         fields = read_yaml(path) | fields
     for key in fields:
         if key not in ScratchConfig.field_names():
-            raise ValueError(f"model: {ScratchConfig.describe_unknown(key)}")
+            raise UserError(f"model: {ScratchConfig.describe_unknown(key)}")
         if key.endswith("_token_id"):
-            raise ValueError(f"model: {key} comes from the tokenizer; leave it out")
+            raise UserError(f"model: {key} comes from the tokenizer; leave it out")
     return fields
 
 

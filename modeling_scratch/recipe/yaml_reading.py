@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from ..errors import UserError
+
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.2's floats (PyYAML reads 1e-3, without a dot, as text), and no key that silently replaces another."""
@@ -28,29 +30,29 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text. ValueError that says what is wrong with it, and in which line."""
+    """The value of a YAML text. UserError that says what is wrong with it, and in which line."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
-        raise ValueError(f"{f'line {mark.line + 1}: ' if mark else ''}{' '.join(str(problem).split())}") from None
+        raise UserError(f"{f'line {mark.line + 1}: ' if mark else ''}{' '.join(str(problem).split())}") from None
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise UserError("it is nested too deeply") from None
     except ValueError as error:  # as of the date 2026-13-01
-        raise ValueError(str(error)) from None
+        raise UserError(str(error)) from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. ValueError if there is none."""
+    """The mapping in a YAML file. UserError if there is none."""
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
+        raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise ValueError(f"{path} is a folder; a YAML file is needed") from None
+        raise UserError(f"{path} is a folder; a YAML file is needed") from None
     except (ValueError, OSError) as error:
-        raise ValueError(f"{path}: not a YAML file: {error}") from None
+        raise UserError(f"{path}: not a YAML file: {error}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
+        raise UserError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
     return content

@@ -8,6 +8,7 @@ from contextlib import suppress
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
+from ..errors import UserError
 from ..training.compilation import is_compiled
 from ..runs.processes import on_main, versions
 from ..recipe.schema import Recipe
@@ -19,7 +20,7 @@ _PATHS = ("output_dir", "data.train_files", "data.validation_files", "data.test_
 
 
 def check_folder(accelerator: Accelerator, folder: RunFolder) -> None:
-    """ValueError if a process does not see what the main one writes to the run's folder."""
+    """UserError if a process does not see what the main one writes to the run's folder."""
     token = folder.path / f".seen-by-all-{uuid.uuid4().hex}"
 
     def leave() -> str:
@@ -37,7 +38,7 @@ def check_folder(accelerator: Accelerator, folder: RunFolder) -> None:
     finally:
         on_main(accelerator, remove)
     if any(blind):
-        raise ValueError(
+        raise UserError(
             f"process {blind.index(True)} does not see what process 0 writes to {folder.path.resolve()}: set "
             "output_dir to a folder that all nodes share"
         )
@@ -55,7 +56,7 @@ def _sees(folder: RunFolder, name: str) -> bool:
 
 def check_run(accelerator: Accelerator, recipe: Recipe, data: str, updates: int) -> None:
     """
-    ValueError, the same on all processes, if they would not train the same model.
+    UserError, the same on all processes, if they would not train the same model.
 
     Args:
         data: tells the training pairs from others.
@@ -68,7 +69,7 @@ def check_run(accelerator: Accelerator, recipe: Recipe, data: str, updates: int)
     for name, value in everybody[0].items():
         for rank, other in enumerate(each.get(name) for each in everybody):
             if other != value:
-                raise ValueError(
+                raise UserError(
                     f"the processes do not agree on {name}: {value} on process 0, {other} on process {rank}; start all "
                     "with the same command, data and versions"
                 )

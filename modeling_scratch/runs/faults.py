@@ -18,7 +18,7 @@ from accelerate.utils.memory import clear_device_cache
 from safetensors import SafetensorError
 from torch import nn
 
-from ..errors import Diverged, ProcessError
+from ..errors import UserError, Diverged, ProcessError
 
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 _LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|timeout|\bpeer\b|nccl|gloo", re.IGNORECASE)
@@ -26,13 +26,13 @@ _LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|tim
 
 @contextmanager
 def explained_damage_of_the_cache() -> Iterator[None]:
-    """ValueError that says what to delete, where a file in the cache of datasets cannot be read."""
+    """UserError that says what to delete, where a file in the cache of datasets cannot be read."""
     try:
         yield
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and "Expected to be able to read" not in str(error):
             raise
-        raise ValueError(
+        raise UserError(
             f"a file in the cache of datasets is damaged ({error}); delete {datasets.config.HF_DATASETS_CACHE} and "
             "start again"
         ) from error
@@ -96,13 +96,13 @@ def is_loss_of_a_process(error: BaseException, accelerator: Accelerator) -> bool
 
 @contextmanager
 def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path) -> Iterator[None]:
-    """ValueError that says how much room there is, and that nothing is lost."""
+    """UserError that says how much room there is, and that nothing is lost."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:
         if isinstance(error, Diverged) or is_loss_of_a_process(error, accelerator):
             raise
-        raise ValueError(
+        raise UserError(
             f"{what} cannot be written to {folder} ({shutil.disk_usage(folder).free:,} bytes are free): "
             f"{' '.join(str(error).split())}. The checkpoints before it are whole: make room, then --resume"
         ) from error

@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 
-from ..errors import Diverged
+from ..errors import UserError, Diverged
 from ..recipe.reading import load_recipe
 
 logger = logging.getLogger(__name__)
@@ -96,13 +96,13 @@ class RunFolder:
         self._lock = FileLock(self.path.resolve() / LOCK, is_singleton=True)
 
     def lock(self) -> None:
-        """Keep other processes from writing to the folder. ValueError if one does."""
+        """Keep other processes from writing to the folder. UserError if one does."""
         if self._lock.is_locked:
             return
         try:
             self._lock.acquire(timeout=_SECONDS_TO_LOCK)
         except Timeout:
-            raise ValueError(
+            raise UserError(
                 f"{self.path} is in use by another run; wait for it, or choose another output_dir"
             ) from None
 
@@ -122,17 +122,17 @@ class RunFolder:
         return self.is_run() and bool(self.checkpoint_steps() or any(replaced) or (self.path / WEIGHTS).exists())
 
     def check(self, resume: bool, overwrite: bool) -> None:
-        """Lock the folder, if it is there. ValueError if it is not what the command line takes it to be, or in use."""
+        """Lock the folder, if it is there. UserError if it is not what the command line takes it to be, or in use."""
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self.path} is a file; output_dir must be a folder")
+            raise UserError(f"{self.path} is a file; output_dir must be a folder")
         if resume and overwrite:
-            raise ValueError("--resume continues a run and --overwrite deletes it; give one of them")
+            raise UserError("--resume continues a run and --overwrite deletes it; give one of them")
         if resume and not self.is_run():
-            raise ValueError(f"{self.path} holds no run to resume")
+            raise UserError(f"{self.path} holds no run to resume")
         if self.is_run() and not resume and not overwrite:
-            raise ValueError(f"{self.path} already holds a run: continue it with --resume, replace it with --overwrite")
+            raise UserError(f"{self.path} already holds a run: continue it with --resume, replace it with --overwrite")
         if not self.is_run() and self.path.is_dir() and any(path.name != LOCK for path in self.path.iterdir()):
-            raise ValueError(f"{self.path} holds files that are not a run's; choose another output_dir")
+            raise UserError(f"{self.path} holds files that are not a run's; choose another output_dir")
         self._check_writable()
         if self.path.is_dir():
             self.lock()
@@ -144,7 +144,7 @@ class RunFolder:
             with tempfile.TemporaryFile(dir=there):
                 pass
         except OSError as error:
-            raise ValueError(f"output_dir {self.path}: nothing can be written to {there} ({error.strerror})") from None
+            raise UserError(f"output_dir {self.path}: nothing can be written to {there} ({error.strerror})") from None
 
     def make(self) -> None:
         """Make the folder, if it is not there, and lock it."""
@@ -257,7 +257,7 @@ class RunFolder:
 
     def newest_checkpoint(self) -> tuple[Path, list[str]]:
         """
-        The newest checkpoint that is whole, and why each newer one is not. ValueError if there is none.
+        The newest checkpoint that is whole, and why each newer one is not. UserError if there is none.
         """
         for replaced in self.checkpoints.glob(".step-*.old"):  # killed between the two renames of `finish_checkpoint`
             final = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".old"))
@@ -272,14 +272,14 @@ class RunFolder:
             else:
                 return self.checkpoint(step), passed_over
         why = f": {'; '.join(passed_over)}" if passed_over else ""
-        raise ValueError(f"{self.path} holds no checkpoint to resume from{why}; start again with --overwrite")
+        raise UserError(f"{self.path} holds no checkpoint to resume from{why}; start again with --overwrite")
 
     def named_checkpoint(self, name: str) -> Path:
-        """A checkpoint by the name of its folder, as step-0000500. ValueError if it is not there, or not whole."""
+        """A checkpoint by the name of its folder, as step-0000500. UserError if it is not there, or not whole."""
         steps = self.checkpoint_steps()
         if name not in {self.checkpoint(step).name for step in steps}:
             there = ", ".join(self.checkpoint(step).name for step in steps) or "none"
-            raise ValueError(f"{self.path} holds no checkpoint {name!r}; there are {there}")
+            raise UserError(f"{self.path} holds no checkpoint {name!r}; there are {there}")
         verify_checkpoint(self.checkpoints / name)
         return self.checkpoints / name
 
@@ -343,7 +343,7 @@ class RunFolder:
             else:
                 logger.warning(f"{path} is {'damaged' if path.is_file() else 'missing'}: the average is without it")
         if not paths:
-            raise ValueError(f"{self.snapshots} holds no weights to average; make them anew with --resume-from")
+            raise UserError(f"{self.snapshots} holds no weights to average; make them anew with --resume-from")
         logger.info(f"averaging the weights of the last {len(paths)} checkpoints")
         total: dict[str, torch.Tensor] = {}
         dtypes = {}
@@ -396,25 +396,25 @@ class RunFolder:
 
 
 def verify_checkpoint(folder: Path) -> None:
-    """Raise ValueError if a file of a checkpoint is missing, has another size, or other contents than were written."""
+    """Raise UserError if a file of a checkpoint is missing, has another size, or other contents than were written."""
     if not (folder / MANIFEST).is_file():
-        raise ValueError(f"{folder}: {MANIFEST} is missing, so the checkpoint is not complete")
+        raise UserError(f"{folder}: {MANIFEST} is missing, so the checkpoint is not complete")
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         expected = {name: (entry["size"], entry["sha256"]) for name, entry in manifest.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        raise ValueError(f"{folder}: {MANIFEST} is damaged") from None
+        raise UserError(f"{folder}: {MANIFEST} is damaged") from None
     if missing := {STATE, WEIGHTS} - set(expected):
-        raise ValueError(f"{folder}: {MANIFEST} is damaged, it does not name {' and '.join(sorted(missing))}")
+        raise UserError(f"{folder}: {MANIFEST} is damaged, it does not name {' and '.join(sorted(missing))}")
     for name, (size, digest) in expected.items():
         path = folder / name
         if not path.is_file():
-            raise ValueError(f"{folder}: {name} is missing")
+            raise UserError(f"{folder}: {name} is missing")
         if path.stat().st_size != size:
-            raise ValueError(f"{folder}: {name} has {path.stat().st_size} bytes, not {size}: truncated")
+            raise UserError(f"{folder}: {name} has {path.stat().st_size} bytes, not {size}: truncated")
         try:
             found = _sha256(path)
         except OSError as error:
-            raise ValueError(f"{folder}: {name} cannot be read ({error})") from None
+            raise UserError(f"{folder}: {name} cannot be read ({error})") from None
         if found != digest:
-            raise ValueError(f"{folder}: {name} is not what was written: its SHA-256 differs")
+            raise UserError(f"{folder}: {name} is not what was written: its SHA-256 differs")

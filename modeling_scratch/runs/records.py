@@ -9,6 +9,7 @@ from typing import Any
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from ..errors import UserError
 from ..recipe.schema import EMBEDDED_CORPUS
 from ..recipe.reading import load_recipe
 from ..redaction import TOKEN
@@ -26,23 +27,23 @@ _TEXTS = {"split", "name", "bleu_signature", "chrf_signature", "device", "device
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The records of a run's metrics.jsonl. ValueError if there are none, or one is not what training writes."""
+    """The records of a run's metrics.jsonl. UserError if there are none, or one is not what training writes."""
     path = run / METRICS
     if not path.is_file():
-        raise ValueError(f"{run}: not a run's folder: it has no {METRICS}")
+        raise UserError(f"{run}: not a run's folder: it has no {METRICS}")
     try:
         lines, records = path.read_text(encoding="utf-8").split("\n"), []
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not valid UTF-8 ({error.reason})") from None
+        raise UserError(f"{path}: not valid UTF-8 ({error.reason})") from None
     for number, line in enumerate(lines[:-1], start=1):  # a last line without its end was cut off
         try:
             records.append(json.loads(line))
         except (json.JSONDecodeError, RecursionError):
-            raise ValueError(f"{path}, line {number}: not JSON") from None
+            raise UserError(f"{path}, line {number}: not JSON") from None
         if not _is_record(records[-1]):
-            raise ValueError(f"{path}, line {number}: not a record that training writes")
+            raise UserError(f"{path}, line {number}: not a record that training writes")
     if not records:
-        raise ValueError(f"{path}: no records yet")
+        raise UserError(f"{path}: no records yet")
     return records
 
 
@@ -54,13 +55,13 @@ def _is_record(record: Any) -> bool:
 
 
 class RunRecords:
-    """The records of a run. ValueError if one is missing or damaged."""
+    """The records of a run. UserError if one is missing or damaged."""
 
     def __init__(self, folder: Path):
         self.folder, self.recipe = folder, load_recipe(folder / RECIPE)
         records = read_metrics(folder)
         if not (folder / METRICS).read_bytes().endswith(b"\n"):
-            raise ValueError(f"{folder / METRICS}: the last record is cut off; train.py --resume scores the run again")
+            raise UserError(f"{folder / METRICS}: the last record is cut off; train.py --resume scores the run again")
         # Of each test set the last; a recipe's own has no name.
         final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
         self.finished = bool(final)
@@ -88,7 +89,7 @@ class RunRecords:
         metric = self.recipe.evaluation.metric
         judged = [record for record in records if record["split"] == "validation" and metric in record]
         if not judged:
-            raise ValueError(f"{self.folder / METRICS}: no evaluation yet, so that there is nothing to say in a card")
+            raise UserError(f"{self.folder / METRICS}: no evaluation yet, so that there is nothing to say in a card")
         return min(judged, key=self._judge)
 
     def _evaluations(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel
 
+from ..errors import UserError
 from ..recipe.reading import differing_keys, load_recipe
 from ..recipe.schema import Recipe
 from ..runs.faults import explained_failure_to_write
@@ -82,14 +83,14 @@ class Progress:
 
 
 def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
-    """Log what is changed in the recipe of a run that goes on. ValueError if it cannot go on with that."""
+    """Log what is changed in the recipe of a run that goes on. UserError if it cannot go on with that."""
     before = load_recipe(folder.path / RECIPE)
     may_change = set(MAY_CHANGE)
     if before.data.streaming:  # the stream stays cut as it is
         may_change.discard("optimization.gradient_accumulation_steps")
     changed = differing_keys(before, recipe)
     if wrong := [key for key in changed if key not in may_change]:
-        raise ValueError(
+        raise UserError(
             f"the recipe differs from that of the run in {folder.path} in {', '.join(wrong)}: a run resumes "
             f"with its own recipe (what may change is {', '.join(sorted(may_change))})"
         )
@@ -123,7 +124,7 @@ def save_checkpoint(
         average_last: above 1, the weights are kept for averaging, those of so many checkpoints.
 
     Raises:
-        ValueError: it cannot be written; those before it are whole, and nothing of it is left.
+        UserError: it cannot be written; those before it are whole, and nothing of it is left.
     """
     step = progress.step
     temporary = folder.unfinished(step)
@@ -183,7 +184,7 @@ def load_checkpoint(
         progress: that of a run at its beginning, to compare with.
 
     Raises:
-        ValueError: it is of other training pairs, or of processes whose states these cannot take over.
+        UserError: it is of other training pairs, or of processes whose states these cannot take over.
     """
     with _readable(checkpoint / STATE):
         before = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
@@ -192,7 +193,7 @@ def load_checkpoint(
         if recipe.data.on_the_hub:
             advice = "; if it has changed on the Hub since, set data.revision to the commit that the run began with"
             advice += f" (data_revision in {METRICS})" if source.revision else ""
-        raise ValueError(f"the training data is not what the run in {recipe.output_dir} was trained on{advice}")
+        raise UserError(f"the training data is not what the run in {recipe.output_dir} was trained on{advice}")
     together(accelerator, lambda: source.load(before.source, checkpoint))
     together(accelerator, lambda: _load_optimizer(accelerator, optimizer, checkpoint))
     differs = _differences(before, progress)
@@ -209,12 +210,12 @@ def load_checkpoint(
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """ValueError that names the file of a checkpoint that cannot be taken over, whatever its loader raises."""
+    """UserError that names the file of a checkpoint that cannot be taken over, whatever its loader raises."""
     try:
         yield
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
-        raise ValueError(
+        raise UserError(
             f"{path}: not what a checkpoint of this run holds ({type(error).__name__}: {reason}); go on from an "
             "earlier checkpoint by --resume-from"
         ) from error

@@ -13,6 +13,7 @@ from torch._inductor.exc import InductorError
 from torch.utils._triton import has_triton
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ..errors import UserError
 from ..recipe.schema import Recipe
 
 # Sizes of the batch that the graphs are made from. Sizes that are alike, or 1, would be taken for always so.
@@ -46,12 +47,12 @@ def longest(config: PreTrainedConfig) -> int | None:
 
 @contextmanager
 def explained_failure_to_compile() -> Iterator[None]:
-    """ValueError that says what to do, where this machine has no compiler, or one that fails."""
+    """UserError that says what to do, where this machine has no compiler, or one that fails."""
     try:
         yield
     except (TorchDynamoException, InductorError) as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ValueError(f"the layers cannot be compiled here ({first}); set compile=false") from error
+        raise UserError(f"the layers cannot be compiled here ({first}); set compile=false") from error
 
 
 def example_batch(model: PreTrainedModel, device: torch.device) -> dict[str, torch.Tensor]:

@@ -43,7 +43,7 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
         processes: to suppose; None: those that were launched, of which some updates are timed.
 
     Raises:
-        ValueError: what is wrong with recipe or data; a stream's batches are too small for so many processes.
+        UserError: what is wrong with recipe or data; a stream's batches are too small for so many processes.
     """
     yield recipe_text(recipe)
     with _cache_that_goes(recipe.data):

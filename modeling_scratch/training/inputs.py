@@ -19,6 +19,7 @@ from ..data.batching import PairCollator
 from ..data.sources import PairTokenizer, load_pairs, texts, tokenize_pairs
 from ..data.streaming import PairStream, open_stream
 from ..data.tokenizer import adopt_tokenizer, sample_sentences, train_tokenizer, vocabulary_size
+from ..errors import UserError
 from ..loading import load_config, load_tokenizers, load_translator
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
@@ -73,7 +74,7 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) ->
         config: as `config_to_train` gives it; of a new model the tokenizers decide on the vocabularies.
 
     Raises:
-        ValueError: the tokenizers have more tokens than the model's embeddings have rows.
+        UserError: the tokenizers have more tokens than the model's embeddings have rows.
     """
     source, target = tokenizers
     sizes = {"vocab_size": vocabulary_size(source), "decoder_vocab_size": vocabulary_size(target)}
@@ -107,9 +108,9 @@ def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
     try:
         config = load_config(section.start_from)
     except ValueError as error:
-        raise ValueError(f"model.start_from: {error}") from error
+        raise UserError(f"model.start_from: {error}") from error
     if config.model_type != ScratchConfig.model_type:
-        raise ValueError(
+        raise UserError(
             f"model.start_from: {section.start_from} is a {config.model_type} model; a run starts from a "
             f"{ScratchConfig.model_type} model"
         )
@@ -129,7 +130,7 @@ def _check_vocabulary(vocab_size: int, decoder_vocab_size: int | None, needed: d
     given = {"vocab_size": vocab_size, "decoder_vocab_size": decoder_vocab_size or vocab_size}
     for name, size in given.items():
         if needed[name] > size:
-            raise ValueError(
+            raise UserError(
                 f"the tokenizer has {needed[name]:,} tokens, but the model's {name} is {size:,}: leave {name} out, or "
                 "make the tokenizer smaller"
             )
@@ -157,7 +158,7 @@ def prepare_inputs(
         readers: of a stream, if neither those of the checkpoint nor as many as these processes need.
 
     Raises:
-        ValueError: what is wrong with the data, the tokenizers or the model.
+        UserError: what is wrong with the data, the tokenizers or the model.
     """
     config = main_first(accelerator, lambda: _checked_config(recipe, checkpoint, accelerator))
     with explained_damage_of_the_cache():
@@ -201,7 +202,7 @@ def _check_lengths(config: ScratchConfig, source_tokenizer: PreTrainedTokenizerB
     for split in set(pairs) - {"train"}:
         for number, ids in enumerate(source_tokenizer(texts(pairs[split])[0]).input_ids, start=1):
             if len(ids) > limit:
-                raise ValueError(
+                raise UserError(
                     f"source {number} of the {split} split has {len(ids)} tokens, but learned positions end at "
                     f"max_position_embeddings ({limit})"
                 )

@@ -47,7 +47,7 @@ class RunLog:
             tracker.finish()
 
     def write(self, what: str, function: Callable[[], Any]) -> None:
-        """Have the main process write something to the folder. ValueError on all if it cannot."""
+        """Have the main process write something to the folder. UserError on all if it cannot."""
         with explained_failure_to_write(self.accelerator, what, self.folder.path):
             on_main(self.accelerator, function)
 

@@ -9,6 +9,7 @@ import torch
 from accelerate import Accelerator
 
 from ..data.pair_files import check_files
+from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..recipe.schema import Recipe
@@ -21,7 +22,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Accelerator) -> None:
     """
-    ValueError for what would fail after minutes of preparation, or stop the machine.
+    UserError for what would fail after minutes of preparation, or stop the machine.
 
     Args:
         config: of the model that is to be trained.
@@ -35,11 +36,11 @@ def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Acc
 def _check_workers(workers: int) -> None:
     most = _WORKERS_A_CORE * (os.cpu_count() or 1)
     if workers > most:
-        raise ValueError(f"data.num_workers is {workers:,}; at most {most} processes help {os.cpu_count()} cores")
+        raise UserError(f"data.num_workers is {workers:,}; at most {most} processes help {os.cpu_count()} cores")
 
 
 def check_positions(recipe: Recipe, config: ScratchConfig) -> None:
-    """ValueError if the recipe allows sequences that are longer than learned positions."""
+    """UserError if the recipe allows sequences that are longer than learned positions."""
     limit = config.max_position_embeddings
     allowed = {
         "data.max_source_tokens": recipe.data.max_source_tokens,
@@ -48,7 +49,7 @@ def check_positions(recipe: Recipe, config: ScratchConfig) -> None:
     }
     for key, length in allowed.items():
         if config.position_embedding_type == "learned" and length > limit:
-            raise ValueError(f"learned positions end at max_position_embeddings ({limit}), but {key} allows {length}")
+            raise UserError(f"learned positions end at max_position_embeddings ({limit}), but {key} allows {length}")
 
 
 def count_parameters(config: ScratchConfig) -> int:
@@ -80,7 +81,7 @@ def _check_memory(config: ScratchConfig, accelerator: Accelerator) -> None:
         copies /= accelerator.num_processes
     needed = BYTES_A_PARAMETER * parameters * copies
     if needed > memory:
-        raise ValueError(
+        raise UserError(
             f"model: {parameters:,} parameters take {needed / 2**30:,.1f} GiB to train on {accelerator.device.type} "
             f"(weights, gradients, moments), and {memory / 2**30:,.1f} GiB are there: take a smaller d_model or "
             "vocabulary, or fewer layers, or shard the model (docs/scaling.md)"

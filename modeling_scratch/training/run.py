@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
 from ..data.sources import texts
-from ..errors import Diverged, ProcessError, Stopped
+from ..errors import Diverged, ProcessError, Stopped, UserError
 from ..hub.push import check_destination, try_push
 from ..loading import save_tokenizers
 from ..model.modeling_scratch import ScratchForConditionalGeneration
@@ -154,7 +154,7 @@ class TrainingRun:
 
         Raises:
             Stopped: the run was asked to end, and a checkpoint of where it stands is written.
-            ValueError: the loss or the gradient was not finite too many times in a row; a checkpoint cannot be written;
+            UserError: the loss or the gradient was not finite too many times in a row; a checkpoint cannot be written;
                 memory does not suffice; another process is gone.
         """
         pairs = {"train_pairs": len(self.pairs["train"])} if "train" in self.pairs else {}
@@ -224,7 +224,7 @@ class TrainingRun:
         places = "; ".join(filter(None, gather_object([self.source.describe(update.examples)])))
         what = f"update {progress.step}: the loss ({self.last_loss}) or its gradient is not finite"
         if progress.nonfinite_in_a_row > limit:
-            raise ValueError(
+            raise UserError(
                 f"{what}, as in the {limit} before, all skipped (optimization.max_nonfinite_updates); the last "
                 "checkpoint is from before them. Lower optimization.learning_rate, lengthen optimization.warmup_steps, "
                 f"or look at the training pairs {places}"

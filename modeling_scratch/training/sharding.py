@@ -14,6 +14,8 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
+from ..errors import UserError
+
 
 def is_sharded(accelerator: Accelerator | None) -> bool:
     """Whether each process holds a part of each weight, so that all must make every forward pass together."""
@@ -27,13 +29,13 @@ def prepare(
     Model and optimizer as Accelerate wraps them for its processes.
 
     Raises:
-        ValueError: Accelerate is set to FSDP's first version.
+        UserError: Accelerate is set to FSDP's first version.
     """
     if not is_sharded(accelerator):
         return accelerator.prepare(model, optimizer)
     plugin = accelerator.state.fsdp_plugin
     if plugin.fsdp_version != 2:
-        raise ValueError(f"fsdp_version is {plugin.fsdp_version}; set it to 2, as configuration/accelerate/fsdp.yaml")
+        raise UserError(f"fsdp_version is {plugin.fsdp_version}; set it to 2, as configuration/accelerate/fsdp.yaml")
     if plugin.mixed_precision_policy is not None:
         # Accelerate's own policy rounds losses and sums of gradients to 16 bits.
         policy = replace(plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None)

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from ..data.batching import EMPTY, EpochPlan, PairCollator, make_loader, plan_epoch
 from ..data.sources import PairTokenizer, pair_lengths
 from ..data.streaming import PairStream, Position, StreamReader
-from ..errors import ProcessError
+from ..errors import ProcessError, UserError
 from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import Recipe
 from ..runs.stopping import StopRequest, ignore_signals
@@ -152,7 +152,7 @@ class StreamedUpdates:
     def _cut(self, readers: int) -> None:
         processes = self.accelerator.num_processes
         if readers % processes:
-            raise ValueError(
+            raise UserError(
                 f"the run cut its stream into {readers}, which {processes} processes cannot share evenly; resume it on "
                 f"{' or '.join(str(number) for number in range(1, readers + 1) if readers % number == 0)} processes"
             )
@@ -161,7 +161,7 @@ class StreamedUpdates:
             max(self.tokenizer.max_source_tokens, self.tokenizer.max_target_tokens),
         )
         if tokens < longest:
-            raise ValueError(
+            raise UserError(
                 f"optimization.tokens_per_batch leaves {tokens} tokens to each of {readers} parts of the stream, which "
                 f"must hold the longest pair that data.max_source_tokens and data.max_target_tokens allow ({longest})"
             )
