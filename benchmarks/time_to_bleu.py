@@ -63,7 +63,8 @@ def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, 
 
     from modeling_scratch import ScratchConfig
     from modeling_scratch.data.batching import PairCollator
-    from modeling_scratch.data.sources import PairTokenizer, load_pairs, texts, tokenize_pairs
+    from modeling_scratch.data.sources import load_pairs
+    from modeling_scratch.data.tokenization import PairTokenizer, texts, tokenize_pairs
     from modeling_scratch.loading import load_tokenizers
     from modeling_scratch.recipe.reading import load_recipe, model_fields
     from modeling_scratch.runs.processes import make_accelerator

@@ -51,6 +51,8 @@ def main(
         for flag, given in (("--evaluate", evaluate), ("--dry-run", dry_run)):
             if given and (resume or resume_from or overwrite):
                 raise UserError(f"{flag} writes nothing: --resume and --overwrite do not go with it")
+        if overwrite and (resume or resume_from):
+            raise UserError("--resume continues a run and --overwrite deletes it; give one of them")
         if evaluate and dry_run:
             raise UserError("--evaluate scores a model, and --dry-run describes a run; give one of them")
         if processes and not dry_run:
@@ -65,7 +67,7 @@ def main(
         from ..runs.processes import make_accelerator
         from ..runs.stopping import StopRequest
         from ..training.dry_run import describe_run
-        from ..training.run import TrainingRun
+        from ..training.run import TrainingRun, begin_or_resume
 
         recipe = load_recipe(find_recipe(config or "embedded"), overrides)
         stop = StopRequest(max_minutes)
@@ -74,9 +76,12 @@ def main(
             if dry_run:
                 lines = list(describe_run(recipe, accelerator, processes))
             else:
-                run = TrainingRun(
-                    recipe, accelerator, resume_from or ("auto" if automatic else resume), overwrite, stop
-                )
+                if automatic:
+                    run = begin_or_resume(recipe, accelerator, stop)
+                elif resume or resume_from:
+                    run = TrainingRun.resume(recipe, accelerator, resume_from, stop)
+                else:
+                    run = TrainingRun.begin(recipe, accelerator, overwrite, stop)
                 run.train()
                 lines = describe_result(run.finish())
         if is_main_process():

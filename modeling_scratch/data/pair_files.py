@@ -1,23 +1,23 @@
-"""The files that a recipe names, and the lines and rows in them."""
+"""The files that a recipe names."""
 
-import csv
-import gzip
-import json
-import os
 import re
-import zlib
-from collections.abc import Iterator
 from glob import escape as glob_escape
 from glob import glob
 from pathlib import Path
 
 from ..errors import UserError
-from ..recipe.schema import SOURCE, TABLE_SUFFIXES, TARGET, DataSection, Files
+from ..recipe.schema import DataSection, Files
+from .lines import check_file
+from .table_formats import FORMATS
 
-FORMATS = (
-    f"a {', '.join(list(TABLE_SUFFIXES)[:-1])} or {list(TABLE_SUFFIXES)[-1]} file or several, two text files [source, "
+WHAT_CAN_BE_READ = (
+    f"a {', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]} file or several, two text files [source, "
     "target], plain or .gz, or the prefix of two (data/train for data/train.en and data/train.de)"
 )
+
+
+def is_table(name: str) -> bool:
+    return Path(name).suffix.lower() in FORMATS
 
 
 def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[tuple[Path, Path]]:
@@ -33,10 +33,10 @@ def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[t
     names = [files] if isinstance(files, str) else files
     for name in names:
         _check_name(name, key)
-    kinds = {TABLE_SUFFIXES.get(Path(name).suffix.lower()) for name in names}
-    if kinds != {None}:
-        if None in kinds:
-            raise UserError(f"{key}: tables and text files together: {', '.join(names)}; name {FORMATS}")
+    tables = [is_table(name) for name in names]
+    if any(tables):
+        if not all(tables):
+            raise UserError(f"{key}: tables and text files together: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
         return [path for name in names for path in _expand(name, key)]
     for side in ("source", "target"):
         if getattr(data, f"{side}_column") is not None:
@@ -48,7 +48,7 @@ def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[t
             raise UserError(f"{key}: source and target are one file, {names[0]}")
         sides = [_expand(name, key) for name in names]
     else:
-        raise UserError(f"{key}: {len(names)} text files, {', '.join(names)}; name {FORMATS}")
+        raise UserError(f"{key}: {len(names)} text files, {', '.join(names)}; name {WHAT_CAN_BE_READ}")
     if len(sides[0]) != len(sides[1]):
         raise UserError(f"{key}: {len(sides[0])} files of sources, {len(sides[1])} of targets; each needs the other")
     return list(zip(*sides, strict=True))
@@ -58,7 +58,7 @@ def _check_name(name: str, key: str) -> None:
     if re.match(r"[a-z][a-z0-9+.-]*://", name):
         raise UserError(f"{key}: {name} is a web address; download it, or set data.name to a data set on the Hub")
     if Path(name).is_dir() and not list(Path(name).parent.glob(f"{glob_escape(Path(name).name)}.*")):
-        raise UserError(f"{key}: {name} is a folder; name {FORMATS}")
+        raise UserError(f"{key}: {name} is a folder; name {WHAT_CAN_BE_READ}")
 
 
 def _expand(name: str, key: str) -> list[Path]:
@@ -77,62 +77,8 @@ def _with_language(prefix: str, language: str, key: str) -> list[Path]:
         if path.exists():
             return [path]
     if Path(prefix).is_file():
-        raise UserError(f"{key}: {prefix} is one file of a kind that is not read; name {FORMATS}")
-    raise UserError(f"{key}: {candidates[0]}: no such file, nor {candidates[1].name}; name {FORMATS}")
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain or gzipped, each with its end. Only a line feed ends a line."""
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        lines = enumerate(file, start=1)
-        while True:
-            try:
-                number, line = next(lines)
-            except StopIteration:
-                return
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise UserError(f"{path}: not a complete gzip file ({error})") from None
-            try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
-
-
-def read_pairs(source: str, target: str, stamps: str) -> Iterator[dict[str, str]]:
-    # `stamps` takes part in the cache's key: a file that changed is read again. Text, since datasets takes a list for
-    # shards, and would read both files once for each of its entries.
-    for source_line, target_line in zip(read_lines(Path(source)), read_lines(Path(target)), strict=True):
-        yield {SOURCE: source_line.strip(), TARGET: target_line.strip()}
-
-
-def read_rows(paths: str, stamps: str) -> Iterator[dict[str, str]]:
-    """The rows of CSV and TSV files. Every cell is text: "1" is a sentence, and so are "NA" and "null"."""
-    for path in map(Path, json.loads(paths)):
-        # As corpora are, a quotation mark in a TSV file is text.
-        dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {"strict": True}
-        reader = csv.reader(read_lines(path), **dialect)
-        try:
-            header = next(reader)
-            for row in filter(None, reader):
-                if len(row) != len(header):
-                    raise UserError(
-                        f"{path}, line {reader.line_num}: {len(row)} fields, but the header has {len(header)}"
-                    )
-                yield dict(zip(header, row, strict=True))
-        except csv.Error as error:
-            raise UserError(f"{path}, line {reader.line_num}: {error}") from None
-
-
-def check_file(path: Path) -> None:
-    """UserError if there is no such file, it may not be read, or nothing is in it."""
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; a file is needed")
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    if not os.access(path, os.R_OK):
-        raise UserError(f"{path}: you may not read it")
-    if path.stat().st_size == 0:
-        raise UserError(f"{path}: the file is empty")
+        raise UserError(f"{key}: {prefix} is one file of a kind that is not read; name {WHAT_CAN_BE_READ}")
+    raise UserError(f"{key}: {candidates[0]}: no such file, nor {candidates[1].name}; name {WHAT_CAN_BE_READ}")
 
 
 def check_files(data: DataSection) -> None:

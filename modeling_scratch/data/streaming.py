@@ -5,29 +5,24 @@ different pairs, shuffled and batched, the same way again after every interrupti
 
 import hashlib
 import itertools
-import json
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
 import torch
-from datasets import IterableDataset, load_dataset, load_dataset_builder
+from datasets import IterableDataset
 from datasets.distributed import split_dataset_by_node
-from datasets.exceptions import DatasetNotFoundError
 
 from ..errors import UserError
-from ..recipe.schema import EMBEDDED_CORPUS, SOURCE, TABLE_SUFFIXES, TARGET, DataSection
+from ..recipe.schema import SOURCE, TARGET, DataSection
 from .batching import PairCollator, plan_batches
-from .corpus import stream_corpus
-from .pair_files import as_paths, check_file, find_files, read_pairs
-from .pair_files import read_rows as read_table
-from .sources import Columns, PairTokenizer, find_columns, pick_columns
+from .columns import Columns, find_columns, pick_columns
+from .sources import source_of
+from .tokenization import PairTokenizer
 
-EMBEDDED_PARTS = 64  # of the embedded corpus
 _READ_ROWS = 1000
 
 
@@ -42,12 +37,12 @@ def _explained(name: str) -> Iterator[None]:
 
 @dataclass
 class PairStream:
-    """A stream of rows and where in them the texts are; `key` tells one stream from another."""
+    """A stream of rows, where in them the texts are, and what tells it from other streams."""
 
     rows: IterableDataset
     columns: Columns
-    key: str
-    name: str  # for a person
+    fingerprint: str
+    name: str  # for messages
     revision: str | None = None  # the commit, where they are on the Hub
 
     def read(self, rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
@@ -76,94 +71,20 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
     Raises:
         UserError: a file is missing or empty; a column, language or split does not exist; there is not a single row.
     """
-    revision = None
-    if data.train_files is not None:
-        rows, where = _from_files(data)
-    elif data.name == EMBEDDED_CORPUS:
-        size = -(-data.embedded_size // EMBEDDED_PARTS)
-        rows = IterableDataset.from_generator(
-            stream_corpus, gen_kwargs={"parts": list(range(EMBEDDED_PARTS)), "size": size, "seed": seed}
-        )
-        where = f"the embedded corpus, {size} pairs a part, seed {seed}"
-    else:
-        rows, revision = _from_hub(data)
-        where = f"{data.name} {data.subset} {data.train} {revision}"
-    name = data.name if data.train_files is None else str(data.train_files)
-    with _explained(name):
+    source = source_of("train", data, seed)
+    rows, fingerprint = source.stream(), source.fingerprint()
+    with _explained(source.name):
         first = next(iter(rows), None)
     if first is None:
-        raise UserError(f"{where}: there is not a single row")
+        raise UserError(f"{source.name}: there is not a single row")
     translation = first.get("translation")
     languages = None if "translation" not in first else list(translation) if isinstance(translation, dict) else []
-    columns = find_columns(list(first), languages, data, where)
+    columns = find_columns(list(first), languages, data, source.name)
     for column, key in columns.values():
         if isinstance(value := first[column] if key is None else first[column][key], list | dict):
-            raise UserError(f"{where}: column {column!r} holds {value!r}, not a text in each row")
-    return PairStream(rows, columns, hashlib.sha256(repr([where, columns]).encode()).hexdigest(), name, revision)
-
-
-def _from_hub(data: DataSection) -> tuple[IterableDataset, str]:
-    """The rows, and the commit that they are read from as long as this stream is open."""
-    try:
-        builder = load_dataset_builder(data.name, data.subset, revision=data.revision)
-        return builder.as_streaming_dataset(split=data.train), builder.hash
-    except DatasetNotFoundError as error:
-        raise UserError(f"data.name: {str(error).splitlines()[0]}") from error
-    except ConnectionError as error:
-        raise UserError(
-            f"data.name: cannot reach the Hub for {data.name!r}; for local data set data.train_files"
-        ) from error
-
-
-def _from_files(data: DataSection) -> tuple[IterableDataset, str]:
-    """The rows of local files, each a part of its own, and what tells these from other files."""
-    found = find_files(data.train_files, data, data.files_key("train"))
-    paths = [path for entry in found for path in as_paths(entry)]
-    for path in paths:
-        check_file(path)
-    where = ", ".join(f"{path} ({path.stat().st_size:,} bytes, beginning {_beginning(path)})" for path in paths)
-    names = [str(path.resolve()) for path in paths]
-    if isinstance(found[0], tuple):
-        rows = IterableDataset.from_generator(
-            _text_rows,
-            gen_kwargs={"sources": names[0::2], "targets": names[1::2], "languages": _languages(data)},
-        )
-        return rows, where
-    suffixes = {path.suffix.lower() for path in paths}
-    if len(suffixes) > 1:
-        raise UserError(f"data.train_files must be of one kind, got {', '.join(sorted(suffixes))}")
-    suffix = suffixes.pop()
-    if suffix in (".csv", ".tsv"):
-        return IterableDataset.from_generator(_table_rows, gen_kwargs={"paths": names}), where
-    return load_dataset(TABLE_SUFFIXES[suffix], data_files=names, split="train", streaming=True), where
-
-
-def _beginning(path: Path) -> str:
-    """Tells files of one size apart, mostly: to read all of a corpus just for this would take too long."""
-    with path.open("rb") as file:
-        return hashlib.sha256(file.read(2**20)).hexdigest()[:8]
-
-
-def _languages(data: DataSection) -> tuple[str, str]:
-    return data.source_language, data.target_language
-
-
-# datasets takes each entry of the lists that it hands to a generator for a part; a tuple is none.
-
-
-def _text_rows(sources: list[str], targets: list[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    for source, target in zip(sources, targets, strict=True):
-        try:
-            for pair in read_pairs(source, target, ""):
-                yield dict(zip(languages, (pair[SOURCE], pair[TARGET]), strict=True))
-        except ValueError as error:
-            same = "they do not have the same number of lines" if str(error).startswith("zip()") else error
-            raise UserError(f"{source} and {target}: {same}") from None
-
-
-def _table_rows(paths: list[str]) -> Iterator[dict[str, str]]:
-    for path in paths:
-        yield from read_table(json.dumps([path]), "")
+            raise UserError(f"{source.name}: column {column!r} holds {value!r}, not a text in each row")
+    digest = hashlib.sha256(repr([fingerprint, columns]).encode()).hexdigest()
+    return PairStream(rows, columns, digest, source.name, source.revision)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from ..hub.bounded_client import SECONDS_TO_ANSWER
 
 EMBEDDED_CORPUS = "embedded"
 SOURCE, TARGET = "source", "target"  # the two sides of a pair
-TABLE_SUFFIXES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 
 FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # what may differ from the model's own
 

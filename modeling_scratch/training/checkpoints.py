@@ -16,16 +16,19 @@ from accelerate import Accelerator
 from accelerate.utils import load, set_seed
 from safetensors.torch import load_file
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.dynamic_module_utils import custom_object_save
 
 from ..errors import UserError
+from ..loading import save_tokenizers
+from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..recipe.reading import differing_keys, load_recipe
 from ..recipe.schema import Recipe
 from ..runs.faults import explained_failure_to_write
 from ..runs.folder import METRICS, OPTIMIZER, RECIPE, SCALER, STATE, WEIGHTS, RunFolder, random_states
 from ..runs.processes import on_main, together
+from .global_batches import EpochBatches, StreamBatches
 from .sharding import is_sharded, load_whole_optimizer_state, load_whole_weights, whole_optimizer_state
-from .updates import PlannedUpdates, StreamedUpdates
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +63,12 @@ MAY_CHANGE = (
 class Progress:
     """Where a run stands: all that a checkpoint must remember besides tensors and random states."""
 
-    data: str = ""  # tells the training pairs from others
+    fingerprint: str = ""  # of the training pairs
     processes: int = 1
     device: str = ""  # the kind of their devices; unknown of earlier versions
     precision: str = ""  # of matrix products, as Accelerate names it; likewise
     compiled: bool | None = None  # likewise
-    source: dict[str, Any] = field(default_factory=dict)  # where the next update's pairs are
+    position: dict[str, Any] = field(default_factory=dict)  # where the next global batch is
     step: int = 0
     unsettled: bool = False  # stopped before the evaluation, or the averaging, of this step was done
     evaluations: int = 0
@@ -80,6 +83,31 @@ class Progress:
     nonfinite_in_a_row: int = 0
     tracked_as: str = ""  # the name of the run for trackers that go on with one by its name
     averaging: dict[str, str] = field(default_factory=dict)  # kept weights, names and SHA-256; on the main process
+
+
+# What earlier versions wrote as.
+_RENAMED = {"data": "fingerprint", "source": "position"}
+
+
+def read_progress(checkpoint: Path) -> Progress:
+    """The progress in a checkpoint. UserError if it is damaged."""
+    with _readable(checkpoint / STATE):
+        values = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+        return Progress(**{_RENAMED.get(name, name): value for name, value in values.items()})
+
+
+def save_model_files(
+    model: PreTrainedModel,
+    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
+    languages: tuple[str, str],
+    folder: Path,
+) -> None:
+    """Write all of a model's folder but the weights: config, generation config, tokenizers, the code that travels."""
+    model.config.architectures = [ScratchForConditionalGeneration.__name__]  # a sharded model has another class
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    custom_object_save(ScratchForConditionalGeneration, folder)
+    save_tokenizers(*tokenizers, folder, model.config.max_position_embeddings, languages)
 
 
 def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
@@ -108,7 +136,7 @@ def save_checkpoint(
     folder: RunFolder,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    source: PlannedUpdates | StreamedUpdates,
+    batches: EpochBatches | StreamBatches,
     progress: Progress,
     write_model_files: Callable[[Path], None],
     keep_last: int,
@@ -141,7 +169,7 @@ def save_checkpoint(
 
         def write_own_state() -> None:
             torch.save(_random_states(accelerator.device), temporary / random_states(accelerator.process_index))
-            source.save(temporary)
+            batches.save_readers(temporary)
 
         on_main(accelerator, begin)
         together(accelerator, write_own_state)
@@ -172,12 +200,12 @@ def load_checkpoint(
     accelerator: Accelerator,
     checkpoint: Path,
     optimizer: torch.optim.Optimizer,
-    source: PlannedUpdates | StreamedUpdates,
+    batches: EpochBatches | StreamBatches,
     progress: Progress,
     recipe: Recipe,
 ) -> Progress:
     """
-    Give optimizer, random states and source the states of a checkpoint, whose weights the model has already. Returns
+    Give optimizer, random states and batches the states of a checkpoint, whose weights the model has already. Returns
     its progress.
 
     Args:
@@ -186,15 +214,14 @@ def load_checkpoint(
     Raises:
         UserError: it is of other training pairs, or of processes whose states these cannot take over.
     """
-    with _readable(checkpoint / STATE):
-        before = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
-    if before.data != progress.data:
+    before = read_progress(checkpoint)
+    if before.fingerprint != progress.fingerprint:
         advice = ""
         if recipe.data.on_the_hub:
             advice = "; if it has changed on the Hub since, set data.revision to the commit that the run began with"
-            advice += f" (data_revision in {METRICS})" if source.revision else ""
+            advice += f" (data_revision in {METRICS})" if batches.revision else ""
         raise UserError(f"the training data is not what the run in {recipe.output_dir} was trained on{advice}")
-    together(accelerator, lambda: source.load(before.source, checkpoint))
+    together(accelerator, lambda: batches.go_to(before.position, checkpoint))
     together(accelerator, lambda: _load_optimizer(accelerator, optimizer, checkpoint))
     differs = _differences(before, progress)
     path = checkpoint / random_states(accelerator.process_index)

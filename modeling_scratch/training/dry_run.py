@@ -18,12 +18,14 @@ from ..recipe.reading import recipe_text
 from ..recipe.schema import DataSection, Recipe
 from ..runs.stopping import StopRequest
 from .compilation import compile_layers, is_compiled
+from .due import total_updates
+from .global_batches import EpochBatches, GlobalBatch
 from .inputs import Inputs, prepare_inputs
 from .log import spoken_duration
-from .optimization import loss_options, make_optimizer
+from .optimization import make_optimizer
 from .preflight import BYTES_A_PARAMETER
 from .sharding import prepare
-from .updates import PlannedUpdates, Update
+from .step import TrainingStep
 
 _MIB = 2**20
 # Numbers that a layer keeps for its backward pass, for each token and dimension: docs/scaling.md has them measured.
@@ -69,7 +71,7 @@ def _describe(recipe: Recipe, accelerator: Accelerator, processes: int | None) -
     config = inputs.model.config
     parameters = sum(parameter.numel() for parameter in inputs.model.parameters())
     yield f"model: {parameters:,} parameters, vocabulary {config.vocab_size:,}"
-    if not isinstance(inputs.source, PlannedUpdates):
+    if not isinstance(inputs.batches, EpochBatches):
         steps, tokens = optimization.max_steps, optimization.tokens_per_batch
         yield f"updates: {steps:,}, of at most {tokens:,} padded tokens each; how many pairs a stream has is not known"
         kept = tokens // pieces
@@ -86,41 +88,37 @@ def _describe(recipe: Recipe, accelerator: Accelerator, processes: int | None) -
         yield from _describe_hours(config, steps * tokens, supposed)
 
 
-def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, steps: int) -> str:
+def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int) -> str:
     """From a few updates that are made here, of a model that is thrown away."""
     model, optimizer = prepare(accelerator, inputs.model, make_optimizer(inputs.model, recipe.optimization))
     compiled = is_compiled(recipe, accelerator)
     if compiled:
         compile_layers(accelerator.unwrap_model(model))
-    options = loss_options(recipe.optimization, compiled)
+    batches = inputs.batches
+    step = TrainingStep(accelerator, model, optimizer, recipe.optimization, compiled, batches.in_smaller_pieces)
     model.train()
 
-    def seconds(update: Update) -> float:
+    def seconds(batch: GlobalBatch) -> float:
         started = time.perf_counter()
-        for batch in update.micro_batches:
-            batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
-            accelerator.backward(model(**batch, num_items_in_batch=update.target_tokens, **options).loss)
-        optimizer.step()
-        optimizer.zero_grad()
+        step(batch, recipe.optimization.learning_rate)
         if accelerator.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - started
 
-    updates = itertools.islice(inputs.source.updates(StopRequest()), _WARM_UP + _TIMED)
-    measured = [(seconds(update), update.target_tokens) for update in updates][_WARM_UP:]
+    made = itertools.islice(batches.iterate(StopRequest()), _WARM_UP + _TIMED)
+    measured = [(seconds(batch), batch.target_tokens) for batch in made][_WARM_UP:]
     one = statistics.median(took for took, _ in measured)
     rate = sum(tokens for _, tokens in measured) / sum(took for took, _ in measured)
     return (
-        f"time: about {spoken_duration(one * steps)} for the updates alone, {rate:,.0f} target tokens a second, from "
+        f"time: about {spoken_duration(one * updates)} for the updates alone, {rate:,.0f} target tokens a second, from "
         f"{len(measured)} updates that were timed here"
     )
 
 
 def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[str]:
     """Returns updates, target tokens of a mean one, and the padded ones of the largest micro-batch."""
-    optimization, plan = recipe.optimization, inputs.source.plan()
-    by_epochs = optimization.max_epochs * len(plan) if optimization.max_epochs else None
-    steps = min(each for each in (by_epochs, optimization.max_steps) if each is not None)
+    optimization, plan = recipe.optimization, inputs.batches.plan()
+    steps = total_updates(recipe, len(plan))
     pairs = np.mean([len(batch) for batch in plan.batches])
     tokens = int(np.mean([plan.target_tokens(update) for update in range(len(plan))]))
     yield (

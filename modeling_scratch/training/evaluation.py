@@ -16,7 +16,8 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 
 from ..data.batching import PairCollator, make_loader, plan_batches
-from ..data.sources import load_pairs, pair_lengths, texts
+from ..data.sources import load_pairs
+from ..data.tokenization import pair_lengths, texts
 from ..errors import Stopped
 from ..loading import load_tokenizers, load_translator
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, tokenize

@@ -1,6 +1,5 @@
 """What a run starts from, as its recipe asks: data, tokenizers, model."""
 
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,9 @@ from transformers import (
 )
 
 from ..data.batching import PairCollator
-from ..data.sources import PairTokenizer, load_pairs, texts, tokenize_pairs
+from ..data.sources import load_pairs
 from ..data.streaming import PairStream, open_stream
+from ..data.tokenization import PairTokenizer, texts, tokenize_pairs
 from ..data.tokenizer import adopt_tokenizer, sample_sentences, train_tokenizer, vocabulary_size
 from ..errors import UserError
 from ..loading import load_config, load_tokenizers, load_translator
@@ -26,11 +26,11 @@ from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..recipe.reading import fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, Recipe
 from ..runs.faults import explained_damage_of_the_cache
-from ..runs.folder import STATE
 from ..runs.processes import main_first, on_main
+from .checkpoints import read_progress
 from .compilation import LENGTHS_OF, is_compiled, longest
+from .global_batches import EpochBatches, StreamBatches
 from .preflight import check_before_reading
-from .updates import PlannedUpdates, StreamedUpdates
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class Inputs:
     pairs: dict[str, Dataset]  # text, by split; without the training pairs if these are streamed
     tokenizers: Tokenizers
     model: PreTrainedModel
-    source: PlannedUpdates | StreamedUpdates
+    batches: EpochBatches | StreamBatches
     validation_data: Dataset  # tokenized
 
 
@@ -186,12 +186,11 @@ def prepare_inputs(
             shapes = {"multiple": LENGTHS_OF, "longest": longest(model.config), "pairs": 2}
         collate = PairCollator(tokenizers[0].pad_token_id, **shapes)
         if isinstance(train, PairStream):
-            state = json.loads((checkpoint / STATE).read_text(encoding="utf-8")) if checkpoint else None
-            readers = state["source"]["readers"] if state else readers
-            source = StreamedUpdates(train, tokenizer, recipe, collate, accelerator, readers)
+            readers = read_progress(checkpoint).position["readers"] if checkpoint else readers
+            batches = StreamBatches(train, tokenizer, recipe, collate, accelerator, readers)
         else:
-            source = PlannedUpdates(tokenized("train"), recipe, collate, accelerator)
-        return Inputs(pairs, tokenizers, model, source, tokenized("validation"))
+            batches = EpochBatches(tokenized("train"), recipe, collate, accelerator)
+        return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
 
 
 def _check_lengths(config: ScratchConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]) -> None:

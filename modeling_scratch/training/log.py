@@ -1,16 +1,23 @@
 """What a run tells while it trains: metrics.jsonl, trackers, curves, samples."""
 
+import logging
 import math
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from accelerate import Accelerator
+from tqdm.auto import tqdm
 
 from ..figures.curves import plot_curves
 from ..runs.faults import explained_failure_to_write
 from ..runs.folder import CURVES, METRICS, SAMPLES, RunFolder, write_whole
 from ..runs.processes import on_main
+from .checkpoints import Progress
+
+logger = logging.getLogger(__name__)
 
 
 def spoken_duration(seconds: float) -> str:
@@ -20,12 +27,46 @@ def spoken_duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+class ProgressBar:
+    """Updates on the main process's terminal."""
+
+    def __init__(self, bar: tqdm):
+        self.bar = bar
+
+    def show(self, loss: float, progress: Progress) -> None:
+        """After each update."""
+        rate = progress.target_tokens / progress.seconds
+        self.bar.update()
+        self.bar.set_postfix_str(f"loss {loss:.3f}, {rate:,.0f} target tokens/s")
+
+
 class RunLog:
     """Writes on the main process; all processes call it together, so that a full disk ends all with one line."""
 
     def __init__(self, accelerator: Accelerator, folder: RunFolder):
         self.accelerator, self.folder = accelerator, folder
         self._drawn = time.monotonic()
+
+    @contextmanager
+    def progress_bar(self, step: int, total: int) -> Iterator[ProgressBar]:
+        """A bar for updates from the present one on."""
+        self._began = time.monotonic(), step
+        hidden = None if self.accelerator.is_main_process else True  # None: shown on a terminal
+        options = {"desc": "training", "unit": "update", "disable": hidden, "dynamic_ncols": True}
+        with tqdm(total=total, initial=step, **options) as bar:
+            yield ProgressBar(bar)
+
+    def tell(self, loss: float, progress: Progress, total: int) -> None:
+        """Say where training stands and how long it will take, where there is no progress bar."""
+        if sys.stderr.isatty():
+            return
+        began, step = self._began
+        left = (time.monotonic() - began) / (progress.step - step) * (total - progress.step)
+        rate = progress.target_tokens / progress.seconds
+        logger.info(
+            f"step {progress.step} of {total}: loss {loss:.3f}, {rate:,.0f} target tokens/s, about "
+            f"{spoken_duration(left)} left"
+        )
 
     def open_trackers(self, name: str) -> None:
         """

@@ -8,8 +8,9 @@ import logging
 import pytest
 from datasets import Dataset, DatasetDict, Features, Translation, Value
 
-from modeling_scratch.data import sources as data_module
-from modeling_scratch.data.sources import PairTokenizer, load_pairs, pair_lengths, tokenize_pairs
+from modeling_scratch.data import hub_source as data_module
+from modeling_scratch.data.sources import load_pairs
+from modeling_scratch.data.tokenization import PairTokenizer, pair_lengths, tokenize_pairs
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.recipe.schema import DataSection
 

@@ -12,17 +12,17 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import ROOT, SMALL_RUN, launch, read_metrics, run_training, small_run
+from modeling_scratch.training.updates import StreamedUpdates
 from safetensors.torch import load_file
 
 from modeling_scratch.data.batching import PairCollator
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus, stream_corpus, write_corpus
-from modeling_scratch.data.sources import PairTokenizer
 from modeling_scratch.data.streaming import Position, StreamReader, open_stream
+from modeling_scratch.data.tokenization import PairTokenizer
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.model.loss import IGNORE_INDEX
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.recipe.schema import DataSection
-from modeling_scratch.training.updates import StreamedUpdates
 
 PAIRS = make_corpus(230, 0, 0, seed=5)["train"]
 TOKENIZER = train_tokenizer(iter([[text for pair in PAIRS for text in pair.values()]]), 400)
@@ -184,11 +184,11 @@ def test_a_stream_from_the_hub_is_of_one_commit(tmp_path, monkeypatch):
         def as_streaming_dataset(self, split):
             return datasets.IterableDataset.from_generator(lambda: iter(PAIRS))
 
-    monkeypatch.setattr("modeling_scratch.data.streaming.load_dataset_builder", Builder)
+    monkeypatch.setattr("modeling_scratch.data.hub_source.load_dataset_builder", Builder)
     fields = {"name": "ada/pairs", "subset": "de-en", "streaming": True}
     first, newest, main = (open_stream(DataSection(**fields, revision=name), 0) for name in ("c1", None, "main"))
     assert (first.revision, newest.revision) == ("c1", "c2")
-    assert first.key != newest.key == main.key
+    assert first.fingerprint != newest.fingerprint == main.fingerprint
 
 
 def test_bad_streams(tmp_path):

@@ -1,6 +1,6 @@
 """
-What each update trains on, from a data set that is planned as a whole or from a stream; the same global batches after
-every interruption.
+What each update trains on: global batches, from a data set that is planned as a whole or from a stream; the same ones
+after every interruption.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from ..data.batching import EMPTY, EpochPlan, PairCollator, make_loader, plan_epoch
-from ..data.sources import PairTokenizer, pair_lengths
 from ..data.streaming import PairStream, Position, StreamReader
+from ..data.tokenization import PairTokenizer, pair_lengths
 from ..errors import ProcessError, UserError
 from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import Recipe
@@ -37,36 +37,36 @@ def _own_words(error: Exception) -> str:
 
 
 @dataclass
-class Update:
-    """One process's part of a global batch."""
+class GlobalBatch:
+    """One process's part of the pairs of one update."""
 
     micro_batches: Iterator[dict[str, torch.Tensor]]
     count: int  # of micro-batches
-    target_tokens: int  # of the whole global batch
-    examples: list[Any]  # which pairs these are; see the source
+    target_tokens: int  # of all processes together
+    examples: list[Any]  # which pairs this process has; `describe` says where they are
 
 
-class PlannedUpdates:
+class EpochBatches:
     """
-    Updates over a tokenized data set in random access. Its batches are planned for a whole epoch, whatever the number
-    of processes. `examples` are rows of the split, from 0.
+    Global batches of a tokenized data set, planned an epoch at a time, whatever the number of processes. `examples`
+    are rows of the data set, from 0.
     """
 
-    revision = None  # what is not streamed is told by its content
+    revision = None  # the fingerprint is of the contents
 
     def __init__(self, dataset: Dataset, recipe: Recipe, collate: PairCollator, accelerator: Accelerator):
         self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
         self.lengths = pair_lengths(dataset)
-        self.epoch, self.update = 0, 0  # where the next one is
+        self.epoch, self.next_batch = 0, 0
         # The same in every epoch: where batches are cut depends on the sorted lengths alone.
-        self.updates_an_epoch = len(self.plan())
+        self.batches_per_epoch = len(self.plan())
 
     def plan(self) -> EpochPlan:
-        """Of the epoch where it stands."""
+        """The batches of the present epoch."""
         return plan_epoch(*self.lengths, self.recipe.optimization.tokens_per_batch, self.recipe.seed, self.epoch)
 
-    def key(self) -> str:
-        """Of the data, for a run that goes on with it."""
+    def fingerprint(self) -> str:
+        """Of the token ids: a run resumes only with the data that it began with."""
         digest = hashlib.sha256()
         for batch in self.dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(10_000):
             for column in batch.columns:
@@ -75,24 +75,26 @@ class PlannedUpdates:
         return digest.hexdigest()
 
     def epochs(self) -> float:
-        return round(self.epoch + self.update / self.updates_an_epoch, 4)
+        return round(self.epoch + self.next_batch / self.batches_per_epoch, 4)
 
-    def state(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "update": self.update}
+    def position(self) -> dict[str, Any]:
+        """Where the next batch is; the same on all processes."""
+        return {"epoch": self.epoch, "update": self.next_batch}
 
-    def save(self, folder: Path) -> None:
-        """Nothing: `state` is all, and the same for all processes."""
+    def save_readers(self, folder: Path) -> None:
+        """Nothing: `position` says it all."""
 
-    def load(self, state: dict[str, Any], folder: Path) -> None:
-        self.epoch, self.update = state["epoch"], state["update"]
+    def go_to(self, position: dict[str, Any], folder: Path) -> None:
+        """Go on from a checkpoint."""
+        self.epoch, self.next_batch = position["epoch"], position["update"]
 
-    def updates(self, stop: StopRequest) -> Iterator[Update]:
-        """Without end, from where it stands."""
+    def iterate(self, stop: StopRequest) -> Iterator[GlobalBatch]:
+        """Batches from the present position on, without end."""
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
             plan = self.plan()
             shares = list(
-                plan.micro_batches(self.update, accelerator.process_index, accelerator.num_processes, accumulation)
+                plan.micro_batches(self.next_batch, accelerator.process_index, accelerator.num_processes, accumulation)
             )
             loader = make_loader(
                 self.dataset,
@@ -104,11 +106,11 @@ class PlannedUpdates:
             batches = iter(loader)
             for first in range(0, len(shares), accumulation):
                 rows = [row for share in shares[first : first + accumulation] for row in share if row != EMPTY]
-                tokens = plan.target_tokens(self.update)
-                self.update += 1
-                if self.update == len(plan):
-                    self.epoch, self.update = self.epoch + 1, 0
-                yield Update(itertools.islice(batches, accumulation), accumulation, tokens, rows)
+                tokens = plan.target_tokens(self.next_batch)
+                self.next_batch += 1
+                if self.next_batch == len(plan):
+                    self.epoch, self.next_batch = self.epoch + 1, 0
+                yield GlobalBatch(itertools.islice(batches, accumulation), accumulation, tokens, rows)
 
     def in_smaller_pieces(self, factor: int) -> str:
         """What to set so that so many times fewer tokens are in memory at once."""
@@ -124,14 +126,14 @@ class PlannedUpdates:
         return ", ".join(str(index[row]["index"]) for row in examples)
 
 
-class StreamedUpdates:
+class StreamBatches:
     """
-    Updates over a stream. It is cut into as many readers as the run began with processes times accumulation steps, and
-    a global batch is one batch of each, so that as many processes as divide that number can go on with it. `examples`
-    are reader, pass, and which pair of it, from 0.
+    Global batches of a stream, which is read by as many readers as the run began with processes times accumulation
+    steps. A global batch is one batch of each reader, so that any number of processes that divides the number of
+    readers can resume the run. `examples` are reader, pass, and the pair in that pass, from 0.
 
     Args:
-        readers: of the run that goes on; None: it begins.
+        readers: as many as the run that is resumed has; None: a new run.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class StreamedUpdates:
         readers: int | None = None,
     ):
         self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
+        self.batches_per_epoch = None  # nobody knows where a stream ends
         self.revision = stream.revision
         self.collate, self.accelerator = collate, accelerator
         self._cut(readers or accelerator.num_processes * recipe.optimization.gradient_accumulation_steps)
@@ -156,10 +159,8 @@ class StreamedUpdates:
                 f"the run cut its stream into {readers}, which {processes} processes cannot share evenly; resume it on "
                 f"{' or '.join(str(number) for number in range(1, readers + 1) if readers % number == 0)} processes"
             )
-        tokens, longest = (
-            self.tokens_per_batch(readers),
-            max(self.tokenizer.max_source_tokens, self.tokenizer.max_target_tokens),
-        )
+        tokens = self.tokens_per_batch(readers)
+        longest = max(self.tokenizer.max_source_tokens, self.tokenizer.max_target_tokens)
         if tokens < longest:
             raise UserError(
                 f"optimization.tokens_per_batch leaves {tokens} tokens to each of {readers} parts of the stream, which "
@@ -172,27 +173,29 @@ class StreamedUpdates:
         """Padded tokens of source or target in one reader's part of a global batch."""
         return self.recipe.optimization.tokens_per_batch // readers
 
-    def key(self) -> str:
-        """Of the data, for a run that goes on with it."""
-        return self.stream.key
+    def fingerprint(self) -> str:
+        """Of the data: a run resumes only with the data that it began with."""
+        return self.stream.fingerprint
 
     def epochs(self) -> float:
         """Passes through the stream that this process's first reader has begun, less one."""
         return float(self.positions[self.mine[0]].passes)
 
-    def state(self) -> dict[str, Any]:
+    def position(self) -> dict[str, Any]:
+        """How the stream is cut; where each reader is, `save_readers` writes."""
         return {"readers": self.readers}
 
     def _file(self, folder: Path, reader: int) -> Path:
         return folder / f"reader-{reader}.json"
 
-    def save(self, folder: Path) -> None:
-        """The positions of this process's readers."""
+    def save_readers(self, folder: Path) -> None:
+        """Write the positions of this process's readers into a checkpoint."""
         for reader, position in self.positions.items():
             self._file(folder, reader).write_text(json.dumps(asdict(position)), encoding="utf-8")
 
-    def load(self, state: dict[str, Any], folder: Path) -> None:
-        assert state == self.state(), state
+    def go_to(self, position: dict[str, Any], folder: Path) -> None:
+        """Go on from a checkpoint."""
+        assert position == self.position(), position
         self.positions = {
             reader: Position(**json.loads(self._file(folder, reader).read_text(encoding="utf-8")))
             for reader in self.mine
@@ -222,8 +225,11 @@ class StreamedUpdates:
             generator=torch.Generator().manual_seed(0),
         )
 
-    def updates(self, stop: StopRequest) -> Iterator[Update]:
-        """Without end, from where it stands; or until a process is asked to stop while it reads: that may take long."""
+    def iterate(self, stop: StopRequest) -> Iterator[GlobalBatch]:
+        """
+        Batches from the present position on, without end. It ends where a process is asked to stop while it reads,
+        which may take long.
+        """
         loaders = {reader: iter(self._open(reader)) for reader in self.mine}
         while True:
             batches, examples, positions = [], [], {}
@@ -243,7 +249,7 @@ class StreamedUpdates:
             if left:
                 return
             self.positions = positions
-            yield Update(iter(batches), len(batches), int(total), examples)
+            yield GlobalBatch(iter(batches), len(batches), int(total), examples)
 
     def in_smaller_pieces(self, factor: int) -> str:
         """What to set so that so many times fewer tokens are in memory at once."""

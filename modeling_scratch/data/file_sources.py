@@ -1,0 +1,162 @@
+"""Pairs in local files: two text files, or a table with a column for each language."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, Features, IterableDataset, Value, concatenate_datasets, load_dataset
+from datasets.exceptions import DatasetGenerationError
+
+from ..errors import UserError
+from ..recipe.schema import SOURCE, TARGET, DataSection, Files
+from .columns import select_columns
+from .lines import check_file, read_lines
+from .pair_files import as_paths, find_files
+from .pair_source import PairSource, Provenance
+from .table_formats import FORMATS, TableFormat
+
+
+class FileSource(PairSource):
+    """
+    What text files and tables have in common.
+
+    Args:
+        files: as the recipe names them.
+        key: the recipe's key, for messages.
+    """
+
+    def __init__(self, files: Files, data: DataSection, key: str):
+        self.files, self.data, self.key = files, data, key
+        self.name = str(files)
+
+    def found(self) -> list[Path] | list[tuple[Path, Path]]:
+        """The tables, or the pairs of text files, each of which is there and not empty."""
+        found = find_files(self.files, self.data, self.key)
+        for entry in found:
+            for path in as_paths(entry):
+                check_file(path)
+        return found
+
+    def fingerprint(self) -> str:
+        """Of names, sizes and beginnings: reading a whole corpus just for this would take too long."""
+        paths = [path for entry in self.found() for path in as_paths(entry)]
+        return ", ".join(f"{path} ({path.stat().st_size:,} bytes, beginning {_beginning(path)})" for path in paths)
+
+    def provenance(self) -> Provenance:
+        names = [self.files] if isinstance(self.files, str) else self.files
+        return Provenance(f"local files ({', '.join(Path(name).name for name in names)})")
+
+
+class TextFiles(FileSource):
+    """Two text files, or several pairs of them: line i of one translates line i of the other."""
+
+    def load(self) -> Dataset:
+        return concatenate_datasets([self._load(*pair) for pair in self.found()])
+
+    @staticmethod
+    def _load(source: Path, target: Path) -> Dataset:
+        counts = {}
+        for path in (source, target):
+            counts[path] = sum(1 for _ in read_lines(path))  # also finds what is not UTF-8, before anything is cached
+            if counts[path] == 0:
+                raise UserError(f"{path}: the file is empty")
+        if counts[source] != counts[target]:
+            raise UserError(
+                f"{source} has {counts[source]:,} lines and {target} has {counts[target]:,}; line i of one must "
+                "translate line i of the other"
+            )
+        paths = {"source": str(source.resolve()), "target": str(target.resolve())}
+        return Dataset.from_generator(
+            read_pairs,
+            features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
+            gen_kwargs=paths | {"stamps": _stamps([source, target])},
+        )
+
+    def stream(self) -> IterableDataset:
+        found = self.found()
+        sources, targets = ([str(path.resolve()) for path in side] for side in zip(*found, strict=True))
+        languages = (self.data.source_language, self.data.target_language)
+        return IterableDataset.from_generator(
+            _stream_pairs, gen_kwargs={"sources": sources, "targets": targets, "languages": languages}
+        )
+
+
+class Tables(FileSource):
+    """Tables of one kind, as `table_formats.FORMATS` has them, with a text for each language in a row."""
+
+    def _format(self, paths: list[Path]) -> tuple[str, TableFormat]:
+        suffixes = {path.suffix.lower() for path in paths}
+        if len(suffixes) > 1:
+            raise UserError(f"{self.key}: the files must be of one kind, got {', '.join(sorted(suffixes))}")
+        suffix = suffixes.pop()
+        return suffix[1:], FORMATS[suffix]
+
+    def load(self) -> Dataset:
+        paths = self.found()
+        kind, table = self._format(paths)
+        where = ", ".join(map(str, paths))
+        names = [str(path.resolve()) for path in paths]
+        if table.read is not None:
+            stamped = {"paths": json.dumps(names), "stamps": _stamps(paths)}
+            if next(read_rows(**stamped), None) is None:
+                raise UserError(f"{where}: no rows below the header")
+            for _ in read_rows(**stamped):  # finds what is wrong before anything is cached
+                pass
+            dataset = Dataset.from_generator(read_rows, gen_kwargs=stamped)
+        else:
+            for path in paths if table.is_text else []:
+                for _ in read_lines(path):  # names file and line of what is not UTF-8
+                    pass
+            try:
+                dataset = load_dataset(table.builder, data_files=names, split="train")
+            except (DatasetGenerationError, ValueError) as error:
+                raise UserError(f"{where}: cannot be read as {kind}: {error.__cause__ or error}") from error
+        return select_columns(dataset, self.data, where)
+
+    def stream(self) -> IterableDataset:
+        paths = self.found()
+        _, table = self._format(paths)
+        names = [str(path.resolve()) for path in paths]
+        if table.read is not None:
+            return IterableDataset.from_generator(_stream_rows, gen_kwargs={"paths": names})
+        return load_dataset(table.builder, data_files=names, split="train", streaming=True)
+
+
+def _beginning(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.sha256(file.read(2**20)).hexdigest()[:8]
+
+
+def _stamps(paths: list[Path]) -> str:
+    return repr([(path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
+
+
+# What datasets generates from. It takes each entry of a list for a part of its own, so that several paths of one part
+# are one text. Stamps take part in the cache's key, so that a file that has changed is read again.
+
+
+def read_pairs(source: str, target: str, stamps: str) -> Iterator[dict[str, str]]:
+    for source_line, target_line in zip(read_lines(Path(source)), read_lines(Path(target)), strict=True):
+        yield {SOURCE: source_line.strip(), TARGET: target_line.strip()}
+
+
+def read_rows(paths: str, stamps: str) -> Iterator[dict[str, Any]]:
+    for path in map(Path, json.loads(paths)):
+        yield from FORMATS[path.suffix.lower()].read(path)
+
+
+def _stream_pairs(sources: list[str], targets: list[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
+    for source, target in zip(sources, targets, strict=True):
+        try:
+            for pair in read_pairs(source, target, ""):
+                yield dict(zip(languages, (pair[SOURCE], pair[TARGET]), strict=True))
+        except ValueError as error:
+            same = "they do not have the same number of lines" if str(error).startswith("zip()") else error
+            raise UserError(f"{source} and {target}: {same}") from None
+
+
+def _stream_rows(paths: list[str]) -> Iterator[dict[str, Any]]:
+    for path in paths:
+        yield from read_rows(json.dumps([path]), "")

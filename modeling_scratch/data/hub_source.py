@@ -1,0 +1,69 @@
+"""Pairs in a data set on the Hugging Face Hub."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
+from datasets.exceptions import DatasetNotFoundError
+
+from ..errors import UserError
+from ..recipe.schema import DataSection
+from .columns import select_columns
+from .pair_source import PairSource, Provenance
+
+
+class HubDataset(PairSource):
+    """
+    A split of a data set on the Hub.
+
+    Args:
+        split: its name there, such as "train[:1000]".
+    """
+
+    def __init__(self, data: DataSection, split: str):
+        self.data, self.split, self.name = data, split, data.name
+        self._builder = None
+
+    def load(self) -> Dataset:
+        data = self.data
+        options = {"split": self.split, "revision": data.revision, "streaming": data.streaming}
+        with self._explained():
+            dataset = load_dataset(data.name, data.subset, **options)
+            if data.streaming:  # which fetches no more than this split
+                dataset = Dataset.from_list(list(dataset), features=dataset.features)
+        return select_columns(dataset, data, data.name)
+
+    def stream(self) -> IterableDataset:
+        with self._explained():
+            return self._build().as_streaming_dataset(split=self.split)
+
+    def _build(self):
+        """Of one commit for as long as this source is used."""
+        if self._builder is None:
+            self._builder = load_dataset_builder(self.data.name, self.data.subset, revision=self.data.revision)
+        return self._builder
+
+    @property
+    def revision(self) -> str:
+        with self._explained():
+            return self._build().hash
+
+    def fingerprint(self) -> str:
+        return f"{self.data.name} {self.data.subset} {self.split} {self.revision}"
+
+    def provenance(self) -> Provenance:
+        subset = f" ({self.data.subset})" if self.data.subset else ""
+        link = f"[{self.name}](https://huggingface.co/datasets/{self.name}){subset}"
+        return Provenance(link, dataset=self.name, subset=self.data.subset)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except DatasetNotFoundError as error:
+            raise UserError(f"data.name: {str(error).splitlines()[0]}") from error
+        except ConnectionError as error:
+            raise UserError(
+                f"data.name: cannot reach the Hub for {self.name!r} and it is not in the cache; for local data set "
+                "data.train_files"
+            ) from error

@@ -1,0 +1,38 @@
+"""The lines of text files, plain or gzipped, with errors that name file and line."""
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import UserError
+
+
+def check_file(path: Path) -> None:
+    """UserError if there is no such file, it may not be read, or nothing is in it."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; a file is needed")
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    if not os.access(path, os.R_OK):
+        raise UserError(f"{path}: you may not read it")
+    if path.stat().st_size == 0:
+        raise UserError(f"{path}: the file is empty")
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 text file, plain or gzipped, each with its end. Only a line feed ends a line."""
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        lines = enumerate(file, start=1)
+        while True:
+            try:
+                number, line = next(lines)
+            except StopIteration:
+                return
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise UserError(f"{path}: not a complete gzip file ({error})") from None
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None

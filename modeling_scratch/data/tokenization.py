@@ -1,0 +1,109 @@
+"""Pairs as token ids: tokenized once, filtered by length, counted."""
+
+import itertools
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+from datasets import Dataset
+from datasets.fingerprint import Hasher
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import UserError
+from ..recipe.schema import SOURCE, TARGET
+
+logger = logging.getLogger(__name__)
+
+MANY_DROPPED = 0.1  # of a split's pairs: a limit that was set too low, or another kind of text
+
+
+@dataclass
+class PairTokenizer:
+    """Makes token ids of pairs, and leaves out those that are empty or too long."""
+
+    source_tokenizer: PreTrainedTokenizerBase
+    target_tokenizer: PreTrainedTokenizerBase
+    max_source_tokens: int
+    max_target_tokens: int
+
+    def __call__(self, sources: list[str], targets: list[str], indices: list[int]) -> dict[str, list]:
+        """
+        `input_ids` and `labels`, both ending in eos, their lengths, and the `index` of each pair that is kept, of
+        those in `indices`.
+        """
+        inputs = self.source_tokenizer(sources, add_special_tokens=True).input_ids
+        labels = self.target_tokenizer(targets, add_special_tokens=True).input_ids
+        rows: dict[str, list] = {
+            name: [] for name in ("input_ids", "labels", "source_length", "target_length", "index")
+        }
+        for source, target, source_ids, target_ids, index in zip(
+            sources, targets, inputs, labels, indices, strict=True
+        ):
+            fits = len(source_ids) <= self.max_source_tokens and len(target_ids) <= self.max_target_tokens
+            if source and target and fits:
+                values = (source_ids, target_ids, len(source_ids), len(target_ids), index)
+                for column, value in zip(rows.values(), values, strict=True):
+                    column.append(value)
+        return rows
+
+    @property
+    def limits(self) -> str:
+        return f"{self.max_source_tokens} source or {self.max_target_tokens} target tokens"
+
+    def key(self) -> str:
+        """Of what it makes: hashing a tokenizer object is not stable from one process to the next."""
+        tokenizers = [
+            each.backend_tokenizer.to_str() if each.is_fast else repr(sorted(each.get_vocab().items()))
+            for each in (self.source_tokenizer, self.target_tokenizer)
+        ]
+        return Hasher.hash([tokenizers, self.limits])
+
+
+def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_workers: int = 0) -> Dataset:
+    """
+    What the tokenizer makes of each pair, cached by datasets. How many were dropped is logged.
+
+    Args:
+        num_workers: processes that share the work; fewer than two: this one does it.
+
+    Raises:
+        UserError: no pair is left.
+    """
+
+    def tokenize(batch: dict[str, list[str]], indices: list[int]) -> dict[str, list]:
+        return tokenizer(batch[SOURCE], batch[TARGET], indices)
+
+    tokenized = dataset.map(
+        tokenize,
+        with_indices=True,
+        batched=True,
+        remove_columns=dataset.column_names,
+        new_fingerprint=Hasher.hash([dataset._fingerprint, tokenizer.key(), "tokenize"]),
+        desc=f"tokenizing {split}",
+        num_proc=num_workers if num_workers > 1 and len(dataset) >= 1000 * num_workers else None,
+    )
+    dropped = len(dataset) - len(tokenized)
+    if dropped:
+        share = dropped / len(dataset)
+        logger.log(
+            logging.WARNING if share > MANY_DROPPED else logging.INFO,
+            f"data: dropped {dropped:,} of {len(dataset):,} {split} pairs ({share:.0%}) that were empty or longer than "
+            f"{tokenizer.limits}",
+        )
+    if len(tokenized) == 0:
+        raise UserError(
+            f"all {len(dataset):,} {split} pairs were dropped: each was empty or longer than data.max_source_tokens "
+            f"({tokenizer.max_source_tokens}) or data.max_target_tokens ({tokenizer.max_target_tokens})"
+        )
+    return tokenized
+
+
+def pair_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Source and target lengths of tokenized pairs, eos counted."""
+    table = dataset.select_columns(["source_length", "target_length"]).with_format("numpy")
+    return np.asarray(table["source_length"][:]), np.asarray(table["target_length"][:])
+
+
+def texts(dataset: Dataset) -> tuple[list[str], list[str]]:
+    """The sources and the targets of untokenized pairs."""
+    return list(itertools.chain(dataset[SOURCE])), list(itertools.chain(dataset[TARGET]))

@@ -1,0 +1,114 @@
+"""One update: forward and backward passes over a global batch, clipping, a step of the optimizer."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from ..recipe.schema import OptimizationSection
+from ..runs.faults import explained_lack_of_memory, pieces_that_fit
+from .global_batches import GlobalBatch
+from .optimization import loss_options
+from .sharding import is_sharded, whole
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What became of an update, the same on all processes."""
+
+    loss: float  # a target token, over all processes
+    finite: bool  # whether the step was made: it is left out if the loss or the gradient is not finite
+    asked: tuple[bool, ...]  # of each question, whether any process says yes
+
+
+class TrainingStep:
+    """
+    Makes updates.
+
+    Args:
+        model, optimizer: as Accelerate has prepared them.
+        in_smaller_pieces: what to advise where memory does not suffice for a micro-batch, given into how many pieces
+            one must be cut.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        optimization: OptimizationSection,
+        compiled: bool,
+        in_smaller_pieces: Callable[[int], str],
+    ):
+        self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
+        self.optimization, self.in_smaller_pieces = optimization, in_smaller_pieces
+        self.loss_options = loss_options(optimization, compiled)
+
+    def forward(self, batch: dict[str, torch.Tensor], target_tokens: int) -> torch.Tensor:
+        """The loss of a micro-batch, summed over its own tokens and divided by those of the global batch."""
+        return self.model(**batch, num_items_in_batch=target_tokens, **self.loss_options).loss
+
+    def __call__(self, batch: GlobalBatch, learning_rate: float, questions: tuple[bool, ...] = ()) -> StepResult:
+        """
+        Make one update.
+
+        Args:
+            questions: what each process answers for itself; they travel with the loss, in one exchange.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        loss = self._accumulate_gradients(batch)
+        sums = torch.stack([loss, *(torch.full_like(loss, float(answer)) for answer in questions)])
+        loss, norm, *asked = self._clip(self.accelerator.reduce(sums, "sum"))
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        with self._within_memory_of_optimizer():
+            if finite:
+                self.optimizer.step()
+            elif self.accelerator.scaler is not None:
+                self.accelerator.scaler.update()  # to a smaller scale
+        self.optimizer.zero_grad()
+        return StepResult(loss, finite, tuple(count > 0 for count in asked))
+
+    def _accumulate_gradients(self, batch: GlobalBatch) -> torch.Tensor:
+        """Forward and backward passes over this process's micro-batches; the sum of their losses."""
+        accelerator = self.accelerator
+        total = torch.zeros((), device=accelerator.device, dtype=torch.get_default_dtype())
+        for number, micro_batch in enumerate(batch.micro_batches, start=1):
+            inputs = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in micro_batch.items()}
+            exchange = nullcontext() if number == batch.count else accelerator.no_sync(self.model)
+            with exchange, self._within_memory(inputs):
+                loss = self.forward(inputs, batch.target_tokens)
+                # DDP takes the mean over processes; the loss is divided by the tokens of all of them already.
+                accelerator.backward(loss * accelerator.num_processes)
+            total += loss.detach()
+        return total
+
+    def _clip(self, sums: torch.Tensor) -> list[float]:
+        """Clip the gradient; the loss, the gradient's norm, and the other sums. Here alone the device is waited for."""
+        limit = self.optimization.max_grad_norm
+        with self._within_memory_of_optimizer():
+            norm = self.accelerator.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
+            norm = whole(norm).to(sums.dtype)
+            return torch.cat([sums[:1], norm[None], sums[1:]]).tolist()
+
+    def _within_memory(self, inputs: dict[str, torch.Tensor]) -> AbstractContextManager:
+        def advice() -> str:
+            self.optimizer.zero_grad()
+            if is_sharded(self.accelerator):  # no process can try by itself
+                return self.in_smaller_pieces(2)
+            pieces = pieces_that_fit(self.accelerator.unwrap_model(self.model), inputs, **self.loss_options)
+            return self.in_smaller_pieces(pieces) if pieces else "not even one pair fits: use a smaller model"
+
+        shapes = f"{tuple(inputs['input_ids'].shape)} source and {tuple(inputs['labels'].shape)} target tokens"
+        return explained_lack_of_memory(self.accelerator, f"with {shapes} at once", advice)
+
+    def _within_memory_of_optimizer(self) -> AbstractContextManager:
+        return explained_lack_of_memory(
+            self.accelerator,
+            "for the optimizer, whose states are 8 bytes a parameter",
+            lambda: f"use a smaller model, or {self.in_smaller_pieces(2)}",
+        )

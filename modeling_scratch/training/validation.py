@@ -1,0 +1,104 @@
+"""How good a model is, while it trains and in the end: loss and scores of translations on a split."""
+
+import logging
+import math
+from typing import Any
+
+from accelerate import Accelerator
+from datasets import Dataset
+from torch import nn
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from ..data.tokenization import texts
+from ..recipe.schema import Recipe
+from ..runs.faults import explained_lack_of_memory
+from ..runs.processes import on_main
+from ..runs.stopping import StopRequest
+from .compilation import not_compiled
+from .evaluation import EVALUATION_TOKENS, corpus_loss, score, translate
+
+logger = logging.getLogger(__name__)
+
+
+class Validator:
+    """
+    Judges a model by a recipe. All processes call its methods together.
+
+    Args:
+        model: not wrapped (see Accelerator.unwrap_model).
+        pairs: text, by split.
+        validation_data: the validation split, tokenized.
+        stop: ends what is under way with Stopped.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        accelerator: Accelerator,
+        model: nn.Module,
+        tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
+        pairs: dict[str, Dataset],
+        validation_data: Dataset,
+        stop: StopRequest,
+    ):
+        self.recipe, self.accelerator, self.model, self.stop = recipe, accelerator, model, stop
+        self.tokenizers, self.pairs, self.validation_data = tokenizers, pairs, validation_data
+
+    def loss(self) -> float:
+        """Cross-entropy a target token on the validation split, not smoothed, in nats."""
+        tokens = min(self.recipe.optimization.tokens_per_batch, EVALUATION_TOKENS)
+        advice = (
+            f"{tokens} tokens at once, without gradients, do not fit beside what training keeps: use a smaller model"
+        )
+        with not_compiled(), explained_lack_of_memory(self.accelerator, "evaluating", lambda: advice):
+            pad_token_id = self.tokenizers[0].pad_token_id
+            return corpus_loss(self.model, self.validation_data, tokens, pad_token_id, self.accelerator, self.stop)
+
+    def translate(self, split: str, **generation) -> tuple[list[str], dict[str, Any]]:
+        """Translations of a split, and their scores."""
+        sources, references = texts(self.pairs[split])
+        section = self.recipe.evaluation
+        halves = (f"evaluation.{name}={max(1, getattr(section, name) // 2)}" for name in ("batch_size", "batch_tokens"))
+        advice = f"set {' '.join(halves)}, and --resume"
+        with (
+            not_compiled(),
+            self.accelerator.autocast(),
+            explained_lack_of_memory(self.accelerator, f"translating the {split} split", lambda: advice),
+        ):
+            translations = translate(
+                self.model,
+                *self.tokenizers,
+                sources,
+                batch_size=section.batch_size,
+                batch_tokens=section.batch_tokens,
+                accelerator=self.accelerator,
+                progress=tqdm if self.accelerator.is_main_process else None,
+                stop=self.stop,
+                **generation,
+            )
+        scores = on_main(self.accelerator, lambda: score(translations, references))
+        return translations, {"sentences": len(sources), **scores}
+
+    def validate(self, with_translations: bool) -> dict[str, Any]:
+        """The record of an evaluation while training: the loss, and scores if asked for."""
+        record: dict[str, Any] = {"split": "validation", "loss": self.loss()}
+        if with_translations:
+            _, scores = self.translate("validation", num_beams=self.recipe.evaluation.validation_beams)
+            record |= {"bleu": scores["bleu"], "chrf": scores["chrf"]}
+        return record
+
+    def is_better(self, record: dict[str, Any], best: float | None) -> bool:
+        """Whether an evaluation is better than the best so far, by the recipe's metric. What is not finite is not."""
+        metric = self.recipe.evaluation.metric
+        value = record[metric]
+        if not math.isfinite(record["loss"]) or not math.isfinite(value):
+            return False
+        return best is None or (value < best if metric == "loss" else value > best)
+
+    def final_scores(self, split: str) -> tuple[list[str], dict[str, Any]]:
+        """Translations of a split, or a further test set, with the recipe's beams, and the record of their scores."""
+        logger.info(f"translating the {len(self.pairs[split]):,} sentences of the {split} split with the final weights")
+        translations, scores = self.translate(split)
+        named = {"split": "test", "name": split} if split in self.recipe.data.test_sets else {"split": split}
+        return translations, {**named, "final": True, "num_beams": self.recipe.evaluation.num_beams, **scores}
