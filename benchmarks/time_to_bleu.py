@@ -30,12 +30,15 @@ def train_ours(overrides: list[str], bleu: float) -> dict:
     """Until it is reached. The folder of the run is in the recipe."""
     from modeling_scratch.recipe.reading import load_recipe
     from modeling_scratch.runs.processes import make_accelerator
+    from modeling_scratch.training.loop import train
     from modeling_scratch.training.run import TrainingRun
 
     class Run(TrainingRun):
-        def _evaluate(self, end: bool) -> None:
-            super()._evaluate(end)
-            curve.append((self.progress.seconds / 60, self.folder.metrics()[-1]["bleu"]))
+        def record(self, record: dict) -> None:
+            super().record(record)
+            if record["split"] != "validation":
+                return
+            curve.append((self.progress.seconds / 60, record["bleu"]))
             said = f"update {self.progress.step}, {curve[-1][0]:.1f} minutes, BLEU {curve[-1][1]:.2f}"
             print(f"  modeling_scratch: {said}", flush=True)
             if curve[-1][1] >= bleu:
@@ -43,9 +46,9 @@ def train_ours(overrides: list[str], bleu: float) -> dict:
 
     curve: list[tuple[float, float]] = []
     recipe = load_recipe(RECIPE, overrides)
-    run = Run(recipe, make_accelerator(recipe))
+    run = Run.begin(recipe, make_accelerator(recipe))
     with contextlib.suppress(Reached):
-        run.train()
+        train(run)
     return {"curve": curve, "updates": run.progress.step}
 
 
@@ -69,16 +72,16 @@ def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, 
     from modeling_scratch.recipe.reading import load_recipe, model_fields
     from modeling_scratch.runs.processes import make_accelerator
     from modeling_scratch.training.evaluation import score, translate
-    from modeling_scratch.training.updates import PlannedUpdates
+    from modeling_scratch.training.global_batches import EpochBatches
 
     recipe = load_recipe(RECIPE, overrides)
     optimization, pairs = recipe.optimization, load_pairs(recipe.data, recipe.seed)
     tokenizers = load_tokenizers(str(work / "ours"))
     tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
     data = tokenize_pairs(pairs["train"], tokenizer, "train", 1)
-    updates_an_epoch = PlannedUpdates(
+    updates_an_epoch = EpochBatches(
         data, recipe, PairCollator(tokenizers[0].pad_token_id), make_accelerator(recipe)
-    ).updates_an_epoch
+    ).batches_per_epoch
     data = Dataset.from_dict({name: data[name] for name in ("input_ids", "labels")})
     names = set(MarianConfig().to_dict()) & set(ScratchConfig.field_names())
     fields = {name: value for name, value in model_fields(recipe.model).items() if name in names}

@@ -23,9 +23,9 @@ from modeling_scratch import cli
 from modeling_scratch.commands import train
 from modeling_scratch.runs import processes
 from modeling_scratch.training import log as run_log
-from modeling_scratch.training import run as training
+from modeling_scratch.training.step import TrainingStep
 
-own_forward = training.TrainingRun._forward
+own_forward = TrainingStep.forward
 prepare_backend = PartialState._prepare_backend
 
 
@@ -36,9 +36,9 @@ def make_accelerator(sharded: bool, scale: float | None, **options) -> Accelerat
     return accelerator
 
 
-def forward(run, batch: dict[str, torch.Tensor], target_tokens: int) -> torch.Tensor:
-    """That of TrainingRun, whose losses are never rounded to 16 bits."""
-    loss = own_forward(run, batch, target_tokens)
+def forward(step, batch: dict[str, torch.Tensor], target_tokens: int) -> torch.Tensor:
+    """The forward pass of TrainingStep, whose losses are never rounded to 16 bits."""
+    loss = own_forward(step, batch, target_tokens)
     assert loss.dtype == torch.get_default_dtype(), loss.dtype
     return loss
 
@@ -55,7 +55,7 @@ def set_up(sharded: bool, precision: str, float64: bool, scale: float | None) ->
 
 
 if __name__ == "__main__":
-    training.TrainingRun._forward = forward
+    TrainingStep.forward = forward
     run_log.plot_curves = lambda *arguments: None  # which takes as long as a run here
     wait_for_threads, cli.wait_for_threads = cli.wait_for_threads, lambda: None
     for run in json.loads(Path(sys.argv[1]).read_text()):

@@ -64,10 +64,13 @@ def main(
         from ..hub.push import push_run
         from ..recipe.reading import find_recipe, load_recipe
         from ..runs.faults import explained_loss_of_a_process
-        from ..runs.processes import make_accelerator
+        from ..runs.folder import RunFolder
+        from ..runs.processes import make_accelerator, on_main
         from ..runs.stopping import StopRequest
         from ..training.dry_run import describe_run
-        from ..training.run import TrainingRun, begin_or_resume
+        from ..training.finish import finish
+        from ..training.loop import train
+        from ..training.run import TrainingRun
 
         recipe = load_recipe(find_recipe(config or "embedded"), overrides)
         stop = StopRequest(max_minutes)
@@ -77,13 +80,14 @@ def main(
                 lines = list(describe_run(recipe, accelerator, processes))
             else:
                 if automatic:
-                    run = begin_or_resume(recipe, accelerator, stop)
-                elif resume or resume_from:
+                    resume = on_main(accelerator, RunFolder(recipe.output_dir).can_go_on)
+                    overwrite = not resume  # what an interrupt has left before the first checkpoint is no loss
+                if resume or resume_from:
                     run = TrainingRun.resume(recipe, accelerator, resume_from, stop)
                 else:
                     run = TrainingRun.begin(recipe, accelerator, overwrite, stop)
-                run.train()
-                lines = describe_result(run.finish())
+                train(run)
+                lines = describe_result(finish(run))
         if is_main_process():
             print_whatever_happens("\n".join(lines))
             if not dry_run and recipe.hub.repository is not None:

@@ -19,6 +19,15 @@ _SECONDS_TO_SEE = 20  # what a process on another node has written
 _PATHS = ("output_dir", "data.train_files", "data.validation_files", "data.test_")  # a node may have its own
 
 
+def open_folder(path: str, accelerator: Accelerator, resume: bool, overwrite: bool) -> RunFolder:
+    """A run's folder, locked. UserError if it is not fit for what is asked, or a process does not see it."""
+    folder = RunFolder(path)
+    on_main(accelerator, lambda: folder.check(resume, overwrite))
+    if accelerator.num_processes > 1:
+        check_folder(accelerator, folder)
+    return folder
+
+
 def check_folder(accelerator: Accelerator, folder: RunFolder) -> None:
     """UserError if a process does not see what the main one writes to the run's folder."""
     token = folder.path / f".seen-by-all-{uuid.uuid4().hex}"

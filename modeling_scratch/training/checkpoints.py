@@ -126,6 +126,17 @@ def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
         logger.info(f"the recipe differs from that of the run so far in {', '.join(changed)}")
 
 
+def find_checkpoint(folder: RunFolder, recipe: Recipe, name: str | None) -> Path:
+    """The checkpoint of this name, or the newest that is whole. UserError if the recipe cannot go on from there."""
+    check_recipe(folder, recipe)
+    if name is not None:
+        return folder.named_checkpoint(name)
+    checkpoint, passed_over = folder.newest_checkpoint()
+    for why in passed_over:
+        logger.warning(f"passed over a checkpoint: {why}")
+    return checkpoint
+
+
 def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Those that a file holds: tied ones once, under the name that save_pretrained keeps."""
     return {name: tensor for name, tensor in weights.items() if name not in model.all_tied_weights_keys}

@@ -3,6 +3,7 @@ Training through torch.compile: an encoder layer, a decoder layer and the loss o
 all batches.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..errors import UserError
 from ..recipe.schema import Recipe
+from .step import TrainingStep
+
+logger = logging.getLogger(__name__)
 
 # Sizes of the batch that the graphs are made from. Sizes that are alike, or 1, would be taken for always so.
 _PAIRS, _SOURCE_LENGTH, _TARGET_LENGTH = 3, 16, 24
@@ -69,3 +73,16 @@ def example_batch(model: PreTrainedModel, device: torch.device) -> dict[str, tor
 def not_compiled():
     """A context in which compiled layers run as they are written, as for translating."""
     return torch.compiler.set_stance("force_eager")
+
+
+def make_graphs(
+    model: PreTrainedModel, step: TrainingStep, accelerator: Accelerator, optimizer: torch.optim.Optimizer
+) -> None:
+    """Compile the layers for training, with a batch that is never trained on."""
+    logger.info("compiling the layers, which takes a minute or two")
+    compile_layers(model)
+    batch = example_batch(model, accelerator.device)
+    devices = [accelerator.device] if accelerator.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), explained_failure_to_compile():
+        accelerator.backward(step.forward(batch, batch["labels"].numel()))
+    optimizer.zero_grad()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from accelerate import Accelerator
+from datasets import Dataset
 from tqdm.auto import tqdm
 
 from ..figures.curves import plot_curves
@@ -16,6 +17,7 @@ from ..runs.faults import explained_failure_to_write
 from ..runs.folder import CURVES, METRICS, SAMPLES, RunFolder, write_whole
 from ..runs.processes import on_main
 from .checkpoints import Progress
+from .global_batches import EpochBatches, StreamBatches
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +27,25 @@ def spoken_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def describe_data(pairs: dict[str, Dataset], batches: EpochBatches | StreamBatches) -> dict[str, Any]:
+    """The training pairs' number and commit, as far as they are known."""
+    count = {"train_pairs": len(pairs["train"])} if "train" in pairs else {}
+    return count | ({"data_revision": batches.revision} if batches.revision else {})
+
+
+def training_record(progress: Progress, learning_rate: float) -> dict[str, Any]:
+    """The mean loss since the last such record, and the speed since the run began."""
+    return {
+        "split": "train",
+        "loss": progress.loss_sum / progress.loss_tokens if progress.loss_tokens else math.nan,
+        "learning_rate": learning_rate,
+        "target_tokens": progress.target_tokens,
+        "target_tokens_per_second": progress.target_tokens / progress.seconds,
+        "seconds": progress.seconds,
+        **({"nonfinite_updates": progress.nonfinite} if progress.nonfinite else {}),
+    }
 
 
 class ProgressBar:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import ROOT, SMALL_RUN, launch, read_metrics, run_training, small_run
-from modeling_scratch.training.updates import StreamedUpdates
 from safetensors.torch import load_file
 
 from modeling_scratch.data.batching import PairCollator
@@ -23,6 +22,7 @@ from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.model.loss import IGNORE_INDEX
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.recipe.schema import DataSection
+from modeling_scratch.training.global_batches import StreamBatches
 
 PAIRS = make_corpus(230, 0, 0, seed=5)["train"]
 TOKENIZER = train_tokenizer(iter([[text for pair in PAIRS for text in pair.values()]]), 400)
@@ -217,10 +217,10 @@ def test_parts_too_small_for_the_longest_pair(tmp_path):
     )
     tokenizer = PairTokenizer(TOKENIZER, TOKENIZER, 64, 64)
     with pytest.raises(ValueError, match=r"leaves 56 tokens to each of 9 parts of the stream, .* allow \(64\)"):
-        StreamedUpdates(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), Accelerator(cpu=True))
+        StreamBatches(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), Accelerator(cpu=True))
     three = SimpleNamespace(num_processes=3, process_index=0)
     with pytest.raises(ValueError, match="into 2, which 3 processes cannot share evenly; resume it on 1 or 2"):
-        StreamedUpdates(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), three, readers=2)
+        StreamBatches(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), three, readers=2)
 
 
 def files(folder) -> list[str]:

@@ -20,7 +20,9 @@ from modeling_scratch.data.streaming import PairStream
 from modeling_scratch.runs import faults
 from modeling_scratch.runs.folder import verify_checkpoint
 from modeling_scratch.runs.stopping import StopDecoding, StopRequest
+from modeling_scratch.training import finish, loop, validation
 from modeling_scratch.training import run as training
+from modeling_scratch.training.validation import Validator
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from resume import INTERVAL, LAUNCH, survive
@@ -67,21 +69,21 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(when, whole, tmp_path, monk
 
     with monkeypatch.context() as patch:
         if when.startswith("update"):
-            update, at = training.TrainingRun._update, int(when.split()[1])
+            update, at = loop._update, int(when.split()[1])
 
             def asked(self, *arguments):
-                if self.progress.step == at:
+                if self.progress.step + 1 == at:
                     ask(self)
                 return update(self, *arguments)
 
-            patch.setattr(training.TrainingRun, "_update", asked)
+            patch.setattr(loop, "_update", asked)
         elif when == "loss":
-            patch.setattr(training.TrainingRun, "_loss", lambda self: ask(self) or training_loss(self))
+            patch.setattr(Validator, "loss", lambda self: ask(self) or training_loss(self))
         elif when == "decoding":
             patch.setattr(StopDecoding, "__call__", ask_while_decoding)
         else:
-            finish = training.TrainingRun._finish
-            patch.setattr(training.TrainingRun, "_finish", lambda self: ask(self) or finish(self))
+            score = finish._score
+            patch.setattr(finish, "_score", lambda run: ask(run) or score(run))
         said = stopped(capsys, tmp_path / "run", *AVERAGING)
     step = {"update 8": 8, "scoring": 20}.get(when, 10)
     checkpoint = tmp_path / "run" / "checkpoints" / f"step-{step:07d}"
@@ -124,7 +126,7 @@ def test_stopped_while_a_stream_is_read(tmp_path, monkeypatch, capsys):
 
 
 def test_two_interrupts_end_it_at_once(tmp_path, monkeypatch):
-    update = training.TrainingRun._update
+    update = loop._update
 
     def interrupted(self, batch):
         if self.progress.step == 5:
@@ -133,14 +135,14 @@ def test_two_interrupts_end_it_at_once(tmp_path, monkeypatch):
                 time.sleep(0.05)
         return update(self, batch)
 
-    monkeypatch.setattr(training.TrainingRun, "_update", interrupted)
+    monkeypatch.setattr(loop, "_update", interrupted)
     with pytest.raises(SystemExit) as stop:
         small_run(tmp_path / "run")
     assert stop.value.code == 130
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-training_loss = training.TrainingRun._loss
+training_loss = Validator.loss
 
 
 def ask_while_decoding(self, input_ids, scores, **kwargs):
@@ -329,11 +331,11 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch, capsys):
 
 def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch, caplog):
     """One such loss, at update 7: the weights stay as they were, and the run goes on."""
-    update = training.TrainingRun._update
+    update = loop._update
     seen = {}
 
     def poisoned(self, batch):
-        if self.progress.step != 7:
+        if self.progress.step + 1 != 7:
             return update(self, batch)
         before = {name: weight.clone() for name, weight in self.model.state_dict().items()}
         batch.micro_batches = iter([{**micro, "labels": micro["labels"]} for micro in batch.micro_batches])
@@ -342,9 +344,9 @@ def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch, caplog):
         seen["same"] = all(torch.equal(weight, before[name]) for name, weight in self.model.state_dict().items())
         return result
 
-    monkeypatch.setattr(training.TrainingRun, "_update", poisoned)
+    monkeypatch.setattr(loop, "_update", poisoned)
     with caplog.at_level("WARNING", logger="modeling_scratch"):
-        monkeypatch.setattr(training.logger, "propagate", True)
+        monkeypatch.setattr(loop.logger, "propagate", True)
         run = small_run(tmp_path / "run")
     assert seen["same"]
     losses = {record["step"]: record for record in read_metrics(run, "train")}
@@ -379,7 +381,7 @@ def test_a_lack_of_memory_says_what_fits(little_memory, tmp_path, monkeypatch, c
     assert f"optimization.tokens_per_batch={512 * 2 // steps}, which does" in line
     fewer = fails(capsys, *options, f"optimization.gradient_accumulation_steps={steps // 2}", overwrite=True)
     assert f"gradient_accumulation_steps={steps}," in fewer
-    monkeypatch.setattr(training, "EVALUATION_TOKENS", 160)
+    monkeypatch.setattr(validation, "EVALUATION_TOKENS", 160)
     run_training(*SMALL_RUN, *options, f"optimization.gradient_accumulation_steps={steps}", overwrite=True)
 
 

@@ -101,15 +101,15 @@ def test_two_nodes_with_other_recipes_are_refused(tmp_path):
 DYING = """
 import os, runpy, signal, sys
 sys.path.insert(0, {root!r})
-from modeling_scratch.training.run import TrainingRun
-settle = TrainingRun._settle
+from modeling_scratch.training import loop
+do = loop._do
 
-def die_once(run):
-    settle(run)
+def die_once(run, *due):
+    do(run, *due)
     if run.progress.step == 13 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
 
-TrainingRun._settle = die_once
+loop._do = die_once
 runpy.run_path({script!r}, run_name="__main__")
 """
 
@@ -338,7 +338,7 @@ def test_a_dry_run_says_what_each_process_would_do(processes, pieces, tmp_path, 
     assert not any(tmp_path.iterdir())
     recipe = load_recipe(ROOT / "configuration" / "recipes" / "embedded.yaml", [*SMALL_RUN, cut])
     inputs = prepare_inputs(recipe, make_accelerator(recipe), None)
-    plan = inputs.source.plan()
+    plan = inputs.batches.plan()
     micro_batches = [
         micro_batch
         for rank in range(processes)

@@ -17,6 +17,8 @@ from modeling_scratch.data.corpus import write_corpus
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.training import loop
+from modeling_scratch.training.validation import Validator
 
 
 def weights(run):
@@ -104,21 +106,19 @@ class Stopped(Exception):
 @pytest.mark.parametrize("stop_at", [13, 20])
 def test_a_resumed_run_makes_the_same_updates(stop_at, tmp_path, monkeypatch, trained):
     """Stopped three updates after a checkpoint in mid-epoch, or after the last update."""
-    from modeling_scratch.training.run import TrainingRun
+    update = loop._update
 
-    update = TrainingRun._update
-
-    def stop(self, *arguments):
-        if self.progress.step > stop_at:
+    def stop(run, batch):
+        if run.progress.step == stop_at:
             raise Stopped
-        return update(self, *arguments)
+        return update(run, batch)
 
     options = ["optimization.max_steps=30"]
     whole = small_run(tmp_path / "whole", *options)
     assert any(record["epoch"] % 1 for record in read_metrics(whole, "train") if record["step"] in (10, 20))
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingRun, "_update", stop)
-        with pytest.raises(Stopped):
+        patch.setattr(loop, "_update", stop)
+        with pytest.raises(SystemExit):
             small_run(tmp_path / "stopped", *options)
     assert max(record["step"] for record in read_metrics(tmp_path / "stopped", "train")) == stop_at
     small_run(tmp_path / "stopped", *options, resume=True)
@@ -239,11 +239,10 @@ def test_a_run_that_is_cut_short_ends_with_its_last_weights(tmp_path):
 
 def test_resuming_from_before_the_best(tmp_path, monkeypatch):
     """The best of the updates that are made anew is not the best; nor is a loss that is no number."""
-    from modeling_scratch.training.run import TrainingRun
 
     def run(losses, **options):
         losses = iter(losses)
-        monkeypatch.setattr(TrainingRun, "_loss", lambda self: next(losses))
+        monkeypatch.setattr(Validator, "loss", lambda self: next(losses))
         small_run(
             tmp_path / "run",
             "evaluation.every=5",
@@ -292,10 +291,8 @@ def tokens(run, sentence):
 
 def test_the_best_has_a_checkpoint(tmp_path, monkeypatch):
     """Also where it was found between two that the recipe asks for."""
-    from modeling_scratch.training.run import TrainingRun
-
     losses = iter([3.0, 2.0, 4.0, 3.0])
-    monkeypatch.setattr(TrainingRun, "_loss", lambda self: next(losses))
+    monkeypatch.setattr(Validator, "loss", lambda self: next(losses))
     run = small_run(
         tmp_path / "run",
         "evaluation.every=5",

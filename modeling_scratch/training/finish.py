@@ -1,0 +1,80 @@
+"""The end of a run: its final weights, and their scores."""
+
+import logging
+import math
+from dataclasses import asdict
+from typing import Any
+
+from ..data.tokenization import texts
+from ..errors import Diverged, Stopped
+from ..runs.folder import WEIGHTS
+from ..runs.processes import on_main
+from .checkpoints import load_weights
+from .run import TrainingRun
+
+logger = logging.getLogger(__name__)
+
+
+def finish(run: TrainingRun) -> dict[str, Any]:
+    """
+    Choose the final weights (the average of the last checkpoints, or the best by the recipe's metric), put them at the
+    folder's root, and score them on the test split, or validation where there is none.
+
+    Returns:
+        The scores by split, some samples, the folder, and the progress.
+
+    Raises:
+        Stopped: the run was asked to end. It is trained whole; --resume scores it.
+    """
+    with run.stoppable():
+        try:
+            _choose_weights(run)
+            return _score(run)
+        except Stopped:
+            raise Stopped("stopped while the final model was scored; --resume scores it") from None
+
+
+def _score(run: TrainingRun) -> dict[str, Any]:
+    splits = [split for split in ("test", *run.recipe.data.test_sets) if split in run.pairs] or ["validation"]
+    translations, scores = {}, {}
+    for split in splits:
+        translations[split], record = run.validator.final_scores(split)
+        scores[split] = record
+        run.record(record)
+    split = splits[0]
+    sources, references = texts(run.pairs[split].select(range(min(5, len(run.pairs[split])))))
+    samples = list(zip(sources, references, translations[split][:5], strict=True))
+    run.log.samples(samples, split)
+    run.log.curves()
+    run.log.close()
+    run.accelerator.wait_for_everyone()
+    return {"scores": scores, "samples": samples, "folder": str(run.folder.path), **asdict(run.progress)}
+
+
+def _choose_weights(run: TrainingRun) -> None:
+    """Put the final weights at the folder's root and into the model."""
+    accelerator, last = run.accelerator, run.recipe.checkpoints.average_last
+    if last > 1:
+        average = run.progress.averaging
+        run.log.write(WEIGHTS, lambda: run.folder.write_weights(run.folder.averaged_weights(average)))
+    elif run.progress.best is None:  # the best is lost, or never was
+        _check_loss(run)
+        run.write_best(accelerator.get_state_dict(run.model))
+    load_weights(accelerator, run.unwrapped, run.folder.path / WEIGHTS)
+    if last > 1:
+        logger.info(f"scoring the average of the last {last} checkpoints on the validation split")
+        loss = _check_loss(run)
+        _, scores = run.validator.translate("validation")
+        run.record({"split": "validation", "final": True, "loss": loss, **scores})
+
+
+def _check_loss(run: TrainingRun) -> float:
+    """The validation loss. Diverged if it is not finite: such weights are no model."""
+    if not math.isfinite(loss := run.validator.loss()):
+        # What a checkpoint or the average has left at the root is no model either.
+        on_main(run.accelerator, lambda: (run.folder.path / WEIGHTS).unlink(missing_ok=True))
+        raise Diverged(
+            "training has diverged: the loss on the validation split is not finite, so there is no final model; "
+            "lower optimization.learning_rate or lengthen optimization.warmup_steps, and begin anew"
+        )
+    return loss

@@ -1,0 +1,162 @@
+"""The training loop: make an update, then do what is due, until the run has made all of its updates."""
+
+import logging
+import math
+import time
+
+from accelerate.utils import gather_object
+
+from ..errors import ProcessError, Stopped, UserError
+from ..hub.push import try_push
+from ..runs.processes import describe, on_main
+from .compilation import make_graphs
+from .due import Due, due_after, out_of_patience
+from .global_batches import GlobalBatch
+from .log import describe_data, training_record
+from .optimization import learning_rate_at
+from .run import TrainingRun
+from .step import StepResult
+
+logger = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_CURVES = 60
+
+
+def train(run: TrainingRun) -> None:
+    """
+    Make the updates from where the run stands to its end, or until patience runs out.
+
+    Raises:
+        Stopped: the run was asked to end, and a checkpoint of where it stands is written.
+        UserError: the loss or the gradient was not finite too many times in a row; a checkpoint cannot be written;
+            memory does not suffice; another process is gone.
+    """
+    progress, accelerator = run.progress, run.accelerator
+    run.record({"split": "run", **describe_data(run.pairs, run.batches), **describe(accelerator, run.unwrapped)})
+    run.model.train()
+    with run.log.progress_bar(progress.step, run.total_updates) as bar, run.stoppable():
+        if progress.compiled and progress.step < run.total_updates:
+            make_graphs(run.unwrapped, run.step, accelerator, run.optimizer)
+        if progress.unsettled:  # stopped between an update and what was due after it
+            _do(run, _due(run))
+        batches = run.batches.iterate(run.stop)
+        while progress.step < run.total_updates and not out_of_patience(run.recipe, progress.without_better):
+            batch = next(batches, None)
+            if batch is None:  # a process was asked to stop while it read
+                _stop_here(run)
+            result = _update(run, batch)
+            bar.show(result.loss, progress)
+            asked_to_stop, late = result.asked
+            due = _due(run, late)
+            if due.log:
+                _log_training(run)
+            _do(run, due, asked_to_stop)
+
+
+def _update(run: TrainingRun, batch: GlobalBatch) -> StepResult:
+    """
+    Make one update and note what became of it. It asks all processes whether one of them is to stop, and whether
+    the main one's clock wants a checkpoint.
+    """
+    progress, started = run.progress, time.perf_counter()
+    progress.step += 1
+    rate = learning_rate_at(progress.step, run.recipe.optimization, run.total_updates)
+    result = run.step(batch, rate, questions=(bool(run.stop), run.clock_asks()))
+    progress.position = run.batches.position()
+    progress.seconds += time.perf_counter() - started
+    progress.target_tokens += batch.target_tokens
+    if result.finite:
+        progress.loss_sum += result.loss * batch.target_tokens
+        progress.loss_tokens += batch.target_tokens
+        progress.nonfinite_in_a_row = 0
+    else:
+        _skip(run, batch, result.loss)
+    return result
+
+
+def _skip(run: TrainingRun, batch: GlobalBatch, loss: float) -> None:
+    """Count an update that was left out. UserError if these become too many."""
+    progress, limit = run.progress, run.recipe.optimization.max_nonfinite_updates
+    progress.nonfinite, progress.nonfinite_in_a_row = progress.nonfinite + 1, progress.nonfinite_in_a_row + 1
+    places = "; ".join(filter(None, gather_object([run.batches.describe(batch.examples)])))
+    what = f"update {progress.step}: the loss ({loss}) or its gradient is not finite"
+    if progress.nonfinite_in_a_row > limit:
+        raise UserError(
+            f"{what}, as in the {limit} before, all skipped (optimization.max_nonfinite_updates); the last "
+            "checkpoint is from before them. Lower optimization.learning_rate, lengthen optimization.warmup_steps, "
+            f"or look at the training pairs {places}"
+        )
+    logger.warning(f"{what}; skipped. Its training pairs: {places}")
+
+
+def _due(run: TrainingRun, late: bool = False) -> Due:
+    progress = run.progress
+    skipped = progress.nonfinite_in_a_row > 0
+    return due_after(progress.step, progress.position, run.recipe, run.total_updates, skipped=skipped, late=late)
+
+
+def _do(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
+    """
+    Evaluate, write a checkpoint, or end on request. A checkpoint that is written before all is done says so
+    (`unsettled`), and a run that resumes from it does the rest.
+    """
+    progress = run.progress
+    progress.unsettled = due.evaluation or due.checkpoint
+    if asked_to_stop:
+        _stop_here(run)
+    if due.evaluation:
+        _evaluate(run, due.end)
+    progress.unsettled = False
+    counts = due.checkpoint or out_of_patience(run.recipe, progress.without_better)
+    if counts or progress.best_step == progress.step:
+        run.save_checkpoint(counts)
+
+
+def _stop_here(run: TrainingRun) -> None:
+    progress = run.progress
+    run.save_checkpoint(counts=False)
+    asked = next((reason for reason in gather_object([run.stop.reason]) if reason), "")
+    raise Stopped(
+        f"stopped by {asked} after update {progress.step} of {run.total_updates}; --resume continues from "
+        f"{run.folder.checkpoint(progress.step)}"
+    ) from None
+
+
+def _evaluate(run: TrainingRun, end: bool) -> None:
+    """Evaluate on the validation split; the best weights go to the folder's root."""
+    try:
+        with_translations = (run.progress.evaluations + 1) % run.recipe.evaluation.translate_every == 0 or end
+        record = run.validator.validate(with_translations)
+    except Stopped:
+        _stop_here(run)
+    except ProcessError:  # no memory; with less at once the run can go on from here
+        if run.accelerator.num_processes == 1:
+            run.save_checkpoint(counts=False)
+        raise
+    progress, metric = run.progress, run.recipe.evaluation.metric
+    progress.evaluations += 1
+    run.record(record)
+    found = ", ".join(f"{name} {record[name]:.2f}" for name in ("loss", "bleu", "chrf") if name in record)
+    level = logging.INFO if math.isfinite(record["loss"]) else logging.WARNING
+    logger.log(level, f"step {progress.step}, epoch {run.batches.epochs():.1f}: validation {found}")
+    run.log.curves(older_than=_SECONDS_BETWEEN_CURVES)
+    if metric not in record:
+        return
+    if not run.validator.is_better(record, progress.best):
+        progress.without_better += 1
+        return
+    progress.best, progress.best_step, progress.without_better = record[metric], progress.step, 0
+    run.write_best(run.accelerator.get_state_dict(run.model))
+    if run.recipe.hub.repository is not None and run.recipe.hub.push == "best":
+        run.log.curves()
+        on_main(run.accelerator, lambda: try_push(run.recipe, f"Upload model of step {progress.step}"))
+
+
+def _log_training(run: TrainingRun) -> None:
+    """The mean loss since the last such record, speed, and time left."""
+    progress = run.progress
+    rate = learning_rate_at(progress.step, run.recipe.optimization, run.total_updates)
+    record = training_record(progress, rate)
+    run.record(record)
+    run.log.tell(record["loss"], progress, run.total_updates)
+    progress.loss_sum, progress.loss_tokens = 0.0, 0
