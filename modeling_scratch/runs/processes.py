@@ -1,0 +1,169 @@
+"""The processes of a run: how they start, wait for each other, and fail together."""
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from accelerate import Accelerator
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    DynamoBackend,
+    InitProcessGroupKwargs,
+    LoggerType,
+    ProjectConfiguration,
+    broadcast_object_list,
+    gather_object,
+)
+from torch.distributed.distributed_c10d import _set_pg_timeout
+from transformers import PreTrainedModel
+
+from ..errors import UserError
+from .. import __version__
+from ..recipe.schema import Recipe
+from .faults import said_while_waiting
+from .folder import TRACKING
+
+# How long processes wait for one that says nothing, and while the main process does what it does for all: prepare
+# data, write a checkpoint, push. One that has died is noticed at once, by its closed connections or the launcher.
+PATIENCE, PATIENCE_WITH_MAIN = timedelta(minutes=30), timedelta(hours=6)
+
+
+
+def _said_while_processes_are_missing() -> AbstractContextManager:
+    processes, first_of_machine = os.environ.get("WORLD_SIZE", "1"), os.environ.get("LOCAL_RANK", "0") == "0"
+    if processes == "1" or not first_of_machine:
+        return nullcontext()
+    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    return said_while_waiting(
+        f"all of {processes} processes to meet at {address} (this is process {os.environ.get('RANK')}; start those "
+        "that are missing, with this address)"
+    )
+
+
+def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
+    """Processes, devices and precision as `accelerate launch` or its config set them; the recipe's trackers."""
+    trackers, project = recipe.trackers if recipe else [], None
+    if trackers:
+        project = ProjectConfiguration(logging_dir=str(Path(recipe.output_dir) / TRACKING))
+    if unknown := set(trackers) - {each.value for each in LoggerType}:
+        known = ", ".join(sorted(each.value for each in LoggerType))
+        raise UserError(f"trackers: {', '.join(sorted(unknown))} is not known to Accelerate, which has {known}")
+    with _said_while_processes_are_missing():
+        accelerator = Accelerator(
+            kwargs_handlers=[
+                InitProcessGroupKwargs(timeout=PATIENCE),
+                DistributedDataParallelKwargs(gradient_as_bucket_view=True),  # 4 bytes a parameter less
+            ],
+            cpu=not torch.accelerator.is_available(),
+            log_with=trackers or None,
+            project_config=project,
+        )
+    found = {str(getattr(tracker, "value", tracker)) for tracker in accelerator.log_with}
+    if missing := sorted(set(trackers) - found - {"all"}):
+        raise UserError(f"trackers: {', '.join(missing)} is not installed")
+    if accelerator.gradient_accumulation_steps != 1:
+        raise UserError(
+            f"Accelerate is set to {accelerator.gradient_accumulation_steps} gradient accumulation steps; set "
+            "optimization.gradient_accumulation_steps in the recipe instead"
+        )
+    if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
+        raise UserError("Accelerate is set to compile; set compile=true in the recipe instead")
+    if accelerator.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32, where products are not in a narrower type
+    return accelerator
+
+
+def describe(accelerator: Accelerator, model: PreTrainedModel) -> dict[str, Any]:
+    """What a model was trained on and with, for its card: devices, precision, parameters, versions."""
+    device = accelerator.device
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        # processor() is empty on many Linux systems, whose kernel knows the name.
+        cpuinfo = Path("/proc/cpuinfo")
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
+        named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        name = named[0] if named else platform.processor() or platform.machine()
+    return {
+        "device": device.type,
+        "device_name": name,
+        "processes": accelerator.num_processes,
+        "mixed_precision": accelerator.mixed_precision,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        **versions(),
+        **{name: version(name) for name in ("datasets", "tokenizers", "sacrebleu")},
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that a run's updates depend on."""
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "modeling_scratch": __version__,
+    }
+
+
+@contextmanager
+def _long_patience() -> Iterator[None]:
+    if not torch.distributed.is_initialized():
+        yield
+        return
+    _set_pg_timeout(PATIENCE_WITH_MAIN)  # of what begins from here on; there is no public way
+    try:
+        yield
+    finally:
+        _set_pg_timeout(PATIENCE)
+
+
+def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
+    """
+    Run on the main process and give every process the result, or the exception: none waits for one that failed. This
+    may take PATIENCE_WITH_MAIN.
+    """
+    outcome: list[Any] = [None, None]
+    if accelerator.is_main_process:
+        try:
+            outcome[0] = function()
+        except Exception as error:
+            if accelerator.num_processes == 1:
+                raise
+            outcome[1] = error
+    with _long_patience():
+        broadcast_object_list(outcome)
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
+
+
+def main_first(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
+    """Run on the main process, then on the others, which find what it cached. If it fails there, it fails on all."""
+    results: list[Any] = []
+    on_main(accelerator, lambda: results.append(function()))
+    return results[0] if results else function()
+
+
+def together(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
+    """
+    Run on every process. If it fails on one, it fails on all, so that none waits for another: there with its own
+    error, elsewhere with a UserError that quotes it.
+    """
+    result, failure = None, None
+    try:
+        result = function()
+    except Exception as error:
+        failure = error
+    said = None if failure is None else f"{type(failure).__name__}: {failure}"
+    others = [each for each in gather_object([said]) if each is not None]
+    if failure is not None:
+        raise failure
+    if others:
+        raise UserError(f"another process failed: {others[0]}")
+    return result
