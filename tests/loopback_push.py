@@ -10,7 +10,7 @@ from conftest import ROOT
 from safetensors.torch import load_file, save_file
 
 from modeling_scratch.hub import check as folder_check
-from modeling_scratch.runs.folder import WEIGHTS
+from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 
 def change_weights(run: Path, value: float) -> bytes:

@@ -10,7 +10,8 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from ..errors import UserError
 from ..model.translation_pipeline import TARGET_FOLDER
-from ..runs.folder import CURVES, METRICS, RECIPE, SAMPLES, WEIGHTS
+from ..runs.checkpoint_store import WEIGHTS
+from ..runs.folder import CURVES, METRICS, RECIPE, SAMPLES
 from .model_folder import CONVERSION, read_config, read_json, weight_files
 
 CARD = "README.md"

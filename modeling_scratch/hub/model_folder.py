@@ -12,10 +12,11 @@ from safetensors import SafetensorError, safe_open
 
 from .. import __version__
 from ..errors import UserError
+from ..files import write_whole
 from ..model.configuration_scratch import ScratchConfig
 from ..model.plain_card import ModelFacts, escape
 from ..model.translation_pipeline import TARGET_FOLDER
-from ..runs.folder import WEIGHTS, write_whole
+from ..runs.checkpoint_store import WEIGHTS
 from .card_text import LANGUAGES, language_code
 
 CONVERSION = "conversion.json"

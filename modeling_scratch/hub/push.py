@@ -15,10 +15,11 @@ import yaml
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard
 
 from ..errors import UserError
+from ..files import write_whole
 from ..recipe.reading import load_recipe
 from ..recipe.schema import Recipe
 from ..redaction import redact
-from ..runs.folder import RECIPE, write_whole
+from ..runs.folder import RECIPE
 from .card import build_card, check_languages, check_license, required_metadata
 from .card_text import check_card, merge_card
 from .check import CARD, check_folder

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..runs.folder import write_whole
+from ..files import write_whole
 
 RECORD = ".hub.json"
 

@@ -9,10 +9,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from ..errors import UserError
-from ..training.compilation import is_compiled
-from ..runs.processes import on_main, versions
-from ..recipe.schema import Recipe
 from ..recipe.reading import flat_recipe
+from ..recipe.schema import Recipe
+from ..runs.processes import on_main, versions
+from ..training.compilation import is_compiled
 from .folder import RunFolder
 
 _SECONDS_TO_SEE = 20  # what a process on another node has written

@@ -18,7 +18,7 @@ from accelerate.utils.memory import clear_device_cache
 from safetensors import SafetensorError
 from torch import nn
 
-from ..errors import UserError, Diverged, ProcessError
+from ..errors import Diverged, ProcessError, UserError
 
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 _LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|timeout|\bpeer\b|nccl|gloo", re.IGNORECASE)

@@ -24,8 +24,8 @@ from accelerate.utils import (
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from transformers import PreTrainedModel
 
-from ..errors import UserError
 from .. import __version__
+from ..errors import UserError
 from ..recipe.schema import Recipe
 from .faults import said_while_waiting
 from .folder import TRACKING
@@ -33,7 +33,6 @@ from .folder import TRACKING
 # How long processes wait for one that says nothing, and while the main process does what it does for all: prepare
 # data, write a checkpoint, push. One that has died is noticed at once, by its closed connections or the launcher.
 PATIENCE, PATIENCE_WITH_MAIN = timedelta(minutes=30), timedelta(hours=6)
-
 
 
 def _said_while_processes_are_missing() -> AbstractContextManager:

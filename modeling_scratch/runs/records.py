@@ -10,8 +10,8 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from ..errors import UserError
-from ..recipe.schema import EMBEDDED_CORPUS
 from ..recipe.reading import load_recipe
+from ..recipe.schema import EMBEDDED_CORPUS
 from ..redaction import TOKEN
 from .folder import METRICS, RECIPE, SAMPLES
 

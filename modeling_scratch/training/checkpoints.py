@@ -24,8 +24,9 @@ from ..loading import save_tokenizers
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..recipe.reading import differing_keys, load_recipe
 from ..recipe.schema import Recipe
+from ..runs.checkpoint_store import STATE, WEIGHTS
 from ..runs.faults import explained_failure_to_write
-from ..runs.folder import METRICS, OPTIMIZER, RECIPE, SCALER, STATE, WEIGHTS, RunFolder, random_states
+from ..runs.folder import METRICS, OPTIMIZER, RECIPE, SCALER, RunFolder, random_states
 from ..runs.processes import on_main, together
 from .global_batches import EpochBatches, StreamBatches
 from .sharding import is_sharded, load_whole_optimizer_state, load_whole_weights, whole_optimizer_state
@@ -130,8 +131,8 @@ def find_checkpoint(folder: RunFolder, recipe: Recipe, name: str | None) -> Path
     """The checkpoint of this name, or the newest that is whole. UserError if the recipe cannot go on from there."""
     check_recipe(folder, recipe)
     if name is not None:
-        return folder.named_checkpoint(name)
-    checkpoint, passed_over = folder.newest_checkpoint()
+        return folder.checkpoints.named(name)
+    checkpoint, passed_over = folder.checkpoints.newest()
     for why in passed_over:
         logger.warning(f"passed over a checkpoint: {why}")
     return checkpoint
@@ -166,13 +167,13 @@ def save_checkpoint(
         UserError: it cannot be written; those before it are whole, and nothing of it is left.
     """
     step = progress.step
-    temporary = folder.unfinished(step)
+    temporary = folder.checkpoints.unfinished(step)
     what = f"the checkpoint of update {step}"
     with explained_failure_to_write(accelerator, what, folder.path), _removed_if_it_fails(accelerator, temporary):
         weights, optimizer_state = accelerator.get_state_dict(model), whole_optimizer_state(accelerator, optimizer)
 
         def begin() -> None:
-            folder.begin_checkpoint(step)
+            folder.checkpoints.begin(step)
             folder.write_weights(stored_weights(accelerator.unwrap_model(model), weights), temporary)
             torch.save(optimizer_state, temporary / OPTIMIZER)
             if accelerator.scaler is not None:
@@ -188,11 +189,11 @@ def save_checkpoint(
         def finish() -> None:
             write_model_files(temporary)
             if average_last > 1:  # first: a run that goes on from this checkpoint must find it
-                kept = progress.averaging | folder.snapshot(step, temporary / WEIGHTS)
+                kept = progress.averaging | folder.snapshots.keep(step, temporary / WEIGHTS)
                 progress.averaging = dict(sorted(kept.items())[-average_last:])
-            folder.finish_checkpoint(step, asdict(progress), keep_last, progress.best_step)
+            folder.checkpoints.finish(step, asdict(progress), keep_last, progress.best_step)
             if average_last > 1:
-                folder.delete_snapshots_but(progress.averaging)
+                folder.snapshots.delete_all_but(progress.averaging)
 
         on_main(accelerator, finish)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..data.tokenization import texts
 from ..errors import Diverged, Stopped
-from ..runs.folder import WEIGHTS
+from ..runs.checkpoint_store import WEIGHTS
 from ..runs.processes import on_main
 from .checkpoints import load_weights
 from .run import TrainingRun
@@ -56,7 +56,7 @@ def _choose_weights(run: TrainingRun) -> None:
     accelerator, last = run.accelerator, run.recipe.checkpoints.average_last
     if last > 1:
         average = run.progress.averaging
-        run.log.write(WEIGHTS, lambda: run.folder.write_weights(run.folder.averaged_weights(average)))
+        run.log.write(WEIGHTS, lambda: run.folder.write_weights(run.folder.snapshots.average(average)))
     elif run.progress.best is None:  # the best is lost, or never was
         _check_loss(run)
         run.write_best(accelerator.get_state_dict(run.model))

@@ -13,8 +13,9 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from ..figures.curves import plot_curves
+from ..files import write_whole
 from ..runs.faults import explained_failure_to_write
-from ..runs.folder import CURVES, METRICS, SAMPLES, RunFolder, write_whole
+from ..runs.folder import CURVES, METRICS, SAMPLES, RunFolder
 from ..runs.processes import on_main
 from .checkpoints import Progress
 from .global_batches import EpochBatches, StreamBatches

@@ -118,7 +118,7 @@ def _stop_here(run: TrainingRun) -> None:
     asked = next((reason for reason in gather_object([run.stop.reason]) if reason), "")
     raise Stopped(
         f"stopped by {asked} after update {progress.step} of {run.total_updates}; --resume continues from "
-        f"{run.folder.checkpoint(progress.step)}"
+        f"{run.folder.checkpoints.path(progress.step)}"
     ) from None
 
 

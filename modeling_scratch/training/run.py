@@ -15,11 +15,13 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from ..errors import Stopped
+from ..files import write_whole
 from ..hub.push import check_destination
 from ..recipe.reading import recipe_text
 from ..recipe.schema import Recipe
 from ..runs.agreement import check_run, open_folder
-from ..runs.folder import RECIPE, WEIGHTS, RunFolder, write_whole
+from ..runs.checkpoint_store import WEIGHTS
+from ..runs.folder import RECIPE, RunFolder
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
 from .checkpoints import (
@@ -224,6 +226,6 @@ class TrainingRun:
 
         def first_weights() -> None:
             if not (self.folder.path / WEIGHTS).exists():
-                self.folder.write_weights(load_file(self.folder.checkpoint(step) / WEIGHTS))
+                self.folder.write_weights(load_file(self.folder.checkpoints.path(step) / WEIGHTS))
 
         on_main(self.accelerator, first_weights)

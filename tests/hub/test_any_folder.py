@@ -24,7 +24,8 @@ from modeling_scratch.hub.card import build_card, check_card, required_metadata
 from modeling_scratch.hub.check import check_folder, chosen_files
 from modeling_scratch.model.plain_card import add_tokenizer, make_card
 from modeling_scratch.model.push_to_hub import facts_in_memory
-from modeling_scratch.runs.folder import MANIFEST, OPTIMIZER
+from modeling_scratch.runs.checkpoint_store import MANIFEST
+from modeling_scratch.runs.folder import OPTIMIZER
 
 NO_FACTS = re.compile(r"None|nan|More Information Needed|\{\{")
 

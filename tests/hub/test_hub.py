@@ -13,7 +13,7 @@ from loopback_push import change_weights, client_upload, without_waits
 from safetensors.torch import load_file, save_file
 
 from modeling_scratch.hub import check as folder_check
-from modeling_scratch.runs.folder import WEIGHTS
+from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 NAME = "ada/model"
 

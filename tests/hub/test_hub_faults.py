@@ -13,7 +13,7 @@ from loopback_client import ADA, MODEL, digest, lasting_client, running_hub
 from loopback_push import change_weights, client_upload, without_waits
 from loopback_server import spellings
 
-from modeling_scratch.runs.folder import WEIGHTS
+from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 # Seconds that a push may be left without an answer: few where a test waits for them.
 LIMITS = {"silence": 0.5, "late": 2.0, "dribble": 2.0}

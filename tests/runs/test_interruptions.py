@@ -18,7 +18,8 @@ from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.cli import STOPPED
 from modeling_scratch.data.streaming import PairStream
 from modeling_scratch.runs import faults
-from modeling_scratch.runs.folder import verify_checkpoint
+from modeling_scratch.runs.checkpoint_store import CheckpointStore, Snapshots, verify_checkpoint
+from modeling_scratch.runs.folder import RunFolder
 from modeling_scratch.runs.stopping import StopDecoding, StopRequest
 from modeling_scratch.training import finish, loop, validation
 from modeling_scratch.training import run as training
@@ -229,10 +230,13 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("after", ["begin_checkpoint", "finish_checkpoint", "snapshot", "write_weights"])
-def test_killed_between_two_writes(after, whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [(CheckpointStore, "begin"), (CheckpointStore, "finish"), (Snapshots, "keep"), (RunFolder, "write_weights")],
+)
+def test_killed_between_two_writes(kind, after, whole, tmp_path, monkeypatch):
     """Each time that a run has written one thing of several: of those of a checkpoint, and of an evaluation."""
-    write, calls = getattr(training.RunFolder, after), []
+    write, calls = getattr(kind, after), []
 
     def killed(self, *arguments, **options):
         result = write(self, *arguments, **options)
@@ -244,7 +248,7 @@ def test_killed_between_two_writes(after, whole, tmp_path, monkeypatch):
     for at in (1, 2, 3):
         calls.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(training.RunFolder, after, killed)
+            patch.setattr(kind, after, killed)
             with pytest.raises(Killed):
                 small_run(tmp_path / "run", *AVERAGING, overwrite=at > 1)
         resumes = any((tmp_path / "run" / "checkpoints").glob("step-*"))

@@ -15,14 +15,15 @@ from safetensors.torch import load_file, save_file
 
 from modeling_scratch.recipe.reading import CONFIGURATION_FOLDER, load_recipe, recipe_text
 from modeling_scratch.runs import folder as run_folder
-from modeling_scratch.runs.folder import METRICS, RECIPE, WEIGHTS, RunFolder
+from modeling_scratch.runs.checkpoint_store import WEIGHTS
+from modeling_scratch.runs.folder import METRICS, RECIPE, RunFolder
 
 
 def write_checkpoint(folder, step, value=0.0, keep_last=2, best=None):
-    temporary = folder.begin_checkpoint(step)
+    temporary = folder.checkpoints.begin(step)
     save_file({"a": torch.full((3,), value), "b": torch.full((2,), value).bfloat16()}, temporary / "model.safetensors")
     (temporary / "optimizer.bin").write_bytes(b"state" * 10)
-    folder.finish_checkpoint(step, {"step": step}, keep_last, best)
+    folder.checkpoints.finish(step, {"step": step}, keep_last, best)
 
 
 @pytest.fixture
@@ -35,16 +36,16 @@ def folder(tmp_path):
 def test_the_last_checkpoints_are_kept(folder):
     for step in (5, 10, 15, 100):
         write_checkpoint(folder, step)
-    assert folder.checkpoint_steps() == [15, 100]
-    assert folder.newest_checkpoint() == (folder.checkpoint(100), [])
+    assert folder.checkpoints.steps() == [15, 100]
+    assert folder.checkpoints.newest() == (folder.checkpoints.path(100), [])
 
 
 def test_an_unfinished_checkpoint_is_none(folder):
     write_checkpoint(folder, 5)
-    folder.begin_checkpoint(10)
-    assert folder.checkpoint_steps() == [5]
+    folder.checkpoints.begin(10)
+    assert folder.checkpoints.steps() == [5]
     write_checkpoint(folder, 10)  # and does not stand in the way of the next try
-    assert folder.checkpoint_steps() == [5, 10]
+    assert folder.checkpoints.steps() == [5, 10]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.bin", "training_state.json", "manifest.json"])
@@ -52,7 +53,7 @@ def test_an_unfinished_checkpoint_is_none(folder):
 def test_damage_is_found_and_named(folder, name, harm):
     write_checkpoint(folder, 5)
     write_checkpoint(folder, 10)
-    path = folder.checkpoint(10) / name
+    path = folder.checkpoints.path(10) / name
     content = bytearray(path.read_bytes())
     if harm == "missing":
         path.unlink()
@@ -61,28 +62,28 @@ def test_damage_is_found_and_named(folder, name, harm):
     else:
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-    checkpoint, (why,) = folder.newest_checkpoint()
-    assert checkpoint == folder.checkpoint(5)
+    checkpoint, (why,) = folder.checkpoints.newest()
+    assert checkpoint == folder.checkpoints.path(5)
     assert "step-0000010" in why
     assert name in why or name == "manifest.json"
     with pytest.raises(ValueError, match=re.escape(why)):
-        folder.named_checkpoint("step-0000010")
-    assert folder.named_checkpoint("step-0000005") == checkpoint
+        folder.checkpoints.named("step-0000010")
+    assert folder.checkpoints.named("step-0000005") == checkpoint
     with pytest.raises(ValueError, match="no checkpoint 'step-7'; there are step-0000005, step-0000010"):
-        folder.named_checkpoint("step-7")
+        folder.checkpoints.named("step-7")
     # Continued from before the damage: what is damaged counts for nothing, and makes room when its step comes again.
     write_checkpoint(folder, 8, keep_last=1)
-    assert folder.newest_checkpoint()[0] == folder.checkpoint(8)
+    assert folder.checkpoints.newest()[0] == folder.checkpoints.path(8)
     write_checkpoint(folder, 10, keep_last=1)
-    assert folder.newest_checkpoint() == (folder.checkpoint(10), [])
+    assert folder.checkpoints.newest() == (folder.checkpoints.path(10), [])
 
 
 def test_the_best_checkpoint_is_kept(folder):
     for step in (5, 10, 15, 20):
         write_checkpoint(folder, step, keep_last=1, best=10)
-    assert folder.checkpoint_steps() == [10, 20]
-    assert folder.delete_checkpoints_after(10) == ["step-0000020"]
-    assert folder.checkpoint_steps() == [10]
+    assert folder.checkpoints.steps() == [10, 20]
+    assert folder.checkpoints.delete_after(10) == ["step-0000020"]
+    assert folder.checkpoints.steps() == [10]
 
 
 class Killed(BaseException):
@@ -125,13 +126,13 @@ def test_killed_at_every_stage_of_writing(folder, monkeypatch):
                     finished = True
                 except Killed:
                     finished = False
-            checkpoint, passed_over = folder.newest_checkpoint()
+            checkpoint, passed_over = folder.checkpoints.newest()
             value = load_file(checkpoint / "model.safetensors")["a"][0].item()
             assert passed_over == []
             assert (checkpoint.name, value) in [("step-0000010", 1.0), ("step-0000015", 1.5), ("step-0000015", 2.0)]
             write_checkpoint(folder, 20, value=3.0)  # what was left does not stand in the way
-            assert folder.newest_checkpoint() == (folder.checkpoint(20), [])
-            assert not list(folder.checkpoints.glob(".*"))
+            assert folder.checkpoints.newest() == (folder.checkpoints.path(20), [])
+            assert not list(folder.checkpoints.folder.glob(".*"))
             if finished:
                 assert (checkpoint.name, value) == ("step-0000015", 2.0)
                 break
@@ -141,20 +142,20 @@ def test_killed_at_every_stage_of_writing(folder, monkeypatch):
 
 def test_no_checkpoint(folder):
     with pytest.raises(ValueError, match="holds no checkpoint"):
-        folder.newest_checkpoint()
+        folder.checkpoints.newest()
 
 
 def test_average_is_the_mean_of_what_was_kept(folder, caplog):
     kept = {}
     for step, value in ((1, 100.0), (2, 1.0), (3, 2.0), (4, 6.0)):
         write_checkpoint(folder, step, value)
-        kept |= folder.snapshot(step, folder.checkpoint(step) / WEIGHTS)
+        kept |= folder.snapshots.keep(step, folder.checkpoints.path(step) / WEIGHTS)
     last = dict(list(kept.items())[1:])
-    weights = folder.averaged_weights(last)
+    weights = folder.snapshots.average(last)
     assert torch.equal(weights["a"], torch.full((3,), 3.0))
     assert weights["b"].dtype == torch.bfloat16
-    folder.delete_snapshots_but(last)
-    assert sorted(path.name for path in folder.snapshots.iterdir()) == sorted(last)
+    folder.snapshots.delete_all_but(last)
+    assert sorted(path.name for path in folder.snapshots.folder.iterdir()) == sorted(last)
     folder.write_weights(weights)
     assert torch.equal(load_file(folder.path / "model.safetensors")["a"], weights["a"])
     assert "without" not in caplog.text
@@ -164,16 +165,16 @@ def test_an_average_says_what_it_is_without(folder, caplog):
     kept = {}
     for step in (1, 2, 3):
         write_checkpoint(folder, step, float(step))
-        kept |= folder.snapshot(step, folder.checkpoint(step) / WEIGHTS)
-    first, second, third = (folder.snapshots / name for name in kept)
+        kept |= folder.snapshots.keep(step, folder.checkpoints.path(step) / WEIGHTS)
+    first, second, third = (folder.snapshots.folder / name for name in kept)
     first.unlink()
     flip_last_byte(second)
-    assert torch.equal(folder.averaged_weights(kept)["a"], torch.full((3,), 3.0))
+    assert torch.equal(folder.snapshots.average(kept)["a"], torch.full((3,), 3.0))
     assert f"{first} is missing" in caplog.text
     assert f"{second} is damaged" in caplog.text
     third.unlink()
     with pytest.raises(ValueError, match="holds no weights to average"):
-        folder.averaged_weights(kept)
+        folder.snapshots.average(kept)
 
 
 def flip_last_byte(path):
@@ -214,25 +215,25 @@ def test_what_is_damaged_does_not_count_as_kept(folder):
     """Nor is the best of a checkpoint that is kept deleted, or what it was before."""
     for step in (10, 17):
         write_checkpoint(folder, step, best=5)
-    (folder.checkpoint(17) / "optimizer.bin").write_bytes(b"half")
-    assert folder.newest_checkpoint()[0] == folder.checkpoint(10)
-    folder.set_aside_after(10)
+    (folder.checkpoints.path(17) / "optimizer.bin").write_bytes(b"half")
+    assert folder.checkpoints.newest()[0] == folder.checkpoints.path(10)
+    folder.checkpoints.set_aside_after(10)
     write_checkpoint(folder, 20)
-    assert folder.checkpoint_steps() == [10, 20]
-    assert not list(folder.checkpoints.glob(".*"))
+    assert folder.checkpoints.steps() == [10, 20]
+    assert not list(folder.checkpoints.folder.glob(".*"))
 
 
 def test_the_best_of_each_that_is_kept_is_kept(folder):
     def write(step, best):
-        folder.begin_checkpoint(step)
-        (folder.unfinished(step) / WEIGHTS).write_bytes(b"")
-        folder.finish_checkpoint(step, {"step": step, "best_step": best}, 2, best)
+        folder.checkpoints.begin(step)
+        (folder.checkpoints.unfinished(step) / WEIGHTS).write_bytes(b"")
+        folder.checkpoints.finish(step, {"step": step, "best_step": best}, 2, best)
 
     for step, best in ((1, 1), (2, 1), (3, 1), (4, 4)):
         write(step, best)
-    assert folder.checkpoint_steps() == [1, 3, 4]  # 3 goes on from 1
+    assert folder.checkpoints.steps() == [1, 3, 4]  # 3 goes on from 1
     write(5, 4)
-    assert folder.checkpoint_steps() == [4, 5]
+    assert folder.checkpoints.steps() == [4, 5]
 
 
 def test_a_damaged_record_is_left_out(folder, caplog):

@@ -1,0 +1,59 @@
+"""Files that are written whole or not at all, and read with errors that name them."""
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError
+
+
+def sha256(path: Path) -> str:
+    """Of a file's contents, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Where to write a file so that a reader sees the old one or the new one, also after a power failure."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.touch()
+        mode = stat.S_IMODE(temporary.stat().st_mode)  # as the umask has it; safetensors makes files private
+        yield temporary
+        os.chmod(temporary, mode)
+        sync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of text, whole or not at all."""
+    with written_whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. UserError that names the file if it holds anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected an object, found {type(content).__name__}")
+    return content

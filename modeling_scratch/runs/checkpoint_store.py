@@ -1,0 +1,221 @@
+"""The checkpoints in a run's folder: each is whole or not there."""
+
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from ..errors import UserError
+from ..files import sha256, sync, written_whole
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS = "model.safetensors"
+STATE = "training_state.json"
+MANIFEST = "manifest.json"
+_CHECKPOINT = re.compile(r"step-(\d+)")
+
+
+@contextmanager
+def _deleting_is_not_vital() -> Iterator[None]:
+    """What is new is written: no reason to end a run."""
+    try:
+        yield
+    except OSError as error:
+        logger.warning(f"an old checkpoint cannot be deleted: {error}")
+
+
+class CheckpointStore:
+    """Folders of checkpoints, by step."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step-{step:07d}"
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, ascending."""
+        if not self.folder.is_dir():
+            return []
+        matches = (_CHECKPOINT.fullmatch(path.name) for path in self.folder.iterdir() if path.is_dir())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def unfinished(self, step: int) -> Path:
+        """Where a checkpoint is while it is written."""
+        return self.folder / f".step-{step:07d}.tmp"
+
+    def begin(self, step: int) -> Path:
+        """An empty folder to fill; `finish` gives it its name."""
+        temporary = self.unfinished(step)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        return temporary
+
+    def finish(self, step: int, state: dict[str, Any], keep_last: int, best: int | None = None) -> None:
+        """
+        Write the state and, last, the manifest; rename; delete all but the last checkpoints and that of the best step.
+        Whatever interrupts this, a folder with a checkpoint's name is a whole one.
+        """
+        temporary, final = self.unfinished(step), self.path(step)
+        (temporary / STATE).write_text(json.dumps(state, indent=2), encoding="utf-8")
+        files = sorted(path for path in temporary.rglob("*") if path.is_file())
+        manifest = {
+            path.relative_to(temporary).as_posix(): {"size": path.stat().st_size, "sha256": sha256(path)}
+            for path in files
+        }
+        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+        folders = [path for path in temporary.rglob("*") if path.is_dir()]
+        for path in [*files, temporary / MANIFEST, *folders, temporary]:
+            sync(path)
+        if final.exists():  # a run that was stopped here, and went on
+            replaced = self.folder / f".step-{step:07d}.old"
+            shutil.rmtree(replaced, ignore_errors=True)
+            os.rename(final, replaced)
+        os.rename(temporary, final)
+        sync(self.folder)
+        with _deleting_is_not_vital():
+            for leftover in self.folder.glob(".step-*"):
+                shutil.rmtree(leftover)
+            # Later ones are damaged: the run was continued from before them.
+            steps = [each for each in self.steps() if each <= step]
+            best_of_kept = {best, *map(self._best_step, steps[-keep_last:])}
+            for old in steps[:-keep_last]:
+                if old not in best_of_kept:
+                    self._delete(old)
+
+    def _best_step(self, step: int) -> int | None:
+        """The step of the best weights as of a checkpoint: a run that goes on from it needs them."""
+        try:
+            return json.loads((self.path(step) / STATE).read_text(encoding="utf-8")).get("best_step")
+        except (OSError, ValueError, AttributeError):  # damaged: no run goes on from it
+            return None
+
+    def set_aside_after(self, step: int) -> None:
+        """Damaged checkpoints must not be counted among those that are kept; the next one that is written ends them."""
+        for each in self.steps():
+            if each > step:
+                damaged = self.folder / f".step-{each:07d}.damaged"
+                shutil.rmtree(damaged, ignore_errors=True)
+                os.rename(self.path(each), damaged)
+
+    def _delete(self, step: int) -> None:
+        # Under another name first: what is half deleted must not look like a checkpoint.
+        doomed = self.folder / f".step-{step:07d}.gone"
+        os.rename(self.path(step), doomed)
+        shutil.rmtree(doomed)
+
+    def delete_after(self, step: int) -> list[str]:
+        """Delete the later checkpoints of a run that goes on from here; their names."""
+        later = [each for each in self.steps() if each > step]
+        for each in later:
+            self._delete(each)
+        return [self.path(each).name for each in later]
+
+    def newest(self) -> tuple[Path, list[str]]:
+        """
+        The newest checkpoint that is whole, and why each newer one is not. UserError if there is none.
+        """
+        for replaced in self.folder.glob(".step-*.old"):  # killed between the two renames of `finish`
+            final = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".old"))
+            if not final.exists():
+                os.rename(replaced, final)
+        passed_over = []
+        for step in reversed(self.steps()):
+            try:
+                verify_checkpoint(self.path(step))
+            except ValueError as error:
+                passed_over.append(str(error))
+            else:
+                return self.path(step), passed_over
+        why = f": {'; '.join(passed_over)}" if passed_over else ""
+        raise UserError(f"{self.folder.parent} holds no checkpoint to resume from{why}; start again with --overwrite")
+
+    def named(self, name: str) -> Path:
+        """A checkpoint by the name of its folder, as step-0000500. UserError if it is not there, or not whole."""
+        steps = self.steps()
+        if name not in {self.path(step).name for step in steps}:
+            there = ", ".join(self.path(step).name for step in steps) or "none"
+            raise UserError(f"{self.folder.parent} holds no checkpoint {name!r}; there are {there}")
+        verify_checkpoint(self.folder / name)
+        return self.folder / name
+
+
+def verify_checkpoint(folder: Path) -> None:
+    """Raise UserError if a file of a checkpoint is missing, has another size, or other contents than were written."""
+    if not (folder / MANIFEST).is_file():
+        raise UserError(f"{folder}: {MANIFEST} is missing, so the checkpoint is not complete")
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        expected = {name: (entry["size"], entry["sha256"]) for name, entry in manifest.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        raise UserError(f"{folder}: {MANIFEST} is damaged") from None
+    if missing := {STATE, WEIGHTS} - set(expected):
+        raise UserError(f"{folder}: {MANIFEST} is damaged, it does not name {' and '.join(sorted(missing))}")
+    for name, (size, digest) in expected.items():
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{folder}: {name} is missing")
+        if path.stat().st_size != size:
+            raise UserError(f"{folder}: {name} has {path.stat().st_size} bytes, not {size}: truncated")
+        try:
+            found = sha256(path)
+        except OSError as error:
+            raise UserError(f"{folder}: {name} cannot be read ({error})") from None
+        if found != digest:
+            raise UserError(f"{folder}: {name} is not what was written: its SHA-256 differs")
+
+
+class Snapshots:
+    """Weights that are kept to be averaged (section 6.1)."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def keep(self, step: int, weights: Path) -> dict[str, str]:
+        """Keep a file of weights for averaging. Returns its name and SHA-256, for `average`."""
+        self.folder.mkdir(exist_ok=True)
+        target = self.folder / f"step-{step:07d}.safetensors"
+        with written_whole(target) as temporary:
+            shutil.copyfile(weights, temporary)
+        return {target.name: sha256(target)}
+
+    def delete_all_but(self, kept: Iterable[str]) -> None:
+        """Also later ones, of a run that was continued from before them."""
+        for path in self.folder.iterdir():
+            if path.name not in kept:
+                with _deleting_is_not_vital():
+                    path.unlink()
+
+    def average(self, snapshots: dict[str, str]) -> dict[str, torch.Tensor]:
+        """
+        The mean of weights that were kept (section 6.1). A warning names those that are not what was kept.
+
+        Args:
+            snapshots: names and SHA-256.
+        """
+        paths = []
+        for name, digest in snapshots.items():
+            path = self.folder / name
+            if path.is_file() and sha256(path) == digest:
+                paths.append(path)
+            else:
+                logger.warning(f"{path} is {'damaged' if path.is_file() else 'missing'}: the average is without it")
+        if not paths:
+            raise UserError(f"{self.folder} holds no weights to average; make them anew with --resume-from")
+        logger.info(f"averaging the weights of the last {len(paths)} checkpoints")
+        total: dict[str, torch.Tensor] = {}
+        dtypes = {}
+        for path in paths:
+            for name, tensor in load_file(path).items():
+                dtypes[name] = tensor.dtype
+                total[name] = total.get(name, 0) + tensor.double()
+        return {name: (tensor / len(paths)).to(dtypes[name]) for name, tensor in total.items()}
