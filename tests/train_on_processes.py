@@ -1,69 +1,131 @@
 """
-Runs of train.py one after another on the processes of one launcher, sharded as Accelerate does it on GPUs, or not; not
-a test itself. The argument is a JSON file: for each run its `overrides` and, if need be, `resume`, `resume_from`,
-`sharded`, `precision`, `float64`, `scale`. Without a GPU Accelerate takes FSDP for DDP: here it is told that the
-processes, of gloo, have devices of their own.
+What tests have forked processes do (forked.py): train, score, and fail in ways that need a process of their own; not
+tests themselves.
 """
 
 import json
 import os
+import signal
 import sys
+import time
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-
-os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+from unittest.mock import patch
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import DistributedType
+from matplotlib.figure import Figure
+from torch._dynamo.utils import counters
+from torch.nn.parallel import DistributedDataParallel
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from modeling_scratch import cli
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, cli
 from modeling_scratch.commands import train
+from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.runs import processes
-from modeling_scratch.training import log as run_log
-from modeling_scratch.training.step import TrainingStep
-
-own_forward = TrainingStep.forward
-prepare_backend = PartialState._prepare_backend
+from modeling_scratch.runs.faults import explained_loss_of_a_process
+from modeling_scratch.training.compilation import compile_layers, example_batch
+from modeling_scratch.training.evaluation import score_model
 
 
-def make_accelerator(sharded: bool, scale: float | None, **options) -> Accelerator:
+def no_picture(figure: Figure, path: Path, **options) -> None:
+    """In place of Figure.savefig, which takes as long as the updates of a small run."""
+    Path(path).touch()
+
+
+def train_one(*overrides: str, **options) -> None:
+    with patch.object(Figure, "savefig", no_picture):
+        train.main(list(overrides), **options)
+
+
+def train_all(runs: list[dict]) -> None:
+    """
+    Runs one after another, sharded as Accelerate does it on GPUs, or not. Each has its `overrides` and, if need be,
+    `resume`, `resume_from`, `sharded`, `precision`, `float64`, `scale`.
+    """
+    for run in runs:
+        _set_up(run.get("sharded", False), run.get("precision", "no"), run.get("float64", False), run.get("scale"))
+        with (
+            patch.object(cli, "wait_for_threads", lambda: None),
+            patch.object(Accelerator, "backward", _backward_of_a_loss_that_is_not_rounded),
+        ):
+            train_one(*run["overrides"], resume=run.get("resume", False), resume_from=run.get("resume_from"))
+    cli.wait_for_threads()
+
+
+def _set_up(sharded: bool, precision: str, float64: bool, scale: float | None) -> None:
+    """Without a GPU Accelerate takes FSDP for DDP: here it is told that gloo's processes have devices of their own."""
+    for state in (AcceleratorState, PartialState, GradientState):
+        state._shared_state.clear()
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+    os.environ["ACCELERATE_USE_CPU"] = str(not sharded).lower()
+    os.environ["ACCELERATE_USE_FSDP"] = str(sharded).lower()
+    os.environ["ACCELERATE_MIXED_PRECISION"] = precision
+    torch.set_default_dtype(torch.float64 if float64 else torch.float32)
+    gloo = lambda *arguments: ("gloo", DistributedType.MULTI_GPU)  # noqa: E731
+    PartialState._prepare_backend = gloo if sharded else _prepare_backend
+    processes.Accelerator = partial(_make_accelerator, sharded, scale)
+
+
+def _backward_of_a_loss_that_is_not_rounded(self, loss: torch.Tensor, **options) -> None:
+    assert loss.dtype == torch.get_default_dtype(), loss.dtype
+    _backward(self, loss, **options)
+
+
+_backward = Accelerator.backward
+_prepare_backend = PartialState._prepare_backend
+
+
+def _make_accelerator(sharded: bool, scale: float | None, **options) -> Accelerator:
     accelerator = Accelerator(**options | {"cpu": not sharded})
     if scale is not None:  # Accelerate has float16 on GPUs alone
         accelerator.native_amp, accelerator.scaler = True, torch.amp.GradScaler("cpu", init_scale=scale)
     return accelerator
 
 
-def forward(step, batch: dict[str, torch.Tensor], target_tokens: int) -> torch.Tensor:
-    """The forward pass of TrainingStep, whose losses are never rounded to 16 bits."""
-    loss = own_forward(step, batch, target_tokens)
-    assert loss.dtype == torch.get_default_dtype(), loss.dtype
-    return loss
+def score_into(file: str, folder: str) -> None:
+    """Score a run's folder on its test split; the main process writes all of the result."""
+    accelerator = processes.make_accelerator()
+    result = score_model(load_recipe(Path(folder) / "recipe.yaml"), folder, "test", accelerator)
+    if accelerator.is_main_process:
+        Path(file).write_text(json.dumps(result))
+    cli.wait_for_threads()
 
 
-def set_up(sharded: bool, precision: str, float64: bool, scale: float | None) -> None:
-    for state in (AcceleratorState, PartialState, GradientState):
-        state._shared_state.clear()
-    os.environ["ACCELERATE_USE_FSDP"] = str(sharded).lower()
-    os.environ["ACCELERATE_MIXED_PRECISION"] = precision
-    torch.set_default_dtype(torch.float64 if float64 else torch.float32)
-    gloo = lambda *arguments: ("gloo", DistributedType.MULTI_GPU)  # noqa: E731
-    PartialState._prepare_backend = gloo if sharded else prepare_backend
-    processes.Accelerator = partial(make_accelerator, sharded, scale)
+def wait_for_the_main_process_and_then_for_another(waited: str) -> None:
+    """Each longer than processes have patience with each other; only the first is the main process's work for all."""
+    processes.PATIENCE, processes.PATIENCE_WITH_MAIN = timedelta(seconds=2), timedelta(seconds=60)
+    accelerator = processes.make_accelerator()
+    with cli.one_line_errors(False), explained_loss_of_a_process(accelerator):
+        Path(f"{waited}-{accelerator.process_index}").write_text(
+            processes.on_main(accelerator, lambda: time.sleep(3) or "waited")
+        )
+        if not accelerator.is_main_process:
+            time.sleep(60)
+        accelerator.wait_for_everyone()
 
 
-if __name__ == "__main__":
-    TrainingStep.forward = forward
-    run_log.plot_curves = lambda *arguments: None  # which takes as long as a run here
-    wait_for_threads, cli.wait_for_threads = cli.wait_for_threads, lambda: None
-    for run in json.loads(Path(sys.argv[1]).read_text()):
-        set_up(run.get("sharded", True), run.get("precision", "no"), run.get("float64", False), run.get("scale"))
-        try:
-            train.main(run["overrides"], resume=run.get("resume", False), resume_from=run.get("resume_from"))
-        except SystemExit as end:
-            print(f"exit code {end.code}", file=sys.stderr)
-            if end.code != 2:
-                raise
-    wait_for_threads()
+def train_and_die(file: str, *overrides: str) -> None:
+    """The main process is killed when it opens a file of this name."""
+
+    def killed(event: str, arguments: tuple) -> None:
+        if event == "open" and file in str(arguments[0]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if os.environ.get("RANK") == "0":
+        sys.addaudithook(killed)
+    train_one(*overrides)
+
+
+def count_graphs(file: str) -> None:
+    """Compile the layers of a model within DDP, of more parameters than its first bucket of a MiB holds."""
+    torch.distributed.init_process_group("gloo")
+    shape = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024}
+    model = ScratchForConditionalGeneration(ScratchConfig(vocab_size=61, d_model=256, **shape)).train()
+    wrapped = DistributedDataParallel(model)
+    compile_layers(model, backend="aot_eager")
+    wrapped(**example_batch(model, torch.device("cpu")), skip_logits=True).loss.backward()
+    counted = [counters["stats"]["unique_graphs"], counters["aot_autograd"]["ok"]]
+    Path(file).write_text(json.dumps(counted))

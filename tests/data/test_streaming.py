@@ -11,11 +11,13 @@ import pyarrow.parquet
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import ROOT, SMALL_RUN, launch, read_metrics, run_training, small_run
+from conftest import ROOT, SMALL_RUN, few_sentences, quick_run, read_metrics, run_training
+from forked import run_group
 from safetensors.torch import load_file
+from train_on_processes import train_all
 
 from modeling_scratch.data.batching import PairCollator
-from modeling_scratch.data.corpus import HELD_OUT, make_corpus, stream_corpus, write_corpus
+from modeling_scratch.data.corpus import HELD_OUT, make_corpus, stream_corpus
 from modeling_scratch.data.streaming import Position, StreamReader, open_stream
 from modeling_scratch.data.tokenization import PairTokenizer
 from modeling_scratch.data.tokenizer import train_tokenizer
@@ -223,45 +225,31 @@ def test_parts_too_small_for_the_longest_pair(tmp_path):
         StreamBatches(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), three, readers=2)
 
 
-def files(folder) -> list[str]:
-    write_corpus(folder / "text", 300)
-    return [f"data.{split}_files={folder / 'text' / split}" for split in ("train", "validation", "test")]
-
-
 def test_a_run_on_local_files(tmp_path):
     """Prepared by another process or not: the same updates."""
-    local = files(tmp_path)
-    runs = [
-        small_run(tmp_path / str(workers), *STREAM, *local, f"data.num_workers={workers}", "optimization.max_steps=10")
-        for workers in (0, 1)
-    ]
+    options = [*STREAM, "optimization.max_steps=10"]
+    runs = [quick_run(tmp_path / str(workers), *options, f"data.num_workers={workers}") for workers in (0, 1)]
     first, second = (load_file(run / "model.safetensors") for run in runs)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert (runs[0] / "checkpoints" / "step-0000010" / "reader-0.json").is_file()
 
 
 def test_validation_is_not_held_out_of_a_stream(tmp_path, capsys):
-    local = files(tmp_path)
     with pytest.raises(SystemExit):
-        run_training(*STREAM, local[0], f"output_dir={tmp_path / 'run'}")
+        run_training(*STREAM, few_sentences()[0], f"output_dir={tmp_path / 'run'}")
     assert "cannot be held out of a stream; name them in data.validation_files" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_two_processes_see_what_one_with_two_parts_sees(tmp_path):
-    """In float64 without dropout. Half-way the run of one goes on with two, that of two with one."""
-    script = str(ROOT / "tests" / "train_in_float64.py")
-    options = [script, *STREAM, "model.overrides.dropout=0.0", "optimization.schedule=constant"]
-    one, two = ([f"output_dir={tmp_path / name}"] for name in ("one", "two"))
+    """In float64 without dropout. Halfway the run of one process is resumed by two, and that of two by one."""
+    options = [*STREAM, *few_sentences(), "model.overrides.dropout=0.0", "optimization.schedule=constant"]
+    one, two = ([*options, f"output_dir={tmp_path / name}"] for name in ("one", "two"))
     one += ["optimization.gradient_accumulation_steps=2"]
-    half = "optimization.max_steps=10"
-    for result in (
-        launch(1, *options, half, *one),
-        launch(2, *options, *one, "--resume"),
-        launch(2, *options, half, *two),
-        launch(1, *options, *two, "--resume"),
-    ):
-        assert result.returncode == 0, result.stderr
+    for processes, overrides, resume in ((1, one, False), (2, one, True), (2, two, False), (1, two, True)):
+        half = [] if resume else ["optimization.max_steps=10"]
+        run = {"overrides": [*overrides, *half], "resume": resume, "float64": True}
+        run_group(tmp_path, processes, train_all, [run])
     first, second = (read_metrics(tmp_path / name, "train") for name in ("one", "two"))
     assert len(first) == len(second) == 20
     for one, other in zip(first, second, strict=True):

@@ -1,24 +1,31 @@
 """Whole runs through train.py: the folder, the seed, resuming, fine-tuning, averaging, scoring, several processes."""
 
-import itertools
 import json
 import math
 import re
 import shutil
-import time
 
 import pytest
 import torch
-from conftest import ROOT, SMALL_RUN, launch, read_metrics, run_command, run_training, small_run
+from conftest import (
+    SMALL_RUN,
+    Killed,
+    few_sentences,
+    kill_at_update,
+    quick_run,
+    read_metrics,
+    run_command,
+    run_training,
+)
+from forked import run_group, start_group
 from safetensors.torch import load_file
+from train_on_processes import score_into, train_all, train_one, wait_for_the_main_process_and_then_for_another
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch.data.corpus import write_corpus
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.training import loop
-from modeling_scratch.training.validation import Validator
 
 
 def weights(run):
@@ -92,52 +99,45 @@ def test_another_process_translates_the_samples_alike(trained):
     assert [json.loads(line) for line in result.stdout.splitlines()] == translations
 
 
-def test_the_seed_decides(trained, tmp_path):
-    again, other = small_run(tmp_path / "again"), small_run(tmp_path / "other", "seed=1")
-    assert updates(again) == updates(trained)
-    assert equal_weights(again, trained)
-    assert not equal_weights(other, trained)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return quick_run(tmp_path_factory.mktemp("runs") / "whole")
 
 
-class Stopped(Exception):
-    pass
+@pytest.mark.parametrize(("seed", "same"), [(0, True), (1, False)])
+def test_the_seed_decides(seed, same, whole, tmp_path):
+    again = quick_run(tmp_path / "again", f"seed={seed}")
+    assert (updates(again) == updates(whole)) is same
+    assert equal_weights(again, whole) is same
 
 
-@pytest.mark.parametrize("stop_at", [13, 20])
-def test_a_resumed_run_makes_the_same_updates(stop_at, tmp_path, monkeypatch, trained):
-    """Stopped three updates after a checkpoint in mid-epoch, or after the last update."""
-    update = loop._update
-
-    def stop(run, batch):
-        if run.progress.step == stop_at:
-            raise Stopped
-        return update(run, batch)
-
-    options = ["optimization.max_steps=30"]
-    whole = small_run(tmp_path / "whole", *options)
-    assert any(record["epoch"] % 1 for record in read_metrics(whole, "train") if record["step"] in (10, 20))
+@pytest.mark.parametrize("last", [10, 13])
+def test_a_resumed_run_makes_the_same_updates(last, whole, tmp_path, monkeypatch):
+    """Killed after the update of a checkpoint in mid-epoch, and three updates later."""
+    assert all(record["epoch"] % 1 for record in read_metrics(whole, "train") if record["step"] == 10)
+    run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "_update", stop)
-        with pytest.raises(SystemExit):
-            small_run(tmp_path / "stopped", *options)
-    assert max(record["step"] for record in read_metrics(tmp_path / "stopped", "train")) == stop_at
-    small_run(tmp_path / "stopped", *options, resume=True)
-    assert updates(tmp_path / "stopped") == updates(whole)
-    assert equal_weights(tmp_path / "stopped", whole)
-    assert read_metrics(tmp_path / "stopped", "test") == read_metrics(whole, "test")
+        kill_at_update(patch, last + 1)
+        with pytest.raises(Killed):
+            quick_run(run)
+    assert max(record["step"] for record in read_metrics(run, "train")) == last
+    quick_run(run, resume=True)
+    assert updates(run) == updates(whole)
+    assert equal_weights(run, whole)
+    assert read_metrics(run, "test") == read_metrics(whole, "test")
 
 
 def test_a_finished_run_can_go_on(tmp_path):
     options = ["optimization.schedule=inverse_sqrt"]  # knows nothing of the run's end
-    whole = small_run(tmp_path / "whole", *options)
-    longer = small_run(tmp_path / "longer", *options, "optimization.max_steps=12")
-    small_run(longer, *options, resume=True)
+    whole = quick_run(tmp_path / "whole", *options)
+    longer = quick_run(tmp_path / "longer", *options, "optimization.max_steps=12")
+    quick_run(longer, *options, resume=True)
     assert updates(longer) == updates(whole)
     assert equal_weights(longer, whole)
 
 
 def test_averaging(tmp_path):
-    run = small_run(tmp_path / "run", "checkpoints.average_last=2", "checkpoints.every=5")
+    run = quick_run(tmp_path / "run", "checkpoints.average_last=2", "checkpoints.every=5")
     snapshots = [load_file(run / "checkpoints" / f"step-{step:07d}" / "model.safetensors") for step in (15, 20)]
     for name, tensor in weights(run).items():
         expected = (snapshots[0][name].double() + snapshots[1][name].double()) / 2
@@ -148,7 +148,7 @@ def test_best_checkpoint_and_early_stopping(tmp_path):
     """A rate that ruins the model: the best weights are early ones, and patience ends the run."""
     options = ["optimization.learning_rate=3.0", "optimization.schedule=constant", "optimization.max_steps=200"]
     options += ["evaluation.metric=loss", "evaluation.patience=2", "evaluation.every=2", "checkpoints.every=2"]
-    run = small_run(tmp_path / "run", *options, "checkpoints.keep_last=100")
+    run = quick_run(tmp_path / "run", *options, "checkpoints.keep_last=100")
     validation = [record for record in read_metrics(run, "validation") if "final" not in record]
     losses = [record["loss"] for record in validation]
     best = min(range(len(losses)), key=losses.__getitem__)
@@ -159,7 +159,7 @@ def test_best_checkpoint_and_early_stopping(tmp_path):
 
 
 def test_two_vocabularies(tmp_path):
-    run = small_run(tmp_path / "run", "tokenizer.shared=false", "optimization.max_steps=4")
+    run = quick_run(tmp_path / "run", "tokenizer.shared=false", "optimization.max_steps=4")
     source, target = load_tokenizers(str(run))
     config = AutoModelForSeq2SeqLM.from_pretrained(run).config
     assert source is not target
@@ -170,23 +170,23 @@ def test_two_vocabularies(tmp_path):
 
 def test_fine_tuning_starts_from_the_model(trained, tmp_path):
     options = [f"model.start_from={trained}", "model.overrides={}", "optimization.learning_rate=1e-9"]
-    run = small_run(tmp_path / "run", *options, "optimization.max_steps=2", "checkpoints.every=1")
+    run = quick_run(tmp_path / "run", *options, "optimization.max_steps=2", "checkpoints.every=1")
     for name, tensor in weights(trained).items():
         torch.testing.assert_close(weights(run)[name], tensor, rtol=0, atol=1e-7)
     assert (run / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
     assert AutoModelForSeq2SeqLM.from_pretrained(run).config.dropout == 0.1  # the model's own
-    with_dropout = small_run(tmp_path / "other", *options, "model.overrides.dropout=0.3", "optimization.max_steps=1")
+    with_dropout = quick_run(tmp_path / "other", *options, "model.overrides.dropout=0.3", "optimization.max_steps=1")
     assert AutoModelForSeq2SeqLM.from_pretrained(with_dropout).config.dropout == 0.3
 
 
 def test_existing_tokenizer(trained, tmp_path):
-    run = small_run(tmp_path / "run", f"tokenizer.existing={trained}", "optimization.max_steps=2")
+    run = quick_run(tmp_path / "run", f"tokenizer.existing={trained}", "optimization.max_steps=2")
     assert load_tokenizers(str(run))[0].get_vocab() == load_tokenizers(str(trained))[0].get_vocab()
 
 
 def test_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
-    run = small_run(tmp_path / "run", "trackers=[tensorboard]", "optimization.max_steps=2")
+    run = quick_run(tmp_path / "run", "trackers=[tensorboard]", "optimization.max_steps=2")
     assert list((run / "tracking").rglob("events.out.tfevents.*"))
 
 
@@ -206,20 +206,20 @@ def test_trackers_go_on_with_a_run_by_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(TensorBoardTracker, "finish", lambda self: finished.append(names[-1]) or finish(self))
     options = ["trackers=[tensorboard]", "optimization.max_steps=2"]
     with pytest.raises(SystemExit):
-        small_run(tmp_path / "run", *options, max_minutes=0)
-    small_run(tmp_path / "run", *options, resume=True)
-    small_run(tmp_path / "run", *options, overwrite=True)
+        quick_run(tmp_path / "run", *options, max_minutes=0)
+    quick_run(tmp_path / "run", *options, resume=True)
+    quick_run(tmp_path / "run", *options, overwrite=True)
     assert names[0] == names[1] != names[2]
     assert finished == names
 
 
-def test_bf16(trained, tmp_path, monkeypatch):
-    """As `--mixed_precision bf16` sets it: other losses than float32's, by little; weights are stored in float32."""
+def test_bf16(whole, tmp_path, monkeypatch):
+    """As `--mixed_precision bf16` sets it: losses differ from float32's, but little; weights are stored in float32."""
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    run = small_run(tmp_path / "run")
+    run = quick_run(tmp_path / "run")
     (about,) = read_metrics(run, "run")
     assert about["mixed_precision"] == "bf16"
-    found, expected = ([record["loss"] for record in read_metrics(each, "train")] for each in (run, trained))
+    found, expected = ([record["loss"] for record in read_metrics(each, "train")] for each in (run, whole))
     assert found != expected
     assert found == pytest.approx(expected, rel=0.01)
     assert {tensor.dtype for tensor in weights(run).values()} == {torch.float32}
@@ -229,80 +229,77 @@ def test_a_run_that_is_cut_short_ends_with_its_last_weights(tmp_path):
     """Nothing was evaluated: there is no best."""
     run = tmp_path / "run"
     options = ["evaluation.every=100", "checkpoints.every=5"]
-    small_run(run, *options, "optimization.max_steps=10")
+    quick_run(run, *options, "optimization.max_steps=10")
     (run / "checkpoints" / "step-0000010" / "manifest.json").unlink()
-    small_run(run, *options, "optimization.max_steps=5", resume=True)
+    quick_run(run, *options, "optimization.max_steps=5", resume=True)
     assert equal_weights(run, run / "checkpoints" / "step-0000005")
     (test,) = read_metrics(run, "test")
     assert test["step"] == 5
 
 
-def test_resuming_from_before_the_best(tmp_path, monkeypatch):
-    """The best of the updates that are made anew is not the best; nor is a loss that is no number."""
+@pytest.fixture
+def give_losses(monkeypatch):
+    """Sets what the next evaluations find as the loss on the validation split."""
 
-    def run(losses, **options):
-        losses = iter(losses)
-        monkeypatch.setattr(Validator, "loss", lambda self: next(losses))
-        small_run(
-            tmp_path / "run",
-            "evaluation.every=5",
-            "evaluation.metric=loss",
-            "checkpoints.every=5",
-            "checkpoints.keep_last=4",
-            **options,
-        )
+    def give(*losses: float) -> None:
+        following = iter(losses)
+        monkeypatch.setattr("modeling_scratch.training.validation.corpus_loss", lambda *arguments: next(following))
 
-    def best():
-        steps = [path for path in (tmp_path / "run" / "checkpoints").iterdir()]
-        return [path.name for path in sorted(steps) if equal_weights(tmp_path / "run", path)]
+    return give
 
-    run([math.nan, 3.0, 1.0, 2.0])
-    assert best() == ["step-0000015"]
-    assert "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()  # which is no JSON
-    assert [record.get("loss") for record in read_metrics(tmp_path / "run", "validation")][:2] == [None, 3.0]
-    run([4.0, 5.0], resume_from="step-0000010")
-    assert best() == ["step-0000010"]
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000010")
-    run([4.0], resume_from="step-0000015")
-    assert best() == ["step-0000020"]
+
+BY_LOSS = ["evaluation.every=5", "evaluation.metric=loss"]
+
+
+def best(run) -> list[str]:
+    """The checkpoints whose weights are those at the folder's root."""
+    return [path.name for path in sorted((run / "checkpoints").iterdir()) if equal_weights(run, path)]
+
+
+def test_resuming_from_before_the_best(tmp_path, give_losses):
+    """The best of the updates that are made again no longer counts."""
+    run, options = tmp_path / "run", [*BY_LOSS, "checkpoints.every=5", "checkpoints.keep_last=4"]
+    give_losses(4.0, 3.0, 1.0, 2.0)
+    quick_run(run, *options)
+    assert best(run) == ["step-0000015"]
+    give_losses(4.0, 5.0)
+    quick_run(run, *options, resume_from="step-0000010")
+    assert best(run) == ["step-0000010"]
+    shutil.rmtree(run / "checkpoints" / "step-0000010")
+    give_losses(4.0)
+    quick_run(run, *options, resume_from="step-0000015")
+    assert best(run) == ["step-0000020"]
+
+
+def test_a_loss_that_is_no_number_is_never_the_best(tmp_path, give_losses):
+    give_losses(math.nan, 3.0, 4.0, 5.0)
+    run = quick_run(tmp_path / "run", *BY_LOSS, "checkpoints.every=5", "checkpoints.keep_last=4")
+    assert best(run) == ["step-0000010"]
+    assert "NaN" not in (run / "metrics.jsonl").read_text()  # which is not JSON
+    assert [record.get("loss") for record in read_metrics(run, "validation")][:2] == [None, 3.0]
+
+
+def test_the_best_has_a_checkpoint(tmp_path, give_losses):
+    """Even if it was found between two that the recipe asks for."""
+    give_losses(3.0, 2.0, 4.0, 3.0)
+    run = quick_run(tmp_path / "run", *BY_LOSS, "checkpoints.every=100", "checkpoints.keep_last=1")
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-0000010", "step-0000020"]
+    assert best(run) == ["step-0000010"]
 
 
 def test_other_pairs_of_the_same_lengths_are_refused(tmp_path, capsys):
+    """Where nothing but the text differs: two sentences of as many tokens have changed places."""
     write_corpus(tmp_path, 300)
-    files = [f"data.{split}_files={tmp_path / split}" for split in ("train", "validation", "test")]
-    run = small_run(tmp_path / "run", *files, "optimization.max_steps=2")
-    lines = (tmp_path / "train.de").read_text().splitlines()
-    order = sorted(range(len(lines)), key=lambda row: (len(tokens(run, lines[row])), row))
-    swapped = list(lines)
-    for first, second in itertools.pairwise(order):
-        if len(tokens(run, lines[first])) == len(tokens(run, lines[second])) and lines[first] != lines[second]:
-            swapped[first], swapped[second] = lines[second], lines[first]
-            break
-    assert swapped != lines
-    (tmp_path / "train.de").write_text("\n".join(swapped) + "\n")
+    data = [f"data.{split}_files={tmp_path / split}" for split in ("train", "validation", "test")]
+    run = quick_run(tmp_path / "run", *data, "optimization.max_steps=2")
+    tokenizer, lines = load_tokenizers(str(run))[0], (tmp_path / "train.de").read_text().splitlines()
+    lengths = [len(ids) for ids in tokenizer(lines).input_ids]
+    other = next(row for row in range(1, len(lines)) if lengths[row] == lengths[0] and lines[row] != lines[0])
+    lines[0], lines[other] = lines[other], lines[0]
+    (tmp_path / "train.de").write_text("\n".join(lines) + "\n")
     with pytest.raises(SystemExit):
-        small_run(run, *files, "optimization.max_steps=4", resume=True)
+        quick_run(run, *data, "optimization.max_steps=4", resume=True)
     assert "the training data is not what the run" in capsys.readouterr().err
-
-
-def tokens(run, sentence):
-    return load_tokenizers(str(run))[0](sentence).input_ids
-
-
-def test_the_best_has_a_checkpoint(tmp_path, monkeypatch):
-    """Also where it was found between two that the recipe asks for."""
-    losses = iter([3.0, 2.0, 4.0, 3.0])
-    monkeypatch.setattr(Validator, "loss", lambda self: next(losses))
-    run = small_run(
-        tmp_path / "run",
-        "evaluation.every=5",
-        "evaluation.metric=loss",
-        "checkpoints.every=100",
-        "checkpoints.keep_last=1",
-    )
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-0000010", "step-0000020"]
-    assert equal_weights(run, run / "checkpoints" / "step-0000010")
-    assert not equal_weights(run, run / "checkpoints" / "step-0000020")
 
 
 def test_scoring_writes_nothing(trained, capsys):
@@ -318,86 +315,72 @@ def test_scoring_writes_nothing(trained, capsys):
 # -- several processes ---------------------------------------------------------------------------------------------
 
 
-def test_two_processes_see_the_batches_of_one(tmp_path):
-    """
-    And one process those of one that accumulates two. In float64 without dropout: float32's rounding grows under Adam,
-    whatever the number of processes.
-    """
-    script = str(ROOT / "tests" / "train_in_float64.py")
-    options = [*SMALL_RUN, "model.overrides.dropout=0.0", "optimization.max_steps=50", "evaluation.every=25"]
+@pytest.fixture(scope="module")
+def one_and_two(tmp_path_factory):
+    """Runs of one process that accumulates two micro-batches, and of two processes; float64, no dropout."""
+    folder, runs = tmp_path_factory.mktemp("processes"), []
     for processes, pieces in ((1, 2), (2, 1)):
-        cut = f"optimization.gradient_accumulation_steps={pieces}"
-        result = launch(processes, script, *options, cut, f"output_dir={tmp_path / str(processes)}")
-        assert result.returncode == 0, result.stderr
-    one, two = (read_metrics(tmp_path / str(processes), "train") for processes in (1, 2))
+        runs.append(folder / str(processes))
+        options = [*SMALL_RUN, *few_sentences(), "model.overrides.dropout=0.0", f"output_dir={runs[-1]}"]
+        options += [f"optimization.gradient_accumulation_steps={pieces}", "optimization.max_steps=50"]
+        # In float64, since float32's rounding grows under Adam, whatever the number of processes.
+        run_group(folder, processes, train_all, [{"overrides": options, "float64": True}])
+    return runs
+
+
+def test_two_processes_see_the_batches_of_one(one_and_two):
+    one, two = (read_metrics(run, "train") for run in one_and_two)
     assert [record["step"] for record in one] == [record["step"] for record in two] == list(range(1, 51))
-    for first, second in zip(one, two, strict=True):
-        assert first["target_tokens"] == second["target_tokens"]
-        assert first["loss"] == pytest.approx(second["loss"], abs=1e-9)
-    validation = [read_metrics(tmp_path / str(processes), "validation") for processes in (1, 2)]
-    for first, second in zip(*validation, strict=True):
-        assert first["loss"] == pytest.approx(second["loss"], abs=1e-9)
-        assert (first["bleu"], first["chrf"]) == (second["bleu"], second["chrf"])
+    assert [record["target_tokens"] for record in one] == [record["target_tokens"] for record in two]
+    losses = [[record["loss"] for record in records] for records in (one, two)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-9)
 
 
-def test_processes_score_every_sentence_once(trained):
-    script = str(ROOT / "tests" / "score_and_dump.py")
-    outputs = []
+def test_two_processes_find_the_scores_of_one(one_and_two):
+    one, two = (read_metrics(run, "validation") for run in one_and_two)
+    assert [record["loss"] for record in one] == pytest.approx([record["loss"] for record in two], abs=1e-9)
+    for name in ("bleu", "chrf"):
+        assert [record[name] for record in one] == [record[name] for record in two]
+
+
+def test_processes_score_every_sentence_once(trained, tmp_path):
     for processes in (1, 3):
-        result = launch(processes, script, str(trained))
-        assert result.returncode == 0, result.stderr
-        outputs.append(json.loads(result.stdout.splitlines()[-1]))
-    assert outputs[0] == outputs[1]
-    assert len(outputs[0]["translations"]) == 500
-
-
-PATIENCE = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
-from datetime import timedelta
-from modeling_scratch.runs import processes
-from modeling_scratch.runs.faults import explained_loss_of_a_process
-processes.PATIENCE, processes.PATIENCE_WITH_MAIN = timedelta(seconds=3), timedelta(seconds=60)
-accelerator = processes.make_accelerator()
-print(processes.on_main(accelerator, lambda: time.sleep(6) or "waited"), flush=True)
-with explained_loss_of_a_process(accelerator):
-    if not accelerator.is_main_process:
-        time.sleep(60)
-    accelerator.wait_for_everyone()
-"""
+        run_group(tmp_path, processes, score_into, str(tmp_path / f"{processes}.json"), str(trained))
+    one, three = (json.loads((tmp_path / f"{processes}.json").read_text()) for processes in (1, 3))
+    assert one == three
+    assert len(one["translations"]) == 500
 
 
 def test_processes_wait_for_the_main_one_and_not_for_ever(tmp_path):
-    """Longer where it works for all; one that hangs ends the others soon."""
-    script = tmp_path / "patience.py"
-    script.write_text(PATIENCE)
-    began = time.monotonic()
-    result = launch(2, str(script), str(ROOT))
-    assert time.monotonic() - began < 45
-    assert result.stdout.count("waited") == 2
-    assert "process 0: another process has ended or cannot be reached" in result.stderr
+    """Longer where it works for all of them; one that hangs ends the others soon."""
+    job = wait_for_the_main_process_and_then_for_another
+    main, hanging = start_group(tmp_path, job, [(str(tmp_path / "said"),)] * 2)
+    assert main.end(45) == 2
+    assert "process 0: another process has ended or cannot be reached" in main.said
+    hanging.kill()
+    assert [(tmp_path / f"said-{rank}").read_text() for rank in range(2)] == ["waited", "waited"]
 
 
 def test_two_processes_end_together_on_bad_input(tmp_path):
-    result = launch(2, str(ROOT / "train.py"), *SMALL_RUN, f"output_dir={tmp_path / 'run'}", "data.train_files=/none")
-    assert result.returncode != 0
-    assert result.stderr.count("error: ") == 1
+    overrides = (*SMALL_RUN, f"output_dir={tmp_path / 'run'}", "data.train_files=/none")
+    processes = start_group(tmp_path, train_one, [overrides] * 2)
+    assert [process.end() for process in processes] == [2, 2]
+    assert "".join(process.said for process in processes).count("error: ") == 1
     assert not (tmp_path / "run").exists()
 
 
 def test_further_test_sets_are_scored_by_name(tmp_path, capsys):
-    write_corpus(tmp_path / "text", 60)
-    sets = f"data.test_sets={{held-out: {tmp_path / 'text' / 'validation'}, again: {tmp_path / 'text' / 'test'}}}"
-    options = ["optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2", sets]
-    run = small_run(tmp_path / "run", *options)
+    _, validation, test = (option.partition("=")[2] for option in few_sentences())
+    sets = f"data.test_sets={{held-out: {validation}, again: {test}}}"
+    run = quick_run(tmp_path / "run", "optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2", sets)
     said = capsys.readouterr().out
     final = {record.get("name"): record for record in read_metrics(run, "test") if record["final"]}
     assert set(final) == {None, "held-out", "again"}
-    assert {record["sentences"] for record in final.values()} == {500}
+    assert {record["sentences"] for record in final.values()} == {40}
     assert re.findall(r"^On (.*):$", said, re.MULTILINE) == ["test", "held-out", "again"]
     run_training(evaluate=str(run))
-    scores = re.findall(r"500 sentences of (\S+)\n  BLEU ([\d.]+)", capsys.readouterr().out)
+    scores = re.findall(r"40 sentences of (\S+)\n  BLEU ([\d.]+)", capsys.readouterr().out)
     assert scores == [(name or "test", f"{record['bleu']:.2f}") for name, record in final.items()]
     card = str(build_card(run, "ada/model"))
     assert f"| held-out | {final['held-out']['bleu']:.2f} |" in card
-    assert str(tmp_path) not in card
+    assert test.removesuffix("/test") not in card

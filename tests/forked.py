@@ -1,0 +1,127 @@
+"""
+Processes of a run that are forked from a server which has imported everything, in place of fresh interpreters: the
+start of one takes longer than a small run. The server starts with the first of them, and ends with the tests.
+"""
+
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import torch
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import prepare_multi_gpu_env
+
+import modeling_scratch.training.run  # noqa: F401
+
+ROOT = Path(__file__).resolve().parent.parent
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["forked", "train_on_processes"])
+
+
+@dataclass
+class Child:
+    """A process, and the file of what it says on stderr."""
+
+    process: ForkServerProcess
+    file: Path
+
+    @property
+    def said(self) -> str:
+        return self.file.read_text() if self.file.exists() else ""
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+    def wait_for(self, words: str, seconds: float = 60) -> None:
+        """Wait until it has said these words."""
+        deadline = time.monotonic() + seconds
+        while words not in self.said:
+            assert self.process.is_alive(), self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.01)
+
+    def end(self, seconds: float = 120) -> int:
+        """Its exit code, as subprocess gives it. One that does not end in time is killed, and the test fails."""
+        self.process.join(seconds)
+        if self.process.exitcode is None:
+            self.kill()
+            raise AssertionError(f"it did not end within {seconds} seconds: {self.said}")
+        return self.process.exitcode
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def start(file: Path, function: Callable, *arguments, **environment: str) -> Child:
+    """A process that calls a function, which must be one of train_on_processes.py."""
+    with _path_of_tests():
+        forkserver.ensure_running()
+    process = SERVER.Process(target=_call, args=(file, environment, function, arguments))
+    process.start()
+    return Child(process, file)
+
+
+def start_group(
+    folder: Path, function: Callable, arguments_of_each: Iterable[tuple], **environment: str
+) -> list[Child]:
+    """Processes of one run, as a launcher starts them on one machine; what they say goes to files in `folder`."""
+    several, port = list(arguments_of_each), str(free_port())
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    place |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(len(several)))
+    children = []
+    for rank, arguments in enumerate(several):
+        own = place | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if len(several) > 1 else {}
+        file = folder / f"stderr-{port}-{rank}"
+        children.append(start(file, function, *arguments, ACCELERATE_USE_CPU="true", **own, **environment))
+    return children
+
+
+def run_group(folder: Path, processes: int, function: Callable, *arguments, **environment: str) -> str:
+    """Call a function on so many processes; what they said. Fails if one does."""
+    children = start_group(folder, function, [arguments] * processes, **environment)
+    codes = [child.end() for child in children]
+    said = "".join(child.said for child in children)
+    assert not any(codes), said
+    return said
+
+
+def launcher_environment(*options: str) -> dict[str, str]:
+    """What `accelerate launch` tells its workers by the environment."""
+    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args([*options, "train.py"]))
+    told = prepare_multi_gpu_env(arguments)
+    return {name: value for name, value in told.items() if os.environ.get(name) != value}
+
+
+@contextmanager
+def _path_of_tests():
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
+def _call(file: Path, environment: dict[str, str], function: Callable, arguments: tuple) -> None:
+    os.environ.update(environment)
+    os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND), sys.stderr.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    torch.set_num_threads(1)
+    function(*arguments)
