@@ -139,18 +139,9 @@ class ScratchModel(ScratchPreTrainedModel):
                 "tell the decoder what to attend to; give the encoder's output as encoder_outputs, and here a mask "
                 "(batch_size, source_length) or (batch_size, 1 or heads, 1, source_length)"
             )
-        decoder_outputs = self.decoder(
-            decoder_input_ids,
-            decoder_attention_mask,
-            encoder_outputs.last_hidden_state,
-            attention_mask,
-            past_key_values,
-            decoder_inputs_embeds,
-            decoder_position_ids,
-            use_cache,
-            return_dict=True,
-            **kwargs,
-        )
+        decoder_inputs = (decoder_input_ids, decoder_attention_mask, encoder_outputs.last_hidden_state, attention_mask)
+        others = (past_key_values, decoder_inputs_embeds, decoder_position_ids, use_cache)
+        decoder_outputs = self.decoder(*decoder_inputs, *others, return_dict=True, **kwargs)
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
             past_key_values=decoder_outputs.past_key_values,

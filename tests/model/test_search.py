@@ -21,10 +21,10 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-import modeling_scratch.model.modeling_scratch
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.model import fast_cpu, search, search_loops
+from modeling_scratch.model import modeling_scratch as modeling
 from modeling_scratch.model.batched_generation import log_probabilities
 from modeling_scratch.model.fast_cpu import ScratchDropout, best_tokens, fast_products
 
@@ -753,13 +753,13 @@ def test_processors_may_write_and_keep(beams, make_model, sentences):
 
 
 def test_without_own_search_one_warning(make_model, sentences, monkeypatch, caplog):
-    monkeypatch.setattr(modeling_scratch.modeling_scratch, "search", None)
-    monkeypatch.setattr(modeling_scratch.modeling_scratch, "why_no_search", "no such name")
+    monkeypatch.setattr(modeling, "search", None)
+    monkeypatch.setattr(modeling, "why_no_search", "no such name")
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     ids = padded(sentences, 9)[0]
     for _ in range(2):
         make_model().generate(ids, max_new_tokens=2)
-    assert caplog.text.count("this release of Transformers takes no loops of ours (no such name)") == 1
+    assert caplog.text.count("this release of Transformers does not take our own loops (no such name)") == 1
 
 
 def test_arguments_that_are_spelt_out(make_model, sentences, loops):
