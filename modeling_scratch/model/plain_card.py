@@ -157,8 +157,8 @@ def usage(facts: ModelFacts, repo_id: str) -> str:
     """Code that loads the model and translates with it."""
     needed = "torch, transformers and sentencepiece" if facts.sentencepiece else "torch and transformers"
     blocks = [
-        f"This needs {needed}. `trust_remote_code=True` runs the model's code from this repository: read its `.py` files "
-        "first, and pin the version you have read with `revision=COMMIT`."
+        f"This needs {needed}. `trust_remote_code=True` runs the model's code, which is in this repository: read its "
+        "`.py` files first, and pin the version you have read with `revision=COMMIT`."
     ]
     blocks += [_use_without_tokenizer(facts, repo_id)] if facts.tokenizers == 0 else _use(facts, repo_id)
     limit = facts.generation.get("max_new_tokens") or facts.generation.get("max_length")

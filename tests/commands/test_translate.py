@@ -187,10 +187,10 @@ def test_standard_input_and_output_that_are_closed(run, folder, tmp_path, monkey
 
     monkeypatch.setattr(translate, "load_pipeline", close("stdin"))
     code, _, error = run(output=tmp_path / "out.txt")
-    assert (code, error) == (2, "error: standard input is closed; give a file by --input\n")
+    assert (code, error) == (2, "error: standard input is closed; give a file with --input\n")
     monkeypatch.setattr(translate, "log_to_terminal", close("stdout"))
     code, _, error = run()
-    assert (code, error) == (2, "error: standard output is closed; give a file by --output\n")
+    assert (code, error) == (2, "error: standard output is closed; give a file with --output\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -217,10 +217,10 @@ def test_bad_input(run, folder, tmp_path, monkeypatch):
         ({"input": tmp_path / "none"}, f"No such file or directory: '{tmp_path / 'none'}'"),
         ({"output": tmp_path / "none" / "out.txt"}, "out.txt: it must be a file, in a folder that exists"),
         ({"output": tmp_path}, "it must be a file, in a folder that exists"),
-        ({"n_best": 3, "num_beams": 2}, "--n-best 3: --num-beams is 2; it must be as many at least"),
+        ({"n_best": 3, "num_beams": 2}, "--n-best 3: --num-beams is 2; it must be at least as large"),
         ({"model": tmp_path / "none"}, "none: no such folder"),
         ({"model": tmp_path}, "holds no model: there is no config.json"),
-        ({"model": source}, "in.txt is a file; a model is a folder, or a name on the Hub"),
+        ({"model": source}, "in.txt is a file; a model is a folder or a name on the Hub"),
         ({"model": t5}, "is a t5 model; this takes a scratch model"),
         ({"revision": "v1"}, "--revision v1: "),
         ({"length_penalty": float("nan")}, "--length-penalty nan: it must be a number"),

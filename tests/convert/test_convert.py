@@ -244,7 +244,7 @@ def test_warnings(caplog):
     finally:
         logger.removeHandler(caplog.handler)
     assert "encoder_layerdrop is 0.1" in caplog.text
-    assert "generation may make 17 tokens, but a Marian model fails beyond max_position_embeddings (16)" in caplog.text
+    assert "may produce 17 tokens, but a Marian model fails beyond max_position_embeddings (16)" in caplog.text
 
 
 def test_to_marian_names_every_field_that_does_not_fit():
@@ -655,8 +655,8 @@ def test_bad_commands(tmp_path, monkeypatch):
         (["to-torch", tmp_path / "learned", out], "must be 'sinusoidal'"),
         (["to-torch", prepared, tmp_path / "list.pt"], "exists; choose another name"),
         (["torch", tmp_path / "none.pt", out, *told], "no such file"),
-        (["torch", tmp_path / "pickled.pt", out, *told], "not a state dict that torch.save wrote"),
-        (["torch", tmp_path / "text.pt", out, *told], "not a state dict that torch.save wrote"),
+        (["torch", tmp_path / "pickled.pt", out, *told], "not a state dict written by torch.save"),
+        (["torch", tmp_path / "text.pt", out, *told], "not a state dict written by torch.save"),
         (["torch", tmp_path / "list.pt", out, *told], "holds a list"),
         (["torch", tmp_path / "checkpoint.pt", out, *told], "not a state dict: model, epoch"),
         (["torch", tmp_path / "checkpoint.pt", out, *told, "--output-projection=x"], "not a state dict"),
@@ -670,7 +670,7 @@ def test_bad_commands(tmp_path, monkeypatch):
             return converted
 
         monkeypatch.setattr(convert, "from_marian", wrong)
-        assert "is not the one that was read" in refusal(tmp_path, "marian", good, out)
+        assert "the conversion went wrong" in refusal(tmp_path, "marian", good, out)
     monkeypatch.undo()
     weights = good / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
