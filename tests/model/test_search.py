@@ -81,7 +81,7 @@ def models(request):
         torch.manual_seed(0)
         fields = SMALL_MODEL | {"vocab_size": request.param, "lm_head_bias": True}
         model = ScratchForConditionalGeneration(ScratchConfig(**fields)).eval()
-        for seed in range(8):
+        for seed in range(4):
             enliven(model, seed)
             torch.nn.init.normal_(model.lm_head.bias, std=0.5)
             model.lm_head.weight.data[2] *= 3.0  # the end is now likely, now not
@@ -177,7 +177,7 @@ def random_case(draw: random.Random) -> tuple[dict, dict, dict]:
         {"bad_words_ids": [[7], [9, 8]]},
         {"forced_eos_token_id": 2},
         {"forced_bos_token_id": 11},
-        {"min_new_tokens": draw.randint(1, 6)},
+        {"min_new_tokens": draw.randint(1, 6), "max_new_tokens": draw.randint(6, 14)},
         {"no_repeat_ngram_size": draw.randint(1, 3)},
         {"repetition_penalty": 1.2},
         {"encoder_repetition_penalty": 1.2},
@@ -196,7 +196,7 @@ def random_case(draw: random.Random) -> tuple[dict, dict, dict]:
         settings |= each
     if settings.get("eos_token_id", 2) is None:
         settings.pop("exponential_decay_length_penalty", None)  # which raises without an end
-    return fields, source, settings | {"max_new_tokens": draw.randint(1, 14)}
+    return fields, source, {"max_new_tokens": draw.randint(1, 14)} | settings
 
 
 def check_random_cases(count: int, seed: int, make_model, monkeypatch, loops) -> None:
@@ -219,7 +219,7 @@ def check_random_cases(count: int, seed: int, make_model, monkeypatch, loops) ->
 
 
 def test_random_cases(make_model, monkeypatch, loops):
-    check_random_cases(200, 0, make_model, monkeypatch, loops)
+    check_random_cases(80, 0, make_model, monkeypatch, loops)
 
 
 @pytest.mark.slow
@@ -464,6 +464,8 @@ def test_what_was_recorded_once_changes_nothing(kind, models, loops):
     assert loops == ["sample"]
 
 
+# PEFT, about an adapter on tied weights: this test neither merges nor saves it.
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True` and a tied layer:UserWarning")
 @pytest.mark.parametrize("target", ["q_proj", "lm_head", "embed_tokens"])
 def test_each_sentence_may_have_its_adapter(target, models):
     """Which are as many as the sentences, so that none of those may leave the batch."""
@@ -572,7 +574,7 @@ def test_other_ends_than_a_token(settings, models, loops):
         assert torch.equal(
             model.generate(**source, **options | settings), inherited(model, **source, **options | settings)
         )
-    assert len(loops) == 8
+    assert len(loops) == 4
 
 
 @pytest.mark.parametrize("beams", [1, 3])
