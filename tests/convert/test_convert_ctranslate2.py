@@ -9,7 +9,7 @@ import ctranslate2
 import pytest
 import torch
 from conftest import CHOICES
-from test_convert import invoke, refusal
+from test_convert_command import invoke, refusal
 from transformers import AutoTokenizer, GenerationConfig
 
 from modeling_scratch.commands import convert
