@@ -1,4 +1,4 @@
-"""Models, tokenizers and configs from a folder or the Hub, and tokenizers into a folder."""
+"""Loading models, tokenizers and configs from a folder or the Hub, and saving tokenizers."""
 
 import json
 from pathlib import Path
@@ -20,28 +20,28 @@ from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from .errors import UserError
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
-TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # any is a tokenizer
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # any one of them
 
-# What loaders raise for JSON of another shape than they expect, or nested without end.
+# What loaders raise for JSON of an unexpected shape, or nested too deeply.
 _DAMAGE = (RecursionError, TypeError, KeyError, AttributeError)
 
-# For every loader of a command line: without it Transformers asks on standard input, where a text may say yes.
+# For every loader: otherwise Transformers would ask on standard input, where the text to translate might say yes.
 NO_REMOTE_CODE = {"trust_remote_code": False}
 
 
 def best_device() -> torch.device:
-    """The accelerator, if there is one."""
+    """The accelerator if there is one, else the CPU."""
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def cannot_load(name: str, error: Exception) -> UserError:
-    """What to say of a model folder or Hub name that cannot be loaded."""
+    """The error for a model folder or Hub name that cannot be loaded."""
     if isinstance(error, _DAMAGE):
         found = " ".join(f"{type(error).__name__}: {error}".split())
-        return UserError(f"{name}: one of its JSON files is not what it should be ({found}); save the model again")
+        return UserError(f"{name}: one of its JSON files is damaged ({found}); save the model again")
     path = Path(name)
     if path.is_file():
-        return UserError(f"{name} is a file; a model is a folder, or a name on the Hub")
+        return UserError(f"{name} is a file; a model is a folder or a name on the Hub")
     if path.is_dir():
         for what, files in {"model": ("config.json",), "tokenizer": TOKENIZER_FILES}.items():
             if not any((path / file).is_file() for file in files):
@@ -50,12 +50,12 @@ def cannot_load(name: str, error: Exception) -> UserError:
     try:
         validate_repo_id(name)
     except HFValidationError:
-        return UserError(f"{name}: no such folder, and no name on the Hub either")
-    return UserError(f"{name}: no such folder, and not to be had from the Hub: {str(error).splitlines()[0]}")
+        return UserError(f"{name}: no such folder, and not a valid name on the Hub either")
+    return UserError(f"{name}: no such folder, and it cannot be loaded from the Hub: {str(error).splitlines()[0]}")
 
 
 def load_config(name: str, **options) -> PreTrainedConfig:
-    """The config of a model folder or Hub name. UserError if there is none, or it needs code that is not installed."""
+    """The config of a model folder or Hub name. UserError if there is none, or it needs code not installed here."""
     try:
         return AutoConfig.from_pretrained(name, **(NO_REMOTE_CODE | options))
     except (OSError, ValueError, *_DAMAGE) as error:
@@ -64,13 +64,13 @@ def load_config(name: str, **options) -> PreTrainedConfig:
 
 def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
     """
-    The source's and the target's tokenizer of a model folder or Hub name: one object where they share it.
+    Load the source's and the target's tokenizer of a model folder or Hub name. A shared tokenizer is one object.
 
     Args:
-        options: as `from_pretrained` takes them, such as `revision`.
+        options: for `from_pretrained`, such as `revision`.
 
     Raises:
-        UserError: one of them is not there, or cannot be looked up.
+        UserError: one of them is missing or cannot be loaded.
     """
     config = load_config(name, **options)
     try:
@@ -82,8 +82,10 @@ def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreT
 
 def load_translator(name: str, **options) -> PreTrainedModel:
     """
-    The model in a folder or on the Hub. UserError if it is not there, or does not hold every weight: the missing ones
-    would be random.
+    Load the model in a folder or on the Hub.
+
+    Raises:
+        UserError: it cannot be loaded, or lacks weights, which would be random.
     """
     try:
         options = NO_REMOTE_CODE | options
@@ -91,11 +93,11 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     except (OSError, *_DAMAGE) as error:
         raise cannot_load(name, error) from error
     except SafetensorError as error:
-        raise UserError(f"{name}: its weights cannot be read, perhaps the file is truncated ({error})") from error
+        raise UserError(f"{name}: its weights cannot be read; the file may be truncated ({error})") from error
     except RuntimeError as error:
         raise UserError(f"{name}: its weights do not fit its config: {str(error).splitlines()[0]}") from error
     if missing := sorted(report["missing_keys"]):
-        raise UserError(f"{name}: its weights are not complete: {missing[0]} and {len(missing) - 1} others are missing")
+        raise UserError(f"{name}: its weights are incomplete: {missing[0]} and {len(missing) - 1} others are missing")
     return model
 
 
@@ -107,11 +109,11 @@ def save_tokenizers(
     languages: tuple[str, str] | None = None,
 ) -> None:
     """
-    Write the source's tokenizer, and, if it is another one, the target's into a sub-folder.
+    Save the source's tokenizer to a folder, and the target's, if it differs, to a subfolder.
 
     Args:
-        limit: the most tokens that the model takes, where `truncation=True` is to cut; None: as the tokenizers have it.
-        languages: of source and target, under the names that OPUS-MT's tokenizers have for them; None: likewise.
+        limit: the most tokens that the model takes, used by `truncation=True`; None: leave the tokenizers' own.
+        languages: source and target language, saved under the names that OPUS-MT's tokenizers use; None: leave as is.
     """
     named = dict(zip(("source_lang", "target_lang"), languages, strict=True)) if languages else {}
     _save(source, folder, limit, named)
@@ -119,16 +121,16 @@ def save_tokenizers(
         _save(target, folder / TARGET_FOLDER, limit, named)
 
 
-def _save(tokenizer: PreTrainedTokenizerBase, folder: Path, limit: int | None, besides: dict[str, str]) -> None:
+def _save(tokenizer: PreTrainedTokenizerBase, folder: Path, limit: int | None, settings: dict[str, str]) -> None:
     try:
         tokenizer.save_pretrained(folder)
     except Exception as error:
-        if type(error) is Exception:  # so the library in Rust says that a disk is full
+        if type(error) is Exception:  # how the Rust library reports a full disk
             raise OSError(f"{folder}: the tokenizer cannot be written: {error}") from error
         raise
     path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8")) | besides
-    if settings.get("tokenizer_class") == "TokenizersBackend":  # which Transformers 4 does not know by this name
+    settings = json.loads(path.read_text(encoding="utf-8")) | settings
+    if settings.get("tokenizer_class") == "TokenizersBackend":  # unknown to Transformers 4
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     if limit is not None and settings.get("model_max_length", VERY_LARGE_INTEGER) >= VERY_LARGE_INTEGER:
         settings["model_max_length"] = limit

@@ -1,16 +1,15 @@
 """
-One folder and one repository under every release of Transformers 5: a development script, which downloads the releases
-from the package index.
+Loads small models under every release of Transformers 5, from a folder and from a Hub. A development script, which
+downloads the releases from the package index.
 
     python tests/compatibility.py                          # every minor release
     python tests/compatibility.py --only 5.0.0 5.23.0      # some
-    python tests/compatibility.py --folder runs/embedded   # another model than the small ones made here
+    python tests/compatibility.py --folder runs/embedded   # a model of your own
 
-Prints a table: whether the model loads with `trust_remote_code`, whether logits (within 1e-6), greedy and beam search
-(5 beams), the use of our own search, n-best lists with scores, and `pipeline("translation")` are as under the
-installed release; from a folder and from a Hub on 127.0.0.1. `renamed` is the installed release with every underscore
-method of GenerationMixin renamed: what a later release may do. Each release has an environment of its own, which
-finds the PyTorch that is installed here.
+Prints a table of what works as under the installed release: loading with `trust_remote_code`, logits (within 1e-6),
+greedy search, beam search with 5 beams, our own search loops, n-best lists with scores, and `pipeline("translation")`.
+The Hub is a server on 127.0.0.1. `renamed` is the installed release with every private method of GenerationMixin
+renamed, as a later release might do. Each release gets its own environment, which uses the PyTorch installed here.
 """
 
 import argparse
@@ -29,12 +28,12 @@ RELEASES = (
     "4.57.6 5.0.0 5.1.0 5.2.0 5.3.0 5.4.0 5.5.4 5.6.2 5.7.0 5.8.1 5.9.0 5.10.4 5.11.0 5.12.1 5.13.1 5.14.1 5.15.1"
 )
 RELEASES = f"{RELEASES} 5.16.1 5.17.0 5.18.0 5.19.0 5.20.2 5.21.1 5.22.2 5.23.0".split()
-# What PyTorch needs besides itself; the rest comes with Transformers.
+# PyTorch and those of its dependencies that Transformers does not bring.
 TORCH = ("torch", "torchgen", "functorch", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec")
 SENTENCES = ["The cat sleeps.", "The dog can see the old cat.", "", "We run."]
 COLUMNS = ("loads", "logits", "greedy", "beam 5", "own search", "n-best", "pipeline")
 
-# Runs in the environment of a release; prints what it found of each model for each column, or the error.
+# Runs in the environment of a release and prints the results of each model by column, or the error.
 PROBE = """
 import json, sys, traceback
 import torch
@@ -73,7 +72,7 @@ print(json.dumps(found))
 
 
 def make_environment(release: str, folder: Path) -> Path:
-    """An environment with that release; returns its Python."""
+    """Make an environment with this release. Returns its Python interpreter."""
     python = folder / release / "bin" / "python"
     if not (folder / release / "made").exists():
         packages = Path(sysconfig.get_paths()["purelib"])
@@ -92,7 +91,7 @@ def make_environment(release: str, folder: Path) -> Path:
 
 
 def rename_private_methods(folder: Path) -> None:
-    """A copy of the installed Transformers in which every underscore method of GenerationMixin has another name."""
+    """Make a copy of the installed Transformers with every private method of GenerationMixin renamed."""
     import transformers
     from transformers import GenerationMixin
 
@@ -101,25 +100,25 @@ def rename_private_methods(folder: Path) -> None:
     private = [name for name in private if inspect.isroutine(inspect.getattr_static(GenerationMixin, name))]
     pattern = re.compile(rf"\b({'|'.join(private)})\b")
     assert len(private) > 20
-    for path in installed.rglob("*"):
-        if path.is_file() and "__pycache__" not in path.parts:
-            copied = folder / "transformers" / path.relative_to(installed)
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            if path.parent.name == "generation" and path.suffix == ".py":
-                copied.write_text(pattern.sub(r"\1_renamed", path.read_text(encoding="utf-8")), encoding="utf-8")
-            else:
-                copied.symlink_to(path)
+    generation = folder / "transformers" / "generation"
+    generation.mkdir(parents=True)
+    for path in installed.iterdir():
+        if path.name != "generation":
+            (folder / "transformers" / path.name).symlink_to(path)
+    for path in (installed / "generation").glob("*.py"):
+        text = pattern.sub(r"\1_renamed", path.read_text(encoding="utf-8"))
+        (generation / path.name).write_text(text, encoding="utf-8")
     for path in installed.parent.glob("transformers-*.dist-info"):
         (folder / path.name).symlink_to(path)
 
 
 def probe(python: str | Path, names: list[str], work: Path, **environment: str) -> list[dict]:
-    """What PROBE finds of folders or repositories."""
+    """Run PROBE on folders or repositories."""
     settings = {"PYTHONPATH": "", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
-    # A cache of its own, where Transformers puts the code that it runs.
+    # A separate cache, because Transformers keeps the code that it runs there.
     settings |= {"HF_HOME": tempfile.mkdtemp(prefix="home-", dir=work)}
     command = [str(python), "-c", PROBE, json.dumps(names), json.dumps(SENTENCES)]
-    # Not started in a checkout, where this project would be found by its name.
+    # Not in the checkout, where this project would be importable.
     options = {"cwd": work, "env": os.environ | settings | environment, "stdin": subprocess.DEVNULL}
     result = subprocess.run(command, capture_output=True, text=True, **options)
     if result.returncode:
@@ -143,7 +142,7 @@ def compare(found: dict, expected: dict) -> list[bool]:
 
 
 def make_models(folder: Path) -> dict[str, Path]:
-    """Small models with random weights, of which every change shows in what they say, with tokenizers of their own."""
+    """Make small models with tokenizers; their random weights are large, so that every change alters the output."""
     import torch
 
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
@@ -171,9 +170,9 @@ def make_models(folder: Path) -> dict[str, Path]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=RELEASES, help="these releases, and the renamed one always")
-    parser.add_argument("--folder", type=Path, help="the model, instead of small ones")
-    parser.add_argument("--environments", type=Path, help="where to keep the environments, for another time")
+    parser.add_argument("--only", nargs="+", default=RELEASES, help="these releases, and always the renamed one")
+    parser.add_argument("--folder", type=Path, help="a model instead of the small ones")
+    parser.add_argument("--environments", type=Path, help="where to keep the environments for later runs")
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     from loopback_client import ADA, run_client, running_hub

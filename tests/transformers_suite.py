@@ -1,17 +1,17 @@
 """
-Transformers' own model tests on this model: a development script, which downloads the source distribution of the
+Runs Transformers' own model tests on this model. A development script, which downloads the source distribution of the
 installed Transformers from the package index unless it is given one.
 
     python tests/transformers_suite.py                       # every configuration below
     python tests/transformers_suite.py --only default        # one of them
-    python tests/transformers_suite.py --peer                # MarianMTModel through the same harness, to compare
+    python tests/transformers_suite.py --peer                # MarianMTModel in the same harness, for comparison
 
     python tests/transformers_suite.py --generation-tests transformers/tests/generation/test_utils.py
 
-Prints what pytest counts for each configuration, and the reasons of what was skipped. The source distribution lacks
-the generation tests: they are taken from a checkout's file, or else from GitHub, at the tag of this version. What can't
-be had is replaced by an empty module, as are the tests of export and the common keywords of configurations; this
-project tests export and generation itself.
+Prints pytest's counts for each configuration and the reasons for skipped tests. The source distribution lacks the
+generation tests; they come from the given file, or else from GitHub at the tag of this version. If unavailable, they
+are replaced by an empty module, as are the export tests and the common keywords of configurations: this project tests
+export and generation itself.
 """
 
 import argparse
@@ -43,7 +43,7 @@ STUBS = {
     "tests/utils/test_configuration_utils.py": "config_common_kwargs = {}\n",
 }
 
-# What is common to every model here: sizes, inputs, and the two tester classes that Transformers' mixin talks to.
+# Common to all models: sizes, inputs, and the two tester classes that Transformers' mixin uses.
 HARNESS = """
 import unittest
 
@@ -121,7 +121,7 @@ class Suite(ModelTesterMixin):
 SCRATCH = """
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
 
-# The mixin asks by name which classes have a loss: the tables of models that are part of Transformers.
+# The mixin looks up which classes have a loss in the tables of Transformers' own models.
 modeling_auto.MODEL_MAPPING_NAMES["scratch"] = "ScratchModel"
 modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES["scratch"] = "ScratchForConditionalGeneration"
 
@@ -136,7 +136,7 @@ class ScratchTest(Suite, GenerationTesterMixin, unittest.TestCase):
 
     def setUp(self):
         super().setUp()
-        # The mixin takes any config with `rope_parameters` for one of a rotary model.
+        # The mixin takes any config with `rope_parameters` to be that of a rotary model.
         if "rope_scaling" in self.id() and self.fields.get("position_embedding_type") != "rotary":
             self.skipTest("this configuration has no rotary positions to scale")
         if "rope_scaling" in self.id() and self.id().endswith(("dynamic", "yarn")):
@@ -193,7 +193,7 @@ CONFIGURATIONS = {
 
 
 def fetch_generation_tests(given: Path | None, folder: Path) -> None:
-    """Put the file of generation tests under `folder`, if it can be had; say where it is from."""
+    """Put the generation tests under `folder` if they are available, and print where they come from."""
     target = folder / GENERATION_TESTS
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -204,11 +204,11 @@ def fetch_generation_tests(given: Path | None, folder: Path) -> None:
             target.write_bytes(given.read_bytes())
         print(f"generation tests: {given or REPOSITORY + GENERATION_TESTS}")
     except urllib.error.URLError as error:
-        print(f"generation tests: none, since {REPOSITORY}{GENERATION_TESTS} can't be had ({error})")
+        print(f"generation tests: none, because {REPOSITORY}{GENERATION_TESTS} is not available ({error})")
 
 
 def unpack(sdist: Path | None, folder: Path) -> None:
-    """Put the tests of Transformers' source distribution, and what they lack, under `folder`."""
+    """Put the tests of Transformers' source distribution, and stubs for what they lack, under `folder`."""
     if sdist is None:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
         subprocess.run([*pip, f"transformers=={transformers.__version__}", "--dest", str(folder)], check=True)
@@ -227,7 +227,7 @@ def unpack(sdist: Path | None, folder: Path) -> None:
 
 
 def run(folder: Path, name: str, suite: str, selection: list[str]) -> bool:
-    """Run one suite; print its counts and the reasons for skipping. True if nothing failed."""
+    """Run a suite and print its counts and the reasons for skipped tests. True if nothing failed."""
     path = folder / f"test_{name.replace('-', '_')}.py"
     path.write_text(HARNESS + suite)
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "HF_HUB_OFFLINE": "1"}
@@ -249,8 +249,8 @@ def run(folder: Path, name: str, suite: str, selection: list[str]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sdist", type=Path, help="Transformers' source distribution, if it is here already")
-    parser.add_argument("--generation-tests", type=Path, help="the file of that name in Transformers' repository")
+    parser.add_argument("--sdist", type=Path, help="Transformers' source distribution, instead of downloading it")
+    parser.add_argument("--generation-tests", type=Path, help="tests/generation/test_utils.py of the repository")
     parser.add_argument("--only", choices=CONFIGURATIONS, help="one configuration")
     parser.add_argument("--peer", action="store_true", help="run MarianMTModel instead")
     options, selection = parser.parse_known_args()

@@ -1,13 +1,13 @@
 """
-Models from and to other codebases, weights, generation settings and tokenizers:
+`scratch convert`: models from and to other codebases, with weights, generation settings and tokenizers.
 
-    python -m modeling_scratch.convert marian SRC OUT        a Marian model (OPUS-MT) as a Scratch folder
-    python -m modeling_scratch.convert to-marian SRC OUT     a Scratch model as a Marian folder
-    python -m modeling_scratch.convert torch SRC.pt OUT ...  a state dict around a torch.nn.Transformer as a folder
-    python -m modeling_scratch.convert to-torch SRC OUT.pt   a Scratch model as such a state dict
-    python -m modeling_scratch.convert ctranslate2 SRC OUT   a Scratch model for CTranslate2, of 8 bits if asked for
+    scratch convert marian SRC OUT        a Marian model (OPUS-MT) to a Scratch folder
+    scratch convert to-marian SRC OUT     a Scratch model to a Marian folder
+    scratch convert torch SRC.pt OUT ...  the state dict of a translator around torch.nn.Transformer to a Scratch folder
+    scratch convert to-torch SRC OUT.pt   a Scratch model to such a state dict
+    scratch convert ctranslate2 SRC OUT   a Scratch model to CTranslate2, optionally quantized
 
-Each ends by running what it read and what it wrote on the same random ids. What differs is not kept.
+Each command ends by running the original and the result on the same random ids, and discards a result that differs.
 """
 
 import logging
@@ -32,12 +32,8 @@ from ..convert.ctranslate2 import (
     write_settings,
 )
 from ..convert.marian import from_marian, to_marian
-from ..convert.torch_transformer import (
-    build_scratch,
-    read_torch,
-    reference_translator,
-    to_torch_translator,
-)
+from ..convert.torch_reading import read_torch
+from ..convert.torch_transformer import build_scratch, reference_translator, to_torch_translator
 from ..convert.torch_translator import TorchTranslator
 from ..errors import UserError
 from ..hub.model_folder import Conversion
@@ -55,13 +51,13 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_
 @app.callback()
 def describe() -> None:
     """
-    Models from and to other codebases: weights, generation settings and tokenizers. Each command ends by running what
-    it read and what it wrote on the same random ids, and what differs is not kept.
+    Convert models from and to other codebases, with weights, generation settings and tokenizers. Each command ends by
+    running the original and the result on the same random ids, and discards a result that differs.
     """
 
 
 def _convert_folder(src: str, folder: Path, model_type: str, convert: Callable) -> float:
-    """Write a model folder. Returns the largest difference that `verify` has found."""
+    """Write a converted model folder. Returns the largest difference that `verify` found."""
     read = load_model(src, model_type)
     converted = convert(read)
     converted.save_pretrained(folder)
@@ -76,7 +72,7 @@ def marian_command(
     out: Folder,
     debug: Debug = False,
 ) -> None:
-    """A Marian model, such as an OPUS-MT translator, as a Scratch folder that translates the same."""
+    """Convert a Marian model, such as an OPUS-MT translator, to a Scratch folder that translates the same."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
         with written_whole(out) as folder:
@@ -91,7 +87,7 @@ def to_marian_command(
     out: Folder,
     debug: Debug = False,
 ) -> None:
-    """A Scratch model as a Marian folder, which Transformers loads without this project's code."""
+    """Convert a Scratch model to a Marian folder, which Transformers loads without this project's code."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
         with written_whole(out) as folder:
@@ -100,14 +96,14 @@ def to_marian_command(
 
 
 def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
-    """A state dict that torch.save wrote. UserError if the file holds anything else; no code in it is run."""
+    """The state dict in a file written by torch.save. UserError if it holds anything else; no code in it is run."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise UserError(
-            f"{path} is not a state dict that torch.save wrote (save model.state_dict(), not the model): "
+            f"{path} is not a state dict written by torch.save (save model.state_dict(), not the model): "
             f"{str(error).splitlines()[0]}"
         ) from error
     if not isinstance(state, dict):
@@ -117,32 +113,33 @@ def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
 
 @app.command("torch")
 def torch_command(
-    state_dict: Annotated[Path, typer.Argument(help="what torch.save(model.state_dict(), ...) wrote")],
+    state_dict: Annotated[Path, typer.Argument(help="a file written by torch.save(model.state_dict(), ...)")],
     out: Folder,
-    num_heads: Annotated[int, typer.Option(min=1, help="heads of each attention")],
+    num_heads: Annotated[int, typer.Option(min=1, help="heads per attention layer")],
     norm_position: Annotated[Literal["pre", "post"], typer.Option(help="pre: norm_first=True; post: False")],
     activation_function: Annotated[str, typer.Option(help="relu, gelu or another")],
     scale_embedding: Annotated[
-        bool, typer.Option("--scale-embedding/--no-scale-embedding", help="embeddings times sqrt(d_model), or not")
+        bool,
+        typer.Option("--scale-embedding/--no-scale-embedding", help="whether to multiply embeddings by sqrt(d_model)"),
     ],
     pad_token_id: Annotated[int, typer.Option(min=0)],
-    bos_token_id: Annotated[int, typer.Option(min=0, help="the decoder starts with it")],
+    bos_token_id: Annotated[int, typer.Option(min=0, help="also the token that the decoder starts from")],
     eos_token_id: Annotated[int, typer.Option(min=0)],
     source_embedding: Annotated[str, typer.Option(help="its name")] = "src_tok_emb.embedding.weight",
     target_embedding: Annotated[str, typer.Option(help="its name")] = "tgt_tok_emb.embedding.weight",
     output_projection: Annotated[str, typer.Option(help="its name")] = "generator.weight",
     prefix: Annotated[
-        str | None, typer.Option(help="what stands before torch.nn.Transformer's names; default: found")
+        str | None, typer.Option(help="precedes torch.nn.Transformer's names  [default: detected]")
     ] = None,
     unk_token_id: Annotated[int | None, typer.Option(min=0)] = None,
     norm_eps: Annotated[float, typer.Option(help="layer_norm_eps")] = 1e-5,
-    dropout: Annotated[float, typer.Option(help="for training on")] = 0.1,
+    dropout: Annotated[float, typer.Option(help="for further training")] = 0.1,
     max_position_embeddings: Annotated[int, typer.Option(min=1, help="the longest translation")] = 1024,
     debug: Debug = False,
 ) -> None:
     """
-    A translator around torch.nn.Transformer, from its state dict, as a Scratch folder. The names of its embeddings and
-    output projection are PyTorch's tutorial's unless others are given. Its tokenizer is not known: save one beside it.
+    Convert the state dict of a translator around torch.nn.Transformer to a Scratch folder. Embeddings and output
+    projection have the names of PyTorch's tutorial unless others are given. Save the tokenizer beside the result.
     """
     log_to_terminal(logging.INFO)
     with one_line_errors(debug), written_whole(out) as folder:
@@ -176,7 +173,7 @@ def to_torch_command(
     out: Annotated[Path, typer.Argument(help="the file to write; it must not exist")],
     debug: Debug = False,
 ) -> None:
-    """A Scratch model as the state dict of a translator around torch.nn.Transformer, named as in PyTorch's tutorial."""
+    """Convert a Scratch model to the state dict of a translator like that of PyTorch's tutorial."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
         with written_whole(out) as file:
@@ -187,17 +184,17 @@ def to_torch_command(
             verify(model, written, model.config)
         config = model.config
         print(
-            f"wrote {out}: transformer.* is of torch.nn.Transformer({config.d_model}, "
+            f"wrote {out}: load transformer.* into torch.nn.Transformer({config.d_model}, "
             f"{config.encoder_attention_heads}, {config.encoder_layers}, {config.decoder_layers}, "
             f"{config.encoder_ffn_dim}, activation={config.activation_function!r}, "
             f"layer_norm_eps={config.norm_eps}, norm_first={config.norm_position == 'pre'}, "
             f"bias={config.attention_bias})"
-            + ("" if config.final_norm else ", its encoder.norm and decoder.norm set to None")
+            + ("" if config.final_norm else ", with its encoder.norm and decoder.norm set to None")
         )
 
 
 def _verify_ctranslate2(model: ScratchForConditionalGeneration, scorer: CTranslate2Scorer) -> None:
-    """Print the largest difference of two models' log-probabilities of random tokens. UserError if it is large."""
+    """Print the largest difference between log-probabilities of random tokens. UserError if it is too large."""
     config, random = model.config, torch.Generator().manual_seed(0)
     lengths = (min(48, config.max_position_embeddings - 1), 7, 1)
     sources, targets = (
@@ -218,8 +215,8 @@ def _verify_ctranslate2(model: ScratchForConditionalGeneration, scorer: CTransla
     print(f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}")
     if not difference <= LARGEST_DIFFERENCE:  # nan too
         raise UserError(
-            f"the converted model is not the one that was read: log-probabilities differ by up to {difference:.1e}, "
-            f"more than {LARGEST_DIFFERENCE:.0e}; nothing was written"
+            f"the conversion went wrong: log-probabilities differ by up to {difference:.1e}, more than "
+            f"{LARGEST_DIFFERENCE:.0e}; nothing was written"
         )
 
 
@@ -227,12 +224,12 @@ def _verify_ctranslate2(model: ScratchForConditionalGeneration, scorer: CTransla
 def ctranslate2_command(
     src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
     out: Folder,
-    quantization: Annotated[Literal[*QUANTIZATIONS], typer.Option(help="of the weights")] = "float32",
+    quantization: Annotated[Literal[*QUANTIZATIONS], typer.Option(help="type of the stored weights")] = "float32",
     debug: Debug = False,
 ) -> None:
     """
-    A Scratch model for CTranslate2's Translator, which runs it without PyTorch. The tokenizers are written beside it,
-    and generation.json: the settings that the model translates with, as arguments of translate_batch.
+    Convert a Scratch model for CTranslate2's Translator, which runs without PyTorch. Beside it are written the
+    tokenizers and generation.json, the model's generation settings as arguments of translate_batch.
     """
     log_to_terminal(logging.INFO)
     with one_line_errors(debug), written_whole(out) as folder:
@@ -246,7 +243,7 @@ def ctranslate2_command(
                 strict=True,
             )
         ]
-        # In float32 first, which can be compared; what quantizing costs shows in the BLEU.
+        # First in float32, which can be compared; the cost of quantization shows in BLEU.
         for each in dict.fromkeys(["float32", quantization]):
             spec = to_ctranslate2(model, *vocabularies)
             spec.optimize(each)

@@ -1,4 +1,4 @@
-"""`scratch figures`: pictures of a run, of positions, of a translation's attention, of the architecture."""
+"""`scratch figures`: pictures of a run's curves, of positions, of attention and of the architecture."""
 
 import logging
 from pathlib import Path
@@ -14,7 +14,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an e
 
 @app.command()
 def curves(
-    run: Annotated[Path, typer.Argument(help="a run's folder")],
+    run: Annotated[Path, typer.Argument(help="the folder of a run")],
     out: Annotated[Path | None, typer.Option(help="the file to write  [default: RUN/curves.png]")] = None,
     debug: Debug = False,
 ) -> None:
@@ -45,20 +45,20 @@ def positions(
 @app.command()
 def attention(
     model: Annotated[str, typer.Argument(help="a model folder or Hub name")],
-    sentence: Annotated[str, typer.Argument(help="what to translate")],
+    sentence: Annotated[str, typer.Argument(help="the sentence to translate")],
     layer: Annotated[str, typer.Option(help="'last', 'all', or a number, counted from 1")] = "last",
     beams: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
     out: Annotated[Path, typer.Option(help="the folder to write to")] = Path("attention"),
     debug: Debug = False,
 ) -> None:
-    """Translate a sentence and picture what each head attends to, in encoder, decoder and between them."""
+    """Translate a sentence and draw what each head attends to: in the encoder, in the decoder, and across."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
         from ..figures.attention import attention_maps, parse_layer, save_attention
         from ..loading import load_tokenizers, load_translator
         from ..runs.processes import make_accelerator
 
-        parse_layer(layer)  # before anything is loaded
+        parse_layer(layer)  # fail before loading anything
         tokenizers = load_tokenizers(model)
         translator = load_translator(model).to(make_accelerator().device)
         maps = attention_maps(translator, *tokenizers, sentence, beams)
@@ -73,7 +73,7 @@ def architecture(
     out: Annotated[Path, typer.Option(help="the file to write")] = Path("architecture.png"),
     debug: Debug = False,
 ) -> None:
-    """Encoder and decoder, post-norm and pre-norm, with the names of the modules."""
+    """Encoder and decoder, post-norm and pre-norm, labelled with module names."""
     with one_line_errors(debug):
         from ..figures.diagram import architecture_figure
         from ..figures.saving import save

@@ -1,4 +1,4 @@
-"""Text in, text out: python -m modeling_scratch.translate FOLDER_OR_NAME < source.txt > target.txt"""
+"""`scratch translate`: text in, text out, as in `scratch translate FOLDER_OR_NAME < source.txt > target.txt`."""
 
 import logging
 import math
@@ -22,18 +22,18 @@ from ..model.batched_generation import DEFAULT_BATCH_TOKENS, SourceTooLong
 from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import SENTENCES_AHEAD, ScratchTranslationPipeline
 
-BROKEN_PIPE = 141  # as shells say of SIGPIPE
+BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
 
 
 def read_lines(path: Path | None) -> list[str]:
     """
-    The lines of a UTF-8 file, or of standard input, without the white space around them. Only a line feed ends a line.
+    The lines of a UTF-8 file or of standard input, without surrounding whitespace. Only a line feed ends a line.
 
     Raises:
-        UserError: not UTF-8; the message names the line. Or standard input is closed.
+        UserError: a line, which the message names, is not UTF-8; or standard input is closed.
     """
     if path is None and sys.stdin is None:
-        raise UserError("standard input is closed; give a file by --input")
+        raise UserError("standard input is closed; give a file with --input")
     lines = (sys.stdin.buffer.read() if path is None else path.read_bytes()).split(b"\n")
     if lines[-1] == b"":
         lines.pop()
@@ -52,10 +52,10 @@ def _name(path: Path | None) -> str:
 
 def load_pipeline(name: str, revision: str | None) -> ScratchTranslationPipeline:
     """
-    The pipeline of a model folder or Hub name, on the accelerator, if there is one, all of one commit.
+    The pipeline for a model folder or Hub name, with all files from one commit, on the accelerator if there is one.
 
     Raises:
-        UserError: it cannot be loaded, or is another kind of model; a folder has no revisions.
+        UserError: it cannot be loaded or is another kind of model; or a revision is given for a folder.
     """
     if revision is not None and Path(name).is_dir():
         raise UserError(f"--revision {revision}: {name} is a folder; only a repository on the Hub has revisions")
@@ -73,8 +73,8 @@ def load_pipeline(name: str, revision: str | None) -> ScratchTranslationPipeline
 
 
 def check_lengths(pipeline: ScratchTranslationPipeline, lines: list[str], name: str) -> None:
-    """UserError that names the first line with more tokens than the model takes."""
-    for first in range(0, len(lines), SENTENCES_AHEAD):  # what 100,000 lines have of tokens fills a gigabyte
+    """Raise UserError that names the first line with more tokens than the model takes."""
+    for first in range(0, len(lines), SENTENCES_AHEAD):  # the tokens of 100,000 lines fill a gigabyte
         try:
             pipeline.preprocess(lines[first : first + SENTENCES_AHEAD], first)
         except SourceTooLong as error:
@@ -84,7 +84,7 @@ def check_lengths(pipeline: ScratchTranslationPipeline, lines: list[str], name: 
 
 
 def write_rows(results: Iterable[list[dict[str, Any]]], n_best: bool, scores: bool) -> Iterator[str]:
-    """A line, or one for each of a source's n best, without a line end; see `main`."""
+    """Output lines without their line feed: one per source line, or one for each of its n best; see `main`."""
     for number, translations in enumerate(results, start=1):
         for rank, translation in enumerate(translations, start=1):
             text = translation["translation_text"].replace("\r", " ").replace("\n", " ")
@@ -96,13 +96,13 @@ def write_rows(results: Iterable[list[dict[str, Any]]], n_best: bool, scores: bo
 @contextmanager
 def opened_output(path: Path | None) -> Iterator[TextIO]:
     """
-    Where to write, opened at once, so that nothing is translated in vain: standard output; a device or a named pipe; or
-    a file that takes its name, and the permissions of the one before, when it is complete.
+    Open the output before anything is translated: standard output, a device or named pipe, or a file. A file appears
+    only when it is complete, with the permissions of the one it replaces.
     """
     if path is None:
         if sys.stdout is None:
-            raise UserError("standard output is closed; give a file by --output")
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale: text in, text out
+            raise UserError("standard output is closed; give a file with --output")
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale
         yield sys.stdout
         sys.stdout.flush()
         return
@@ -112,7 +112,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
         with path.open("w", encoding="utf-8", newline="\n") as file:
             yield file
         return
-    path = path.resolve()  # a link stays, and what it points to is written
+    path = path.resolve()  # keeps a link and writes to its target
     temporary = path.with_name(f".translate-{secrets.token_hex(4)}.tmp")
     try:
         file = temporary.open("x", encoding="utf-8", newline="\n")
@@ -131,68 +131,77 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
         raise
 
 
+@contextmanager
+def quiet_broken_pipe() -> Iterator[None]:
+    """Exit with BROKEN_PIPE and without a message when the reader of the output has gone away."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Python flushes standard output at exit, which must not fail again.
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(BROKEN_PIPE)
+
+
+def beams_for(n_best: int, num_beams: int | None, pipeline: ScratchTranslationPipeline) -> int:
+    """The beam width for an n-best list, at least the model's. UserError if the one given is too small."""
+    beams = num_beams or max(n_best, pipeline.model.generation_config.num_beams or 1)
+    if n_best > beams:
+        raise UserError(f"--n-best {n_best}: --num-beams is {beams}; it must be at least as large")
+    return beams
+
+
 def main(
     model: Annotated[str, typer.Argument(help="a model folder or Hub name")],
     input: Annotated[str | None, typer.Option(help="a text file; default: standard input")] = None,
     output: Annotated[
-        str | None, typer.Option(help="a file, there when complete, or a device; default: standard output")
+        str | None, typer.Option(help="a file, which appears when complete, or a device; default: standard output")
     ] = None,
     num_beams: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="default: as the model was saved")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
     n_best: Annotated[
-        int | None, typer.Option(min=1, help="the N best of each line, as rows of LINE, RANK, SCORE and TEXT")
+        int | None, typer.Option(min=1, help="write the N best of each line, as LINE, RANK, SCORE and TEXT")
     ] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="SCORE and a tab before each translation")] = False,
+    scores: Annotated[bool, typer.Option("--scores", help="write SCORE and a tab before each translation")] = False,
     batch_tokens: Annotated[
-        int, typer.Option(min=1, help="source tokens translated at once, padding included")
+        int, typer.Option(min=1, help="source tokens per batch, padding included")
     ] = DEFAULT_BATCH_TOKENS,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="lines translated at once, instead")] = None,
-    revision: Annotated[str | None, typer.Option(help="of a Hub name: a branch, tag or commit")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="lines per batch, instead of --batch-tokens")] = None,
+    revision: Annotated[str | None, typer.Option(help="a branch, tag or commit of a Hub repository")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:
     """
-    Translate a text line by line: one line out for each line in, empty lines too.
+    Translate text line by line: one line out for each line in, empty lines included.
 
-    With --n-best N there are N rows for each line, the best first: the line's number from 1, the rank from 1, the score
-    and the text, tabs between them; those of an empty line have no text. A score is the natural logarithm of the
-    probability that the model gives to the translation, its end included; beam search ranks by
-    score / tokens^length_penalty.
+    With --n-best N, N rows are written for each line, best first: line number and rank, both from 1, score and text,
+    separated by tabs. Rows for an empty line have no text. A score is the natural logarithm of the translation's
+    probability under the model, the end token included; beam search ranks by score / tokens^length_penalty.
 
-    A line with more tokens than the model takes is reported before anything is translated, and nothing is cut.
+    Nothing is truncated: a line with too many tokens for the model is an error before anything is translated.
     """
     log_to_terminal(logging.INFO)
-    with one_line_errors(debug):
-        try:
-            if "" in (input, output):
-                raise UserError("--input and --output take the name of a file, not an empty one")
-            if length_penalty is not None and not math.isfinite(length_penalty):
-                raise UserError(f"--length-penalty {length_penalty}: it must be a number")
-            source = None if input is None else Path(input)
-            with opened_output(None if output is None else Path(output)) as file:
-                pipeline = load_pipeline(model, revision)
-                lines = read_lines(source)
-                check_lengths(pipeline, lines, _name(source))
-                options = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
-                options |= {"num_return_sequences": n_best, "batch_size": batch_size, "batch_tokens": batch_tokens}
-                options = {name: value for name, value in options.items() if value is not None}
-                if n_best is not None:
-                    beams = num_beams or max(n_best, pipeline.model.generation_config.num_beams or 1)
-                    if n_best > beams:
-                        raise UserError(f"--n-best {n_best}: --num-beams is {beams}; it must be as many at least")
-                    options["num_beams"] = beams
-                hidden = quiet or sys.stderr is None or not sys.stderr.isatty()
-                with tqdm(total=len(lines), unit=" lines", disable=hidden) as bar:
-                    results = pipeline(
-                        iter(lines), return_scores=scores or n_best is not None, progress=bar.update, **options
-                    )
-                    for row in write_rows(results, n_best is not None, scores):
-                        if file.isatty():
-                            bar.clear()
-                        print(row, file=file)
-        except BrokenPipeError:
-            # Who reads has had enough. What is buffered must go somewhere when Python ends.
-            if sys.stdout is not None:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(BROKEN_PIPE)
+    with one_line_errors(debug), quiet_broken_pipe():
+        if "" in (input, output):
+            raise UserError("--input and --output take the name of a file, not an empty one")
+        if length_penalty is not None and not math.isfinite(length_penalty):
+            raise UserError(f"--length-penalty {length_penalty}: it must be a number")
+        source = None if input is None else Path(input)
+        with opened_output(None if output is None else Path(output)) as file:
+            pipeline = load_pipeline(model, revision)
+            lines = read_lines(source)
+            check_lengths(pipeline, lines, _name(source))
+            options = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
+            options |= {"num_return_sequences": n_best, "batch_size": batch_size, "batch_tokens": batch_tokens}
+            options = {name: value for name, value in options.items() if value is not None}
+            if n_best is not None:
+                options["num_beams"] = beams_for(n_best, num_beams, pipeline)
+            return_scores = scores or n_best is not None
+            hidden = quiet or sys.stderr is None or not sys.stderr.isatty()
+            with tqdm(total=len(lines), unit=" lines", disable=hidden) as bar:
+                results = pipeline(iter(lines), return_scores=return_scores, progress=bar.update, **options)
+                for row in write_rows(results, n_best is not None, scores):
+                    if file.isatty():
+                        bar.clear()
+                    print(row, file=file)

@@ -1,4 +1,4 @@
-"""Weights from and to other codebases."""
+"""Conversion of weights from and to other codebases."""
 
 from .ctranslate2 import to_ctranslate2
 from .marian import from_marian, to_marian

@@ -1,4 +1,4 @@
-"""What every conversion does: carry tokenizers over, compare what was read with what was written, write it whole."""
+"""What every conversion does: copy tokenizers, compare the result with the original, write it atomically."""
 
 import logging
 import os
@@ -19,11 +19,11 @@ from .marian import widen
 
 logger = logging.getLogger(__name__)
 
-LARGEST_DIFFERENCE = 1e-4  # of logits, in float32
+LARGEST_DIFFERENCE = 1e-4  # between logits, in float32
 
 
 def load_model(name: str, model_type: str) -> PreTrainedModel:
-    """The translator in a folder or on the Hub, in its own dtype. UserError if it is not of this type or not whole."""
+    """The translator in a folder or on the Hub, in its own dtype. UserError if it has another type or lacks weights."""
     config = load_config(name)
     if config.model_type != model_type:
         raise UserError(f"{name} is a {config.model_type} model; this command reads a {model_type} model")
@@ -31,11 +31,11 @@ def load_model(name: str, model_type: str) -> PreTrainedModel:
 
 
 def carry_tokenizers(name: str, folder: Path) -> None:
-    """Write the tokenizers of a model folder or Hub name into a folder. With none there, say so."""
+    """Copy the tokenizers of a model folder or Hub name to a folder. Warn if there are none."""
     quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     found = [file for file in TOKENIZER_FILES if cached_file(name, file, **quiet)]
     if not found:
-        logger.warning(f"{name} has no tokenizer, so there is none beside the converted model")
+        logger.warning(f"{name} has no tokenizer, so the converted model has none either")
         return
     if "source.spm" in found and not is_sentencepiece_available():
         raise UserError(f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece")
@@ -45,7 +45,7 @@ def carry_tokenizers(name: str, folder: Path) -> None:
 
 @contextmanager
 def written_whole(out: Path) -> Iterator[Path]:
-    """A path beside `out` to write a file or a folder at; it gets its name if nothing fails, and is deleted if not."""
+    """A temporary path for a file or folder, which becomes `out` if nothing fails and is deleted otherwise."""
     if out.exists() or out.is_symlink():
         raise UserError(f"{out} exists; choose another name")
     if not out.absolute().parent.is_dir():
@@ -64,14 +64,14 @@ def written_whole(out: Path) -> Iterator[Path]:
 @torch.inference_mode()
 def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
     """
-    Print and return the largest difference of two models' logits, in float32, on random ids padded on the right.
+    Print and return the largest difference between two models' logits, in float32, on random right-padded ids.
 
     Args:
-        read, written: map input_ids, attention_mask and decoder_input_ids to logits, or to outputs that have them.
-        config: the vocabularies, and how long a sequence may be.
+        read, written: take input_ids, attention_mask and decoder_input_ids; return logits, or outputs that have them.
+        config: gives the vocabularies and the longest sequence.
 
     Raises:
-        UserError: it is above `LARGEST_DIFFERENCE`.
+        UserError: the difference is above `LARGEST_DIFFERENCE`.
     """
     random = torch.Generator().manual_seed(0)
     length = min(48, config.max_position_embeddings)
@@ -89,7 +89,7 @@ def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
     print(f"largest logit difference on random ids, in float32: {difference:.1e} (of logits up to {largest:.1f})")
     if not difference <= LARGEST_DIFFERENCE:  # nan too
         raise UserError(
-            f"the converted model is not the one that was read: its logits differ by up to {difference:.1e}, more than "
-            f"{LARGEST_DIFFERENCE:.0e}; nothing was written"
+            f"the conversion went wrong: logits differ by up to {difference:.1e}, more than {LARGEST_DIFFERENCE:.0e}; "
+            "nothing was written"
         )
     return difference

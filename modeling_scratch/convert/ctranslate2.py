@@ -1,6 +1,6 @@
 """
-A Scratch model as one of CTranslate2 (https://opennmt.net/CTranslate2), a runtime for translation in C++ with weights
-of 8 bits: which configs it can express, their weights under its names, and what its model says to given tokens.
+Conversion to CTranslate2 (https://opennmt.net/CTranslate2), a C++ runtime for translation with 8-bit weights: which
+configs it can express, the weights under its names, and the scores of a converted model.
 """
 
 import json
@@ -26,8 +26,9 @@ except ImportError:
 logger = logging.getLogger(__name__)
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16", "int8_bfloat16")
-SETTINGS = "generation.json"  # beside the model: the arguments of its translator's translate_batch
-LEAST_POSITIONS = 1024  # in the table of sinusoidal positions, which CTranslate2 does not go beyond
+SETTINGS = "generation.json"  # file beside the model with arguments for translate_batch
+LEAST_POSITIONS = 1024  # size of the table of sinusoidal positions, a hard limit in CTranslate2
+_POSITIONS = ("sinusoidal", "learned", "rotary")
 
 _ACTIVATIONS = {
     "relu": "RELU",
@@ -44,8 +45,7 @@ _ACTIVATIONS = {
     "sigmoid": "Sigmoid",
 }
 
-
-# What changes a translation and what translate_batch has no argument for, or another rule.
+# Generation settings for which translate_batch has no argument, or a different rule.
 _LEFT_OUT = ("do_sample", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "early_stopping")
 _LEFT_OUT += ("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "exponential_decay_length_penalty")
 _LEFT_OUT += ("sequence_bias", "stop_strings", "max_time", "guidance_scale", "diversity_penalty", "force_words_ids")
@@ -53,18 +53,19 @@ _LEFT_OUT += ("constraints", "penalty_alpha", "dola_layers", "token_healing", "w
 
 
 def as_list(ids: int | list[int] | None) -> list[int]:
-    """Of a field that may hold one token id, several or none."""
+    """The ids in a field that may hold one token id, several or none."""
     return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
 
 
 def find_obstacles(config: ScratchConfig) -> list[str]:
-    """The fields of a config whose values CTranslate2 cannot express, each with what is needed."""
+    """The fields of a config that CTranslate2 cannot express, each with the value needed."""
     obstacles = []
     if config.activation_function not in _ACTIVATIONS:
         needed = " or ".join(_ACTIVATIONS)
         obstacles.append(f"activation_function is {config.activation_function!r} and must be {needed}")
-    if config.position_embedding_type == "alibi":
-        obstacles.append("position_embedding_type is 'alibi' and must be another")
+    if config.position_embedding_type not in _POSITIONS:
+        needed = " or ".join(_POSITIONS)
+        obstacles.append(f"position_embedding_type is {config.position_embedding_type!r} and must be {needed}")
     if config.share_layers:
         obstacles.append("share_layers is True and must be False")
     if config.position_embedding_type != "rotary" and config.d_model % 2:
@@ -78,10 +79,10 @@ def find_obstacles(config: ScratchConfig) -> list[str]:
 
 def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) -> list[str]:
     """
-    The token of each row of an embedding; rows beyond the tokenizer's get names of their own.
+    The token of each row of an embedding; unused rows get placeholder names.
 
     Raises:
-        UserError: the tokenizer has more tokens than the embedding has rows, or one token at two ids.
+        UserError: the tokenizer has more tokens than the embedding has rows, or the same token at two ids.
     """
     if len(tokenizer) > rows:
         raise UserError(
@@ -89,7 +90,7 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) ->
             "the model was trained with beside it"
         )
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    # Ids in between may have no token, as in some of tiktoken's encodings.
+    # Some ids may have no token, as in some of tiktoken's encodings.
     vocabulary = [f"<unused {row}>" if token is None else token for row, token in enumerate(tokens)]
     vocabulary += [f"<unused {row}>" for row in range(len(tokens), rows)]
     if len(set(vocabulary)) < rows:
@@ -102,7 +103,7 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) ->
 
 
 def _copy_linear(spec: Any, layers: list[nn.Linear]) -> None:
-    """One product for several layers of the same input."""
+    """Pack several layers with the same input into one."""
     spec.weight = torch.cat([layer.weight for layer in layers])
     if layers[0].bias is not None:
         spec.bias = torch.cat([layer.bias for layer in layers])
@@ -123,7 +124,7 @@ def _copy_attention(spec: Any, attention: nn.Module, norm: nn.Module, is_self: b
 
 
 def _copy_stack(spec: Any, stack: nn.Module, rows: int) -> None:
-    """rows: positions for as many tokens."""
+    """Copy a stack. rows: how many positions its table gets."""
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
     embeddings.weight = stack.embed_tokens.weight
     spec.scale_embeddings = float(stack.embed_scale)
@@ -150,11 +151,11 @@ def to_ctranslate2(
     model: ScratchForConditionalGeneration, source_vocabulary: list[str], target_vocabulary: list[str]
 ) -> "transformer_spec.TransformerSpec":
     """
-    A model in CTranslate2's terms, to `optimize` (which quantizes) and `save`.
+    The model as a CTranslate2 specification, to `optimize` (which quantizes) and `save`.
 
     Raises:
-        UserError: ctranslate2 is not installed, or cannot express the config; the message names each field, its
-            value and the value that is needed.
+        UserError: ctranslate2 is not installed, or cannot express the config; the message names each field, its value
+            and the value needed.
     """
     if ctranslate2 is None:
         raise UserError("this needs ctranslate2: pip install ctranslate2")
@@ -175,7 +176,7 @@ def to_ctranslate2(
         shared |= {"rotary_scaling_factor": parameters["factor"]} if linear else {}
 
     def norms(final_norm: bool) -> dict[str, bool]:
-        # The specs of post-norm stacks have no final norm, but their runtime does.
+        # The spec of a post-norm stack has no final norm, but the runtime supports one.
         return {"pre_norm": config.norm_position == "pre" or final_norm, "no_final_norm": not final_norm}
 
     encoder = transformer_spec.TransformerEncoderSpec(
@@ -186,7 +187,7 @@ def to_ctranslate2(
     )
     spec = transformer_spec.TransformerSpec(encoder, decoder)
     if config.position_embedding_type == "rotary":
-        vars(encoder).pop("position_encodings", None)  # the spec of an encoder has them even so
+        vars(encoder).pop("position_encodings", None)  # always present in an encoder's spec
     rows = config.max_position_embeddings
     if config.position_embedding_type == "sinusoidal":
         rows = max(rows, LEAST_POSITIONS)
@@ -209,11 +210,11 @@ def to_ctranslate2(
 
 def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: list[str], folder: Path) -> None:
     """
-    The model's own way to translate, as the arguments of CTranslate2's translate_batch. What they do not hold is named
-    in a warning.
+    Write the model's generation settings as arguments of CTranslate2's translate_batch. A warning names those that have
+    no counterpart.
     """
     generation, config = model.generation_config, model.config
-    # The lengths of generate count the decoder's start, those of CTranslate2 do not. Where none is set, 20 are added.
+    # The lengths of `generate` count the start token, those of CTranslate2 do not. The default is 20 new tokens.
     longest = generation.max_new_tokens or (generation.max_length or 21) - 1
     shortest = generation.min_new_tokens or max(0, (generation.min_length or 0) - 1)
     if config.position_embedding_type == "learned":
@@ -228,7 +229,7 @@ def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: li
         "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
         "min_decoding_length": shortest,
         "max_decoding_length": longest,
-        "max_input_length": 0,  # no bound: by default what is beyond 1,024 tokens is left out without a word
+        "max_input_length": 0,  # no limit: by default, input is silently cut after 1,024 tokens
         "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
         "repetition_penalty": generation.repetition_penalty or 1.0,
         "end_token": [target_vocabulary[token] for token in ends],
@@ -239,14 +240,14 @@ def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: li
 
 
 class CTranslate2Scorer:
-    """What a converted model says to the same tokens as a Scratch model, to compare the two."""
+    """Scores given tokens with a converted model, to compare it with the original."""
 
     def __init__(self, folder: Path, source_vocabulary: list[str], target_vocabulary: list[str]):
         self.translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
         self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
 
     def __call__(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
-        """The logarithm of the probability of each token of each target, and of the end after it."""
+        """The log-probability of each token of each target, and of the end token after it."""
         found = self.translator.score_batch(
             [[self.source_vocabulary[token] for token in source] for source in sources],
             [[self.target_vocabulary[token] for token in target] for target in targets],

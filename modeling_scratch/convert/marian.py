@@ -1,11 +1,11 @@
 """
-Weights from and to Marian's translators (Junczys-Dowmunt et al. 2018, https://arxiv.org/abs/1804.00344), OPUS-MT's
-among them, as Transformers has them: MarianMTModel.
+Conversion from and to Marian's translators (Junczys-Dowmunt et al. 2018, https://arxiv.org/abs/1804.00344), such as
+those of OPUS-MT, in the form of Transformers' MarianMTModel.
 
-Both are the paper's post-norm Transformer. They differ in names, and in where the sinusoidal positions lie: a Scratch
-model alternates sines and cosines (section 3.5), Marian keeps the sines in the first half of d_model and the cosines in
-the second. Nothing else in a Transformer gives its residual stream an order, so the same permutation of every weight
-that reads or writes that stream turns one model into the other.
+Both are the paper's post-norm Transformer. They differ in names and in the layout of sinusoidal positions: a Scratch
+model alternates sines and cosines (section 3.5), while Marian has the sines in the first half of d_model and the
+cosines in the second. Nothing else gives the dimensions of the residual stream an order, so permuting every weight that
+reads or writes the stream turns one model into the other.
 """
 
 import copy
@@ -21,7 +21,7 @@ from ..model.position_embeddings import SinusoidalPositionEmbedding
 
 logger = logging.getLogger(__name__)
 
-# Fields that both configs have, with one meaning.
+# Fields that mean the same in both configs.
 COMMON_FIELDS = (
     "d_model",
     "encoder_layers",
@@ -43,7 +43,7 @@ COMMON_FIELDS = (
     "use_cache",
 )
 
-# What every Marian model is, whatever its config says.
+# The architecture of every Marian model.
 MARIAN_ARCHITECTURE = {
     "norm_position": "post",
     "final_norm": False,
@@ -75,7 +75,7 @@ def _marian_name(name: str) -> str:
 
 
 def _marian_dimensions(d_model: int) -> torch.Tensor:
-    """(d_model,): at i the dimension of Marian's residual stream that a Scratch model has at i."""
+    """(d_model,): element i is the dimension of Marian's residual stream that a Scratch model has at i."""
     dimensions, sines = torch.empty(d_model, dtype=torch.long), (d_model + 1) // 2
     dimensions[0::2] = torch.arange(sines)
     dimensions[1::2] = torch.arange(sines, d_model)
@@ -83,7 +83,7 @@ def _marian_dimensions(d_model: int) -> torch.Tensor:
 
 
 def _permute(name: str, weight: torch.Tensor, dimensions: torch.Tensor) -> torch.Tensor:
-    """A parameter, by its Scratch name, for a residual stream whose i-th dimension is the old one's `dimensions[i]`."""
+    """Permute a parameter, given by its Scratch name: dimension i of the new stream is `dimensions[i]` of the old."""
     module, kind = name.split(".")[-2:]
     if module not in _READ_THE_STREAM:
         return weight[dimensions]  # o_proj, down_proj and norms write: the rows of a matrix, a bias, a norm's scale
@@ -91,7 +91,7 @@ def _permute(name: str, weight: torch.Tensor, dimensions: torch.Tensor) -> torch
 
 
 def check_plain_weights(model: PreTrainedModel) -> None:
-    """Raise UserError for a model that holds other weights than its class does, such as LoRA's."""
+    """Raise UserError for a model with other weights than its class has, such as LoRA's."""
     with torch.device("meta"):
         plain = type(model)(copy.deepcopy(model.config))
     if other := sorted(model.state_dict().keys() ^ plain.state_dict().keys()):
@@ -103,21 +103,21 @@ def check_plain_weights(model: PreTrainedModel) -> None:
 
 
 def _check_positions(marian_model: MarianMTModel, dimensions: torch.Tensor) -> None:
-    """Raise UserError if a stack's table of positions is not the sinusoidal one."""
+    """Raise UserError if a stack's positions are not sinusoidal."""
     for side in ("encoder", "decoder"):
         table = getattr(marian_model.model, side).embed_positions.weight.detach().cpu()
         expected = SinusoidalPositionEmbedding.encode(torch.arange(len(table)), table.shape[1])
         rounding = torch.finfo(table.dtype).eps + 1e-5
         if not torch.allclose(table[:, dimensions].double(), expected, rtol=0, atol=rounding):
             raise UserError(
-                f"model.{side}.embed_positions.weight is not the table of sinusoidal positions, and no other is "
-                "converted"
+                f"model.{side}.embed_positions.weight is not the table of sinusoidal positions; other positions are "
+                "not converted"
             )
 
 
 @torch.no_grad()
 def widen(marian_model: MarianMTModel) -> MarianMTModel:
-    """The model in float32, its table of positions too, which in half precision is rounded to 3 digits."""
+    """Convert the model to float32, recomputing its table of positions, which half precision rounds to 3 digits."""
     marian_model.float()
     for stack in (marian_model.model.encoder, marian_model.model.decoder):
         stack.embed_positions.weight.copy_(stack.embed_positions.create_weight())
@@ -126,17 +126,17 @@ def widen(marian_model: MarianMTModel) -> MarianMTModel:
 
 def from_marian(marian_model: MarianMTModel) -> ScratchForConditionalGeneration:
     """
-    A Scratch model with the weights, dtype, device, dropouts and generation config of a Marian model, which gives the
-    same logits and generates the same tokens.
+    Convert a Marian model to a Scratch model with the same weights, dtype, device, dropouts and generation config. It
+    gives the same logits and generates the same tokens.
 
-    The two count positions differently where there is padding, Marian the padding too, so they agree where padding is
-    on the right, as tokenizers put it. Which embeddings are shared is read from the weights. Where Marian's
-    max_position_embeddings is a hard limit, the Scratch model has positions for longer sequences. Layer dropping
-    (LayerDrop), which training alone sees, is left out with a warning.
+    They agree if padding is on the right, where tokenizers put it: Marian counts positions of padding too, a Scratch
+    model does not. Which embeddings are shared is read from the weights. Marian's max_position_embeddings is a hard
+    limit, but a Scratch model takes longer sequences. LayerDrop, which affects only training, is left out with a
+    warning.
 
     Raises:
-        UserError: it is not a MarianMTModel; its positions are not sinusoidal; its output projection does not fit its
-            decoder's embedding.
+        UserError: the model is not a MarianMTModel, its positions are not sinusoidal, or its output projection does not
+            fit its decoder's embedding.
     """
     if not isinstance(marian_model, MarianMTModel):
         raise UserError(f"from_marian takes a MarianMTModel, not a {type(marian_model).__name__}")
@@ -149,7 +149,7 @@ def from_marian(marian_model: MarianMTModel) -> ScratchForConditionalGeneration:
     if len(head) != len(target):
         raise UserError(
             f"lm_head.weight has {len(head)} rows and model.decoder.embed_tokens.weight has {len(target)}; they must "
-            "have one vocabulary"
+            "share a vocabulary"
         )
     for side in ("encoder", "decoder"):
         if layerdrop := getattr(marian_config, f"{side}_layerdrop"):
@@ -178,16 +178,15 @@ def from_marian(marian_model: MarianMTModel) -> ScratchForConditionalGeneration:
 
 def to_marian(model: ScratchForConditionalGeneration) -> MarianMTModel:
     """
-    A Marian model with the weights, dtype, device, dropouts and generation config of a Scratch model, which gives the
-    same logits and generates the same tokens, with padding on the right.
+    Convert a Scratch model to a Marian model with the same weights, dtype, device, dropouts and generation config. It
+    gives the same logits and generates the same tokens if padding is on the right.
 
-    It has a table of max_position_embeddings positions and fails on longer sequences. An output projection without
-    bias gets one of zeros. Marian ties all of its embeddings or none: with share_encoder_decoder_embeddings True and
-    tie_word_embeddings False it holds the one embedding twice, which further training would let drift apart.
+    It has a table of max_position_embeddings positions and fails on longer sequences. An output projection without a
+    bias gets one of zeros. Marian ties all embeddings or none: with share_encoder_decoder_embeddings True and
+    tie_word_embeddings False it holds the embedding twice, and the copies would diverge in further training.
 
     Raises:
-        UserError: the model is not what a Marian model can be; the message names each field, its value and the value
-            that is needed.
+        UserError: Marian cannot express the model; the message names each field, its value and the value needed.
     """
     if not isinstance(model, ScratchForConditionalGeneration):
         raise UserError(f"to_marian takes a ScratchForConditionalGeneration, not a {type(model).__name__}")
@@ -205,7 +204,7 @@ def to_marian(model: ScratchForConditionalGeneration) -> MarianMTModel:
     limit = max(generation.max_length or 0, generation.max_new_tokens or 0)
     if limit > config.max_position_embeddings:
         logger.warning(
-            f"generation may make {limit} tokens, but a Marian model fails beyond max_position_embeddings "
+            f"generation may produce {limit} tokens, but a Marian model fails beyond max_position_embeddings "
             f"({config.max_position_embeddings})"
         )
     marian_config = MarianConfig(

@@ -1,8 +1,8 @@
 """
-The other side of a conversion from or to torch.nn.Transformer: its weights' names, and a translator around it.
+The PyTorch side of a conversion from or to torch.nn.Transformer: its parameter names, and a translator around it.
 
-torch.nn.Transformer is the layers alone: what embeds tokens, adds positions and projects to the vocabulary is built
-around it by each user. `TorchTranslator` is such a building, with the names of PyTorch's translation tutorial.
+torch.nn.Transformer consists of the layers only. Each user writes the embeddings, positions and output projection
+around it. `TorchTranslator` does so with the names of PyTorch's translation tutorial.
 """
 
 import math
@@ -32,7 +32,7 @@ _LAYER_PARTS = {
 
 
 def packed_layout(config: ScratchConfig) -> dict[str, list[str]]:
-    """{name in torch.nn.Transformer: names in ScratchModel of what it holds, the rows of one after the other's}."""
+    """{name in torch.nn.Transformer: names of the parameters of ScratchModel whose rows it concatenates}."""
     parts = {}
     for side, layer_parts in _LAYER_PARTS.items():
         for index in range(getattr(config, f"{side}_layers")):
@@ -49,7 +49,7 @@ def packed_layout(config: ScratchConfig) -> dict[str, list[str]]:
 
 
 def empty_transformer(config: ScratchConfig) -> nn.Transformer:
-    """A torch.nn.Transformer of a config's shape."""
+    """A torch.nn.Transformer of the shape that a config describes."""
     name = config.activation_function
     stacks = {}
     for side, layer_class, stack_class in (
@@ -68,7 +68,8 @@ def empty_transformer(config: ScratchConfig) -> nn.Transformer:
             bias=config.attention_bias,
         )
         norm = nn.LayerNorm(config.d_model, config.norm_eps, bias=config.attention_bias) if config.final_norm else None
-        nested = {"enable_nested_tensor": False} if side == "encoder" else {}  # it would cut the padding off the output
+        # Nested tensors would drop padding from the output.
+        nested = {"enable_nested_tensor": False} if side == "encoder" else {}
         stacks[f"custom_{side}"] = stack_class(layer, getattr(config, f"{side}_layers"), norm, **nested)
     heads = config.encoder_attention_heads
     return nn.Transformer(
@@ -77,7 +78,7 @@ def empty_transformer(config: ScratchConfig) -> nn.Transformer:
 
 
 def sinusoidal_positions(length: int, d_model: int) -> torch.Tensor:
-    """The sinusoidal positions, sines and cosines in turn, (length, d_model) in float64 (section 3.5)."""
+    """Sinusoidal positions, alternating sines and cosines, (length, d_model) in float64 (section 3.5)."""
     angles = torch.arange(length, dtype=torch.float64)[:, None] * torch.exp(
         -torch.arange(0, d_model, 2, dtype=torch.float64) * math.log(10000.0) / d_model
     )
@@ -89,9 +90,9 @@ def sinusoidal_positions(length: int, d_model: int) -> torch.Tensor:
 
 class TorchTranslator(nn.Module):
     """
-    A translator as users of torch.nn.Transformer build it, with the names of PyTorch's tutorial in its state dict:
+    A translator as users of torch.nn.Transformer write it. Its parameters have the names of PyTorch's tutorial:
     `src_tok_emb.embedding.weight`, `tgt_tok_emb.embedding.weight`, `transformer.*`, `generator.weight`, and
-    `generator.bias` if the model has one. In evaluation mode it is the Scratch model's equal.
+    `generator.bias` if there is one. In evaluation mode it computes the same as the Scratch model.
     """
 
     def __init__(self, config: ScratchConfig):
@@ -114,13 +115,13 @@ class TorchTranslator(nn.Module):
         """
         Args:
             input_ids: (batch_size, source_length).
-            attention_mask: (batch_size, source_length); True or 1 attends.
+            attention_mask: (batch_size, source_length); nonzero attends.
             decoder_input_ids: (batch_size, target_length).
 
         Returns:
             Logits (batch_size, target_length, target vocabulary).
         """
-        hidden = attention_mask == 0  # torch.nn.Transformer's True hides
+        hidden = attention_mask == 0  # in torch.nn.Transformer, True hides
         length = decoder_input_ids.shape[1]
         return self.generator(
             self.transformer(

@@ -1,4 +1,4 @@
-"""Attention maps of a translation: what each head of each layer attends to."""
+"""Attention maps: what each head of each layer attends to during a translation."""
 
 import textwrap
 from collections.abc import Sequence
@@ -13,42 +13,42 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from ..errors import UserError
 from .saving import HEAT, save
 
-# A map of more tokens than this cannot be read, and its file would be large.
+# A larger map would be unreadable and its file large.
 MOST_TOKENS = 100
 
 
 @dataclass
 class AttentionMaps:
     """
-    The attention weights of one sentence of S tokens and its translation of T tokens, a tensor a layer. Row t of the
-    decoder's maps belongs to the step that reads `read[t]` and writes `written[t]`.
+    The attention weights of a sentence of S tokens and its translation of T tokens, one tensor per layer. Row t of the
+    decoder's maps is the step that reads `read[t]` and writes `written[t]`.
     """
 
     sentence: str
     translation: str
-    source: list[str]  # S labels, the end of the sentence included
+    source: list[str]  # S labels, the end token included
     read: list[str]  # T labels: the start token, then the translation
-    written: list[str]  # T labels: the translation, then its end
+    written: list[str]  # T labels: the translation, then the end token
     encoder: Sequence[torch.Tensor]  # encoder self-attention, (num_heads, S, S)
     decoder: Sequence[torch.Tensor]  # decoder self-attention, (num_heads, T, T)
     cross: Sequence[torch.Tensor]  # cross-attention, (num_heads, T, S)
 
 
-# Kind of attention: its maps, what its rows are and what its columns are, by the names of AttentionMaps.
+# {kind of attention: fields of AttentionMaps with its weights, row labels and column labels}
 KINDS = {
     "encoder self-attention": ("encoder", "source", "source"),
     "decoder self-attention": ("decoder", "written", "read"),
     "cross-attention": ("cross", "written", "source"),
 }
-_ROW_LABELS = {"source": "token that attends", "written": "token being written"}
-_COLUMN_LABELS = {"source": "source token attended to", "read": "token attended to, of those read"}
+_ROW_LABELS = {"source": "attending token", "written": "token being written"}
+_COLUMN_LABELS = {"source": "source token attended to", "read": "token read so far"}
 
 
 def token_labels(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
     """
-    One readable label a token. Byte-level BPE writes a token's bytes as stand-in letters ('Ġ' for a space, 'Ã¼' for
-    'ü'): those are turned back into text. A space is shown as '▁', as SentencePiece shows it, and a byte that is only
-    a part of a character as '\\xe6'. Special tokens, and the tokens of other tokenizers, stay as they are.
+    A readable label per token. Byte-level BPE represents bytes by stand-in letters ('Ġ' for a space, 'Ã¼' for 'ü'),
+    which become text again. A space is shown as '▁', as in SentencePiece, and a byte that is only part of a character
+    as '\\xe6'. Special tokens, and the tokens of other tokenizers, are left unchanged.
     """
     tokens = tokenizer.convert_ids_to_tokens(ids)
     decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
@@ -80,12 +80,12 @@ def attention_maps(
     num_beams: int | None = None,
 ) -> AttentionMaps:
     """
-    Translate a sentence, and record all attention weights in one forward pass over it and the translation: since no
-    position sees a later one, they are those of the steps in which the translation was made. Both run with eager
-    attention, the backend that returns weights, and without dropout.
+    Translate a sentence, then record all attention weights in one forward pass over it and its translation. They equal
+    those of the decoding steps, since no position sees a later one. Both run without dropout and with eager attention,
+    the implementation that returns weights.
 
     Args:
-        num_beams: None: as the model was saved.
+        num_beams: None: the model's default.
 
     Raises:
         UserError: the sentence is empty, or it or its translation has more than MOST_TOKENS tokens.
@@ -120,7 +120,7 @@ def attention_maps(
 
 def attention_figure(maps: AttentionMaps, kind: str, layer: int) -> Figure:
     """
-    The heads of one layer, a panel each, on one colour scale from 0 to 1.
+    The heads of one layer, one panel each, on a common colour scale from 0 to 1.
 
     Args:
         kind: a key of KINDS.
@@ -147,7 +147,7 @@ def attention_figure(maps: AttentionMaps, kind: str, layer: int) -> Figure:
     for head, panel in enumerate(panels[:num_heads]):
         image = panel.imshow(weights[head], cmap=HEAT, vmin=0, vmax=1, interpolation="nearest")
         panel.set_title(f"layer {layer}, head {head + 1}", fontsize=10)
-        # Labels at the left and at the bottom of the grid. Text with two dollar signs would be set as a formula.
+        # Labels only at the left and bottom of the grid. With parse_math, text between dollar signs would be a formula.
         style = {"fontsize": font_size, "parse_math": False}
         if head % across == 0:
             panel.set_yticks(range(len(row_tokens)), row_tokens, **style)
@@ -169,7 +169,7 @@ def attention_figure(maps: AttentionMaps, kind: str, layer: int) -> Figure:
 
 
 def parse_layer(text: str) -> int | None:
-    """The number in `--layer`; None for all, 0 for the last. UserError for anything else."""
+    """The value of `--layer` as a number: None for "all", 0 for "last". UserError if it is neither nor a number."""
     if text in ("all", "last"):
         return None if text == "all" else 0
     if not text.isdecimal() or int(text) == 0:
@@ -179,7 +179,7 @@ def parse_layer(text: str) -> int | None:
 
 def save_attention(maps: AttentionMaps, folder: Path, layer: str = "last") -> list[Path]:
     """
-    Write the maps of each kind of attention, FOLDER/KIND-layer-N.png; returns the files.
+    Draw each kind of attention to FOLDER/KIND-layer-N.png. Returns the files.
 
     Args:
         layer: "last", "all", or a number, counted from 1.
@@ -192,7 +192,7 @@ def save_attention(maps: AttentionMaps, folder: Path, layer: str = "last") -> li
     for kind, (field, _, _) in KINDS.items():
         depth = len(getattr(maps, field))
         if number is not None and number > depth:
-            raise UserError(f"--layer is {number}, but {kind} has {depth} layers; 'all' pictures what there is")
+            raise UserError(f"--layer is {number}, but {kind} has {depth} layers; 'all' draws every layer")
         chosen += [(kind, each) for each in ([number or depth] if number is not None else range(1, depth + 1))]
     return [
         save(attention_figure(maps, kind, each), folder / f"{kind.replace(' ', '-')}-layer-{each}.png")

@@ -11,7 +11,7 @@ from .saving import BLUE, VERMILLION, save
 
 def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
     """
-    Loss, validation scores and learning rate over updates.
+    Loss, validation scores and learning rate by update.
 
     Args:
         metrics: the records of metrics.jsonl.
@@ -20,7 +20,7 @@ def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
     train = [record for record in records if record["split"] == "train"]
     validation = [record for record in records if record["split"] == "validation"]
     scored = [record for record in validation if "bleu" in record]
-    # So wide that text of 10 points is 11 pixels high in the 740 that the Hub's column has.
+    # At this width, 10-point text is 11 pixels high in the Hub's column of 740 pixels.
     figure = Figure(figsize=(9, 6), layout="constrained")
     axes = figure.subplot_mosaic([["loss", "loss"], ["score", "rate"]], height_ratios=(1.2, 1))
     loss_axis, score_axis, rate_axis = axes["loss"], axes["score"], axes["rate"]
@@ -34,7 +34,7 @@ def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
     for axis, rows, key, label, colour, marker in series:
         steps, values = [row["step"] for row in rows], [row.get(key, math.nan) for row in rows]
         axis.plot(steps, values, label=label, color=colour, marker=marker, markersize=4)
-    loss_axis.set(title="Loss a target token", ylabel="nats")
+    loss_axis.set(title="Loss per target token", ylabel="nats")
     score_axis.set(title="Validation scores", ylim=(0, 100))
     rate_axis.set(title="Learning rate", ylim=(0, None))
     for axis in (loss_axis, score_axis, rate_axis):

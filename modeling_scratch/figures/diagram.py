@@ -1,4 +1,4 @@
-"""A diagram of the architecture, in the names of the code: python -m modeling_scratch.plots architecture"""
+"""A diagram of the architecture, labelled with the names in the code (`scratch figures architecture`)."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
-# Sizes in the diagram's own units: a box, a flat box, the radius of a sum sign, the space below a box, a box's width.
+# In data units: height of a box and of a thin box, radius of a sum sign, gap below a box, width of a box.
 _BOX, _THIN, _RING, _GAP, _WIDTH = 0.62, 0.44, 0.17, 0.3, 3.3
 _COLOURS = {"attention": "#FBE3B5", "feed_forward": "#BFDDF0", "norm": "#BFE5D8", "embedding": "#F3D3E3", "": "#E8E8E8"}
 
 
 class _Column:
-    """A stack drawn from the bottom up: boxes on a line, residual connections on one side."""
+    """Draws a stack from the bottom up: boxes on a line, with residual connections on one side."""
 
     def __init__(self, axis: Axes, x: float, side: int):
         """side: -1 draws residual connections on the left, 1 on the right."""
@@ -25,12 +25,12 @@ class _Column:
             self.axis.annotate("", points[-1], points[-2], arrowprops=style, zorder=1)
 
     def write(self, text: str, **style: Any) -> None:
-        """Words below the first box or above the last."""
+        """Write text at the current height."""
         self.axis.text(self.x, self.top, text, ha="center", va="bottom", fontsize=9.5, **style)
         self.top += 0.3
 
     def box(self, name: str, colour: str = "", note: str = "", gap: float = _GAP) -> float:
-        """Draw a box with the name of a module of the code and an arrow into it; returns the height of its middle."""
+        """Draw a box labelled with a module's name, and an arrow into it. Returns the height of its middle."""
         height = _BOX if colour else _THIN
         bottom = self.top + gap
         self.line((self.x, self.top), (self.x, bottom))
@@ -45,7 +45,7 @@ class _Column:
         return middle
 
     def sub_layer(self, name: str, norm: str, pre_norm: bool) -> float:
-        """x + Dropout(Sublayer(x)) with its norm; returns the height of the sub-layer's box."""
+        """Draw x + Dropout(Sublayer(x)) with its norm. Returns the height of the sub-layer's box."""
         self.line((self.x, self.top), (self.x, self.top + 0.16), arrow=False)
         fork = self.top = self.top + 0.16
         if pre_norm:
@@ -64,12 +64,12 @@ class _Column:
         return middle
 
     def frame(self, bottom: float, text: str) -> None:
-        """A dashed frame around what is repeated, from `bottom` to here."""
+        """Draw a dashed frame around the repeated part, from `bottom` to the current height."""
         left, top = self.x - _WIDTH / 2 - 0.45, self.top + 0.2
         patch = FancyBboxPatch((left, bottom), _WIDTH + 0.9, top - bottom, boxstyle="round,pad=0", zorder=0)
         patch.set(facecolor="#FAFAFA", edgecolor="#888888", linestyle="--")
         self.axis.add_patch(patch)
-        beside = self.x - self.side * (_WIDTH / 2 + 0.22)  # where there are no residual connections
+        beside = self.x - self.side * (_WIDTH / 2 + 0.22)  # the side without residual connections
         style = {"rotation": 90, "ha": "center", "va": "top", "fontsize": 8.5, "family": "monospace"}
         self.axis.text(beside, top - 0.15, text, **style)
         self.line((self.x, self.top), (self.x, top), arrow=False)
@@ -77,7 +77,7 @@ class _Column:
 
 
 def _draw_stack(column: _Column, side: str, sub_layers: list[str], pre_norm: bool) -> dict[str, float]:
-    """One stack from its ids to its final norm; returns the height of each sub-layer's box."""
+    """Draw a stack from its ids to its final norm. Returns the height of each sub-layer's box."""
     column.write("input_ids" if side == "Encoder" else "decoder_input_ids")
     column.box("embed_tokens", "embedding", "× √d_model", gap=0.22)  # noqa: RUF001
     column.box("embed_positions", "embedding", "(added)", gap=0.22)
@@ -91,7 +91,7 @@ def _draw_stack(column: _Column, side: str, sub_layers: list[str], pre_norm: boo
 
 
 def architecture_figure() -> Figure:
-    """Encoder and decoder with the names of the code's modules: post-norm, as in the paper, beside pre-norm."""
+    """Encoder and decoder, labelled with module names: post-norm, as in the paper, beside pre-norm."""
     figure = Figure(figsize=(11.5, 9.3), layout="constrained")
     for axis, pre_norm in zip(figure.subplots(1, 2), (False, True), strict=True):
         encoder, decoder = _Column(axis, 0.0, side=-1), _Column(axis, 4.9, side=1)

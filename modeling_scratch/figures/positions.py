@@ -1,4 +1,4 @@
-"""The sinusoidal positional encodings."""
+"""A picture of the sinusoidal positional encodings."""
 
 import torch
 from matplotlib.figure import Figure
@@ -9,11 +9,11 @@ from .saving import BLUE, GREEN, ORANGE, WAVES
 
 def positions_figure(d_model: int = 128, length: int = 100) -> Figure:
     """
-    The sinusoidal encodings of section 3.5, (length, d_model): some dimensions as curves over positions, and all.
+    The sinusoidal encodings of section 3.5, (length, d_model): a few dimensions as curves, and all as an image.
     """
     positions = torch.arange(length).unsqueeze(0)  # (1, length)
     encodings = SinusoidalPositionEmbedding.encode(positions, d_model)[0].numpy()  # (length, d_model)
-    # A sine with its cosine, then sines that are slower and slower; even dimensions are the sines.
+    # A sine with its cosine, then two slower sines. Even dimensions are sines.
     first, second, third = (2 * (d_model * part // 16) for part in (1, 2, 3))
     dimensions = sorted({first, min(first + 1, d_model - 1), second, third})
     styles = [(BLUE, "-"), (BLUE, "--"), (ORANGE, "-"), (GREEN, "-")]

@@ -1,4 +1,4 @@
-"""Multi-head attention (section 3.2): scaled dot-product, self- and cross-attention with their caches."""
+"""Multi-head attention (section 3.2): scaled dot-product, self- and cross-attention, and their key/value caches."""
 
 from functools import partial
 
@@ -21,15 +21,15 @@ def eager_attention(
     is_causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V (equation 1), step by step, returning the weights too.
+    Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V (equation 1), step by step, with the weights.
 
     Args:
         query: (batch_size, num_heads, query_length, head_dim).
         key, value: (batch_size, num_heads, key_length, head_dim).
         attention_mask: 4-D, added to the scores.
         scaling: 1 / sqrt(d_k).
-        dropout: of the weights.
-        is_causal: hide from each query the keys that come after it. Without a mask only.
+        dropout: probability of zeroing an attention weight.
+        is_causal: hide later keys from each query. Ignored if there is a mask.
 
     Returns:
         (batch_size, num_heads, query_length, head_dim) and (batch_size, num_heads, query_length, key_length).
@@ -47,10 +47,15 @@ def eager_attention(
 
 
 def as_block_mask(bias: torch.Tensor) -> BlockMask:
-    """A bias, (batch_size, 1 or heads, query_length, key_length), of nothing but 0 and minimum, for flex_attention."""
+    """
+    A bias as flex_attention's block mask.
+
+    Args:
+        bias: (batch_size, 1 or heads, query_length, key_length); each value is 0 or the dtype's minimum.
+    """
     hides = bias == torch.finfo(bias.dtype).min
     if not (hides | (bias == 0)).all():
-        raise ValueError("flex_attention takes no mask of other values than 0 and -inf; use attn_implementation='sdpa'")
+        raise ValueError("flex_attention takes only masks of 0 and -inf; use attn_implementation='sdpa'")
     sizes = (bias.shape[0], bias.shape[1] if bias.shape[1] > 1 else None, *bias.shape[2:])
 
     def attends(batch, head, query, key):
@@ -61,7 +66,7 @@ def as_block_mask(bias: torch.Tensor) -> BlockMask:
 
 class ScratchAttention(nn.Module):
     """
-    The projections and the call that self- and cross-attention share:
+    The projections and the attention call that self- and cross-attention share:
     MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (section 3.2.2).
     """
 
@@ -91,8 +96,11 @@ class ScratchAttention(nn.Module):
         implementation: str,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
-        Run the implementation on split heads and project its output. Returns (batch_size, query_length, d_model) and,
-        of eager attention alone, the weights (batch_size, num_heads, query_length, key_length).
+        Attend with split heads and project the output.
+
+        Returns:
+            (batch_size, query_length, d_model); and with eager attention the weights, (batch_size, num_heads,
+            query_length, key_length), otherwise None.
         """
         weights, dropout = None, self.attention_dropout if self.training else 0.0
         is_causal = query.shape[2] > 1 and self.is_causal and attention_mask is None
@@ -106,12 +114,12 @@ class ScratchAttention(nn.Module):
         return self.o_proj(output.flatten(2)), weights  # (batch_size, query_length, d_model)
 
     def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
-        """As `eager_attention`, by PyTorch's own kernels."""
+        """The same as `eager_attention`, computed by PyTorch's kernels."""
         attend = partial(nn.functional.scaled_dot_product_attention, scale=self.scaling)
         needs_grad = torch.is_grad_enabled() and query.requires_grad
         if not needs_grad or query.dtype != torch.bfloat16 or query.device.type != "cpu":
             return attend(query, key, value, attention_mask, dropout, is_causal)
-        # Its backward pass in bfloat16 on the CPU takes longer than all else together (torch 2.13).
+        # On the CPU its backward pass in bfloat16 takes longer than everything else together (torch 2.13).
         attention_mask = None if attention_mask is None else attention_mask.float()
         with torch.autocast("cpu", enabled=False):
             output = attend(query.float(), key.float(), value.float(), attention_mask, dropout, is_causal)
@@ -120,7 +128,12 @@ class ScratchAttention(nn.Module):
     def registered(
         self, implementation: str, query, key, value, attention_mask, dropout: float, is_causal: bool
     ) -> torch.Tensor:
-        """By what Transformers' AttentionInterface has of this name. Returns (batch_size, query_length, heads, d_k)."""
+        """
+        Attend with the function that Transformers' AttentionInterface has under this name.
+
+        Returns:
+            (batch_size, query_length, num_heads, head_dim).
+        """
         if attention_mask is None and is_causal:
             shape = (query.shape[2], key.shape[2])
             attention_mask = query.new_full(shape, torch.finfo(query.dtype).min).triu(1)[None, None]
@@ -134,7 +147,7 @@ class ScratchAttention(nn.Module):
 
 
 class ScratchSelfAttention(ScratchAttention):
-    """Attention of a sequence to itself; in the decoder, to what came before (section 3.2.3)."""
+    """Attention of a sequence to itself; in the decoder, only to earlier positions (section 3.2.3)."""
 
     def forward(
         self,
@@ -148,13 +161,13 @@ class ScratchSelfAttention(ScratchAttention):
         """
         Args:
             hidden_states: (batch_size, sequence_length, d_model).
-            attention_mask: 4-D, added to the scores; None: everything, or, causal, everything before.
-            rotation: cos and sin for rotary positions, (batch_size or 1, sequence_length, head_dim) each.
-            past_key_values: the cache, to whose layer `layer_idx` the keys and values are added.
-            implementation: of attention, as the config names it.
+            attention_mask: 4-D, added to the scores; None: attend to everything, or if causal to everything earlier.
+            rotation: cos and sin of rotary positions, (batch_size or 1, sequence_length, head_dim) each.
+            past_key_values: the key/value cache; this call appends to its layer `layer_idx`.
+            implementation: name of the attention implementation.
 
         Returns:
-            (batch_size, sequence_length, d_model), and the weights of eager attention.
+            (batch_size, sequence_length, d_model), and the weights if attention is eager.
         """
         query = self.split_heads(self.q_proj(hidden_states))
         key = self.split_heads(self.k_proj(hidden_states))
@@ -167,7 +180,7 @@ class ScratchSelfAttention(ScratchAttention):
 
 
 class ScratchCrossAttention(ScratchAttention):
-    """Attention of the target to the encoded source, whose keys and values are computed once a sentence."""
+    """Attention of the target to the encoded source. Its keys and values are computed once per sentence."""
 
     def forward(
         self,
@@ -181,14 +194,14 @@ class ScratchCrossAttention(ScratchAttention):
         """
         Args:
             hidden_states: (batch_size, target_length, d_model).
-            encoder_hidden_states: (batch_size, source_length, d_model); fewer rows where beams share their source.
-            attention_mask: 4-D over the source, added to the scores; None: everything.
-            past_key_values: the cache, whose layer `layer_idx` is filled at the first step and read afterwards.
+            encoder_hidden_states: (batch_size, source_length, d_model); with fewer rows where beams share a source.
+            attention_mask: 4-D over the source, added to the scores; None: attend to everything.
+            past_key_values: the key/value cache; its layer `layer_idx` is filled at the first step and read afterwards.
 
         Returns:
-            (batch_size, target_length, d_model), and the weights of eager attention.
+            (batch_size, target_length, d_model), and the weights if attention is eager.
         """
-        # The beams of a sentence are so many queries to one source: (sentences, beams * target_length, d_model).
+        # The beams of a sentence share its source, as further queries: (sentences, beams * target_length, d_model).
         query, beams = self.q_proj(hidden_states), getattr(past_key_values, "beams", 1)
         if beams > 1:
             query = query.view(-1, beams * query.shape[1], query.shape[2])

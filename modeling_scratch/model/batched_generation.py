@@ -1,4 +1,4 @@
-"""Sentences in batches of like length through `generate()`: tokens in, tokens and their probabilities out."""
+"""Translating sentences in batches of similar length through `generate()`, with their probabilities."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +11,12 @@ DEFAULT_BATCH_TOKENS = 4096
 
 
 class SourceTooLong(ValueError):
-    """A sentence has more tokens than the model takes: `index` among the inputs, `length` and `limit` in tokens."""
+    """Input number `index` has `length` tokens, more than the `limit` of the model."""
 
     def __init__(self, index: int, length: int, limit: int):
         super().__init__(
-            f"input {index} has {length} tokens, but the model takes {limit} (max_position_embeddings): nothing is "
-            "cut; give it in parts"
+            f"input {index} has {length} tokens, but the model takes {limit} (max_position_embeddings); nothing is "
+            "truncated, so split it"
         )
         self.index, self.length, self.limit = index, length, limit
 
@@ -25,15 +25,15 @@ def tokenize(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit: int | None, first: int = 0
 ) -> list[list[int]]:
     """
-    The tokens of each sentence, without the white space around it; none of one that is blank.
+    The token ids of each sentence, stripped of surrounding whitespace. A blank sentence has none.
 
     Args:
-        limit: the most tokens that the model takes; None: no bound.
-        first: the number of the first sentence, for what errors say.
+        limit: the most tokens that the model takes; None: no limit.
+        first: the number of the first sentence in error messages.
 
     Raises:
-        ValueError: a sentence is not a string, or not Unicode text.
-        SourceTooLong: a sentence has more tokens than `limit`.
+        ValueError: a sentence is not a string, or not valid Unicode.
+        SourceTooLong: a sentence has more than `limit` tokens.
     """
     for index, sentence in enumerate(sentences, start=first):
         if not isinstance(sentence, str):
@@ -57,22 +57,22 @@ def batches_by_length(
     lengths: Sequence[int], batch_size: int | None = None, batch_tokens: int | None = None
 ) -> list[list[int]]:
     """
-    Indices in batches of like length, the longest first, so that what does not fit into memory fails at once. What has
-    no tokens is in none.
+    Batches of indices of sentences with similar lengths, longest first so that running out of memory happens at once.
+    Empty sentences are left out.
 
     Args:
         lengths: in tokens.
-        batch_size: the most sentences a batch; None: no bound.
-        batch_tokens: the most tokens a batch, padding included, unless one sentence is longer; None: no bound.
+        batch_size: the most sentences per batch; None: no limit.
+        batch_tokens: the most tokens per batch including padding, unless a single sentence is longer; None: no limit.
     """
     batches: list[list[int]] = []
     filled = [index for index, length in enumerate(lengths) if length]
     for index in sorted(filled, key=lambda index: (-lengths[index], index)):
         batch = batches[-1] if batches else []
         longest = lengths[batch[0]] if batch else 0
-        many = batch_size is not None and len(batch) == batch_size
-        wide = batch_tokens is not None and (len(batch) + 1) * longest > batch_tokens
-        if not batch or many or wide:
+        is_full = batch_size is not None and len(batch) == batch_size
+        is_full |= batch_tokens is not None and (len(batch) + 1) * longest > batch_tokens
+        if not batch or is_full:
             batches.append([index])
         else:
             batch.append(index)
@@ -80,7 +80,7 @@ def batches_by_length(
 
 
 def setting_of(model: PreTrainedModel, generation: dict[str, Any], name: str) -> Any:
-    """What `generate` takes for a setting: the argument, or as the given or the model's generation config has it."""
+    """The value that `generate` uses for a setting: from the arguments, the given or the model's generation config."""
     given = [generation.get(name)]
     given += [getattr(config, name, None) for config in (generation.get("generation_config"), model.generation_config)]
     return next((value for value in given if value is not None), None)
@@ -94,23 +94,22 @@ def generate_batch(
     Translate one batch of tokenized sentences, without dropout.
 
     Args:
-        ids: the source's tokens, a list for each sentence.
-        return_scores: None: if there are several translations a sentence.
-        generation: for `model.generate`.
+        ids: the source tokens of each sentence.
+        return_scores: None: only if there are several translations per sentence.
+        generation: arguments of `model.generate`.
 
     Returns:
-        The target's tokens, (batch_size, num_return_sequences, target_length), the decoder's start included; and their
-        scores, (batch_size, num_return_sequences), or None. A score is the natural logarithm of the probability that
-        the model gives to the translation, its end included, however it was searched for or sampled. Beam search has
-        put the best first; what was sampled is put in order here, if there are scores.
+        Target tokens, (batch_size, num_return_sequences, target_length), with the decoder's start token; and scores,
+        (batch_size, num_return_sequences), or None. A score is the natural logarithm of the translation's probability
+        under the model, the end token included. The best translation comes first, except among samples without scores.
     """
     rows = [torch.tensor(row) for row in ids]
-    source = {
-        # What stands in padding has no effect.
+    inputs = {
+        # Any id would do for padding, since the mask hides it.
         "input_ids": pad_sequence(rows, batch_first=True, padding_value=model.config.pad_token_id or 0),
         "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),  # 1: attend
     }
-    source = {name: tensor.to(model.device) for name, tensor in source.items()}
+    inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
     several = setting_of(model, generation, "num_return_sequences") or 1
     wants_scores = several > 1 if return_scores is None else return_scores
     training = model.training
@@ -119,14 +118,14 @@ def generate_batch(
     try:
         if wants_scores:
             generation = generation | {"return_dict_in_generate": True}
-        output = model.generate(**source, **generation)
+        output = model.generate(**inputs, **generation)
         sequences = getattr(output, "sequences", output)  # (batch_size * num_return_sequences, target_length)
         scores = None
         if wants_scores:
-            scores = getattr(output, "log_probabilities", None)  # as our own search has them
+            scores = getattr(output, "log_probabilities", None)  # from our own search
             if scores is None:
-                ending = (setting_of(model, generation, name) for name in ("eos_token_id", "pad_token_id"))
-                scores = log_probabilities(model, source, sequences, *ending)
+                eos, pad = (setting_of(model, generation, name) for name in ("eos_token_id", "pad_token_id"))
+                scores = log_probabilities(model, inputs, sequences, eos, pad)
             scores = scores.view(len(ids), -1)
     finally:
         if training:
@@ -140,28 +139,28 @@ def generate_batch(
 
 def log_probabilities(
     model: PreTrainedModel,
-    source: dict[str, torch.Tensor],
+    inputs: dict[str, torch.Tensor],
     sequences: torch.Tensor,
     eos: int | list[int] | None,
     pad: int | None,
 ) -> torch.Tensor:
     """
-    Natural logarithms of the probabilities of whole translations, (translations,), by forward passes.
+    Natural logarithms of the probabilities of whole translations, (translations,), computed by forward passes.
 
     Args:
-        source: input_ids and attention_mask, (batch_size, source_length).
-        sequences: (translations, target_length), the same number for each source.
-        eos, pad: what ends a translation, and what fills it up: of the first what stands after it, and all of the
-            second, is not counted.
+        inputs: input_ids and attention_mask, (batch_size, source_length).
+        sequences: (translations, target_length), equally many for each source.
+        eos, pad: end tokens and the padding token. Padding, and whatever follows the first end token, does not count.
     """
     targets = sequences[:, 1:]
-    ends = torch.isin(targets, torch.tensor([] if eos is None else eos, dtype=targets.dtype, device=targets.device))
-    fills = (targets == (-1 if pad is None else pad)) & ~ends
-    labels = targets.masked_fill(fills | (ends.cumsum(dim=1) - ends.long() > 0), -100)
-    several = len(sequences) // len(source["input_ids"])
-    found = []
-    for row, target in enumerate(labels):  # one at a time: the logits of all might not fit
-        one = {name: value[row // several, None] for name, value in source.items()}
+    is_end = torch.isin(targets, torch.tensor([] if eos is None else eos, dtype=targets.dtype, device=targets.device))
+    is_padding = (targets == (-1 if pad is None else pad)) & ~is_end
+    ends_before = is_end.cumsum(dim=1) - is_end.long()
+    labels = targets.masked_fill(is_padding | (ends_before > 0), -100)
+    per_source = len(sequences) // len(inputs["input_ids"])
+    sums = []
+    for row, target in enumerate(labels):  # one at a time, since the logits of all might not fit into memory
+        source = {name: value[row // per_source, None] for name, value in inputs.items()}
         read = sequences[row, None, :-1]
-        found.append(-model(**one, decoder_input_ids=read, labels=target[None], num_items_in_batch=1).loss.float())
-    return torch.stack(found)
+        sums.append(-model(**source, decoder_input_ids=read, labels=target[None], num_items_in_batch=1).loss.float())
+    return torch.stack(sums)

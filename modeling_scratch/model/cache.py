@@ -1,28 +1,30 @@
-"""The decoder's keys and values during our own search: grown in place, moved by index, one source for all its beams."""
+"""The key/value cache of our own search: grown in place, reordered by index, one source for all beams of a sentence."""
 
 import torch
 
-_ROOM = 16  # places by which the target's keys and values grow
+_GROWTH = 16  # slots added when a target's keys and values run out of room
 
 
-class _Layer:
+class _LayerCache:
     """
-    The keys and values of one attention, (rows, heads, places, head_dim): as many as a target has room for, or those of
-    the source.
+    Keys and values of one attention layer, (rows, heads, slots, head_dim) each. For self-attention there are as many
+    slots as have been allocated; for cross-attention, one per source token.
     """
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor):
         self.keys, self.values = keys, values
-        self.spare: list[torch.Tensor] = []  # what keys and values are moved to, in turn
+        self.spare: list[torch.Tensor] = []  # buffers that `reorder` writes to, swapped with keys and values
 
-    def grow(self, places: int) -> None:
-        missing = places - self.keys.shape[2]
+    def reserve(self, slots: int) -> None:
+        """Allocate room for at least this many slots."""
+        missing = slots - self.keys.shape[2]
         if missing > 0:
-            room = self.keys.new_empty(*self.keys.shape[:2], missing + _ROOM, self.keys.shape[3])
+            room = self.keys.new_empty(*self.keys.shape[:2], missing + _GROWTH, self.keys.shape[3])
             self.keys, self.values = (torch.cat([states, room], dim=2) for states in (self.keys, self.values))
             self.spare = []
 
-    def move(self, rows: torch.Tensor) -> None:
+    def reorder(self, rows: torch.Tensor) -> None:
+        """Row i becomes the previous row `rows[i]`."""
         if not self.spare or len(self.spare[0]) != len(rows):
             self.spare = [states.new_empty(len(rows), *states.shape[1:]) for states in (self.keys, self.values)]
         for states, spare in zip((self.keys, self.values), self.spare, strict=True):
@@ -30,55 +32,60 @@ class _Layer:
         (self.keys, self.values), self.spare = self.spare, [self.keys, self.values]
 
 
-class _Cache:
-    """Answers `update`, as Transformers' caches do."""
+class _AttentionCache:
+    """The cached keys and values of all layers of one kind of attention. `update` works as in Transformers' caches."""
 
     def __init__(self):
-        self.length = 0  # places that are filled, of the target
-        self.layers: list[_Layer] = []
+        self.length = 0  # slots filled in every layer
+        self.layers: list[_LayerCache] = []
 
     def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """key, value: (rows, heads, new, head_dim). Returns those of all places, (rows, heads, length, head_dim)."""
+        """
+        Append keys and values, (rows, heads, new tokens, head_dim) each, to a layer.
+
+        Returns:
+            All keys and values of the layer so far, (rows, heads, length, head_dim) each.
+        """
         if layer_idx == len(self.layers):
-            self.layers.append(_Layer(key, value))
+            self.layers.append(_LayerCache(key, value))
             return key, value
         layer, end = self.layers[layer_idx], self.length + key.shape[2]
-        layer.grow(end)
+        layer.reserve(end)
         layer.keys[:, :, self.length : end], layer.values[:, :, self.length : end] = key, value
         return layer.keys[:, :, :end], layer.values[:, :, :end]
 
 
 class SearchCache:
     """
-    Takes the place of Transformers' EncoderDecoderCache in the decoder's forward pass, which asks for these names.
-    Depends on nothing of Transformers, so that no release of it can change what our own search does.
+    Stands in for Transformers' EncoderDecoderCache, with the attributes that the decoder's forward pass reads. It uses
+    nothing from Transformers, so that no release can change what our own search does.
     """
 
     def __init__(self):
-        self.beams = 1  # rows of the decoder a sentence; the source's keys and values are kept once for all of them
-        self.self_attention_cache, self.cross_attention_cache = _Cache(), _Cache()
+        self.beams = 1  # decoder rows per sentence; they share one copy of the source's keys and values
+        self.self_attention_cache, self.cross_attention_cache = _AttentionCache(), _AttentionCache()
         self.is_updated: dict[int, bool] = {}
 
     def get_seq_length(self) -> int:
-        """Target tokens that every layer has seen."""
+        """The number of target tokens that every layer has seen."""
         return self.self_attention_cache.length
 
     def advance(self, new: int) -> None:
-        """Every layer has seen `new` more tokens."""
+        """Record that every layer has seen `new` more tokens."""
         self.self_attention_cache.length += new
 
-    def move(self, rows: torch.Tensor) -> None:
-        """Row i takes over what row `rows[i]` has seen; both are of one sentence, unless `keep` follows."""
+    def reorder(self, rows: torch.Tensor) -> None:
+        """Row i continues the previous row `rows[i]`, which is of the same sentence unless `keep_sentences` follows."""
         for layer in self.self_attention_cache.layers:
-            layer.move(rows)
+            layer.reorder(rows)
 
-    def spread(self, beams: int) -> None:
-        """Go on with so many rows a sentence, which begin alike."""
+    def repeat_for_beams(self, beams: int) -> None:
+        """Continue with this many identical rows per sentence."""
         keys = self.self_attention_cache.layers[0].keys
-        self.move(torch.arange(len(keys), device=keys.device).repeat_interleave(beams))
+        self.reorder(torch.arange(len(keys), device=keys.device).repeat_interleave(beams))
         self.beams = beams
 
-    def keep(self, sentences: torch.Tensor) -> None:
-        """Go on with these sentences alone."""
+    def keep_sentences(self, sentences: torch.Tensor) -> None:
+        """Drop the source's keys and values of all other sentences."""
         for layer in self.cross_attention_cache.layers:
-            layer.keys, layer.values = (each.index_select(0, sentences) for each in (layer.keys, layer.values))
+            layer.keys, layer.values = (states.index_select(0, sentences) for states in (layer.keys, layer.values))

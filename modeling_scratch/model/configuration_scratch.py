@@ -1,4 +1,4 @@
-"""ScratchConfig: every choice of architecture that the model can express, typed and checked."""
+"""ScratchConfig: every architectural choice that the model can express, typed and checked."""
 
 import copy
 import difflib
@@ -25,7 +25,7 @@ AUTO_MAP = {
     "AutoModelForTextEncoding": "modeling_scratch.ScratchEncoderModel",
 }
 
-# Where `pipeline` finds that of a task.
+# Where `pipeline` finds the class for a task.
 CUSTOM_PIPELINES = {
     "translation": {"impl": "translation_pipeline.ScratchTranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
 }
@@ -34,7 +34,7 @@ ROPE_KEYS = {"rope_type", "rope_theta", "factor"}
 _ROPE_DEFAULTS = {"rope_type": "default", "rope_theta": 10000.0}
 _LOADED = "_loaded_from_a_file"
 
-# Keys that are no fields and no attributes of every config, but that Transformers hands to one.
+# Further keys that Transformers hands to a config: neither fields of ours nor attributes of every PreTrainedConfig.
 TRANSFORMERS_KEYS = {"_attn_implementation_internal", "_commit_hash", "_experts_implementation_internal"}
 TRANSFORMERS_KEYS |= {"_name_or_path", "attn_implementation", "auto_map", "custom_pipelines", "experts_implementation"}
 TRANSFORMERS_KEYS |= {"model_type", "name_or_path", "num_labels", "output_attentions", "per_layer_config"}
@@ -46,7 +46,7 @@ class ScratchConfig(PreTrainedConfig):
     The architecture of an encoder-decoder Transformer ("Attention Is All You Need", https://arxiv.org/abs/1706.03762).
 
     Raises:
-        ValueError: a field has the wrong type, is out of range, or contradicts another; an unknown name was given (the
+        ValueError: a field has the wrong type, is out of range or contradicts another; or a name is unknown (the
             message lists the closest valid ones).
     """
 
@@ -57,12 +57,12 @@ class ScratchConfig(PreTrainedConfig):
         "num_hidden_layers": "encoder_layers",
         "num_attention_heads": "encoder_attention_heads",
     }
-    base_model_fsdp_plan = {}  # encoder and decoder bring their own
+    base_model_fsdp_plan = {}  # encoder and decoder each have one
 
-    # An `__init__` of our own: the one way to write a config that every release of Transformers 5 understands.
+    # An explicit `__init__` is the one form of config class that every release of Transformers 5 understands.
     def __init__(
         self,
-        vocab_size: int = 32000,  # of the source; the target's too if decoder_vocab_size is None
+        vocab_size: int = 32000,  # source vocabulary; also the target's if decoder_vocab_size is None
         decoder_vocab_size: int | None = None,  # None or equal: one vocabulary
         d_model: int = 512,  # width of every layer's input and output
         encoder_layers: int = 6,
@@ -77,10 +77,10 @@ class ScratchConfig(PreTrainedConfig):
         norm_type: Literal["layer_norm", "rms_norm"] = "layer_norm",
         norm_eps: float = 1e-5,  # added to the variance inside every norm
         final_norm: bool | Literal["decoder"] = True,  # a norm after each stack; "decoder": after the decoder alone
-        share_layers: bool = False,  # a stack is one layer, run again and again (Dehghani et al. 2019)
+        share_layers: bool = False,  # a stack is one layer applied repeatedly (Dehghani et al. 2019)
         position_embedding_type: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal",
-        max_position_embeddings: int = 1024,  # where learned positions end, and what training and generation plan for
-        rope_parameters: dict | None = None,  # of rotary positions: rope_theta; rope_type "linear" with its factor
+        max_position_embeddings: int = 1024,  # hard limit for learned positions; the length to plan for with the others
+        rope_parameters: dict | None = None,  # rotary positions: rope_theta; factor with rope_type "linear"
         scale_embedding: bool = True,  # by sqrt(d_model) (section 3.4)
         share_encoder_decoder_embeddings: bool = True,
         tie_word_embeddings: bool = True,  # the output projection is the decoder's embedding
@@ -104,22 +104,16 @@ class ScratchConfig(PreTrainedConfig):
         for generic, name in self.attribute_map.items():
             if generic in kwargs:
                 given[name] = kwargs.pop(generic)
-        is_loaded = kwargs.pop(_LOADED, False)
-        unknown = sorted(set(kwargs) - self.known_keys())
-        if unknown and not is_loaded:
+        if kwargs.pop(_LOADED, False):
+            given["rope_parameters"] = _rename_rope_type(given["rope_parameters"])
+        elif unknown := sorted(set(kwargs) - self.known_keys()):
             raise ValueError("; ".join(self.describe_unknown(name) for name in unknown))
-        rope = given["rope_parameters"]
-        if is_loaded and isinstance(rope, dict) and "type" in rope:  # as Transformers 4 writes it
-            given["rope_parameters"] = {"rope_type": rope["type"]} | {key: rope[key] for key in rope if key != "type"}
         self._check(given)
         given["rope_parameters"] = _ROPE_DEFAULTS | (given["rope_parameters"] or {})
-        # A checkpoint of an earlier version lacks the classes that came later; "repository--" says whose code it is.
-        code = kwargs.get("auto_map") or {}
-        repository, separator, _ = code.get("AutoConfig", "").rpartition("--")
-        kwargs["auto_map"] = {name: repository + separator + path for name, path in AUTO_MAP.items()} | code
-        # Copied: `pipeline` writes into what it finds.
+        kwargs["auto_map"] = _complete_auto_map(kwargs.get("auto_map") or {})
+        # A copy, because `pipeline` modifies what it finds.
         kwargs["custom_pipelines"] = copy.deepcopy(CUSTOM_PIPELINES) | (kwargs.get("custom_pipelines") or {})
-        # Some releases look at the fields while they initialise, some change them.
+        # Set before and after: some releases read the fields while initialising, and some change them.
         vars(self).update(given)
         super().__init__(is_encoder_decoder=is_encoder_decoder, **kwargs)
         vars(self).update(given)
@@ -129,23 +123,23 @@ class ScratchConfig(PreTrainedConfig):
 
     @classmethod
     def fields(cls) -> dict[str, inspect.Parameter]:
-        """The parameters above: names, types and defaults."""
+        """The parameters of `__init__` by name, with their types and defaults."""
         parameters = inspect.signature(ScratchConfig.__init__).parameters
         return {name: parameter for name, parameter in parameters.items() if name not in ("self", "kwargs")}
 
     @classmethod
     def field_names(cls) -> list[str]:
-        """Those that a model file may set."""
+        """The fields that a model file may set."""
         return [name for name in cls.fields() if name != "is_encoder_decoder"]
 
     @classmethod
     def known_keys(cls) -> set[str]:
-        """What a config.json of this version can hold."""
+        """Every key that a config.json of this version may hold."""
         return {*cls.fields(), *cls.attribute_map, *vars(PreTrainedConfig()), *TRANSFORMERS_KEYS}
 
     @classmethod
     def describe_unknown(cls, name: str) -> str:
-        """What to say of a name that is no field."""
+        """The error message for a name that is not a field."""
         close = difflib.get_close_matches(name, [*cls.field_names(), *cls.attribute_map], n=3)
         hint = f"; did you mean {' or '.join(close)}?" if close else f"; valid fields: {', '.join(cls.field_names())}"
         return f"ScratchConfig has no field {name!r}{hint}"
@@ -153,8 +147,8 @@ class ScratchConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
         """
-        Build a config from a loaded config.json. Keys that are unknown here are kept and named in one warning, so that
-        a checkpoint touched by another tool still loads.
+        Build a config from a loaded config.json. Unknown keys are kept and named in one warning, so that a checkpoint
+        modified by another tool still loads.
         """
         known = cls.known_keys()
         unknown = {key: value for key, value in config_dict.items() if key not in known}
@@ -163,18 +157,20 @@ class ScratchConfig(PreTrainedConfig):
             logger.warning(
                 f"The loaded config has keys that ScratchConfig does not know: {', '.join(sorted(unknown))}."
             )
-        result = super().from_dict(known, **kwargs)  # whose own keywords, of whatever release, are no typing errors
+        result = super().from_dict(known, **kwargs)  # kwargs may hold keywords that only this release has
         config = result[0] if isinstance(result, tuple) else result
         for key, value in unknown.items():
-            if not hasattr(cls, key):  # a property or a method stays what it is
+            if not hasattr(cls, key):  # never replace a property or a method
                 setattr(config, key, value)
         return result
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "ScratchConfig":
         """
-        The config as one stack sees it: generic names (`num_hidden_layers`, `num_attention_heads`, `vocab_size`) read
-        as the decoder's when `decoder=True`: a copy if the stacks differ. Caches take their depth from here. `generate`
-        asks for neither stack and means what it generates: with two vocabularies that is the decoder's.
+        The config as one stack sees it. With `decoder=True`, the generic names (`num_hidden_layers`,
+        `num_attention_heads`, `vocab_size`) hold the decoder's values; the result is a copy if the stacks differ.
+
+        Caches take their depth from here. `generate` asks for neither stack and means the vocabulary that it generates
+        from: with two vocabularies, the decoder's.
         """
         of_decoder = {
             "encoder_layers": self.decoder_layers,
@@ -197,12 +193,12 @@ class ScratchConfig(PreTrainedConfig):
 
     @staticmethod
     def _check(given: dict[str, Any]) -> None:
-        """Raise ValueError for fields of a wrong type, out of range, or against each other."""
+        """Raise ValueError for fields of a wrong type, out of range or in contradiction."""
         for name, parameter in ScratchConfig.fields().items():
             if not _fits(given[name], parameter.annotation):
                 raise ValueError(f"{name} is {given[name]!r}; it must be {_in_words(parameter.annotation)}")
-        of = SimpleNamespace(**given)
-        of.target_vocab_size = of.vocab_size if of.decoder_vocab_size is None else of.decoder_vocab_size
+        fields = SimpleNamespace(**given)
+        fields.target_vocab_size = fields.vocab_size if fields.decoder_vocab_size is None else fields.decoder_vocab_size
         sizes = ["vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim"]
         sizes += ["decoder_ffn_dim", "encoder_attention_heads", "decoder_attention_heads", "max_position_embeddings"]
         for name in sizes:
@@ -216,25 +212,25 @@ class ScratchConfig(PreTrainedConfig):
                 raise ValueError(f"{name} is {given[name]}; it must be a positive number")
         for side in ("encoder", "decoder"):
             heads = given[f"{side}_attention_heads"]
-            if of.d_model % heads:
-                raise ValueError(f"d_model ({of.d_model}) must be divisible by {side}_attention_heads ({heads})")
-            if of.position_embedding_type == "rotary" and (of.d_model // heads) % 2:
+            if fields.d_model % heads:
+                raise ValueError(f"d_model ({fields.d_model}) must be divisible by {side}_attention_heads ({heads})")
+            head_dim = fields.d_model // heads
+            if fields.position_embedding_type == "rotary" and head_dim % 2:
                 raise ValueError(
-                    f"rotary positions rotate pairs: d_model / {side}_attention_heads is {of.d_model // heads}, which "
-                    "must be even"
+                    f"rotary positions rotate pairs: d_model / {side}_attention_heads is {head_dim} and must be even"
                 )
-        if of.activation_function not in ACT2FN:
-            close = difflib.get_close_matches(of.activation_function, list(ACT2FN), n=3)
+        if fields.activation_function not in ACT2FN:
+            close = difflib.get_close_matches(fields.activation_function, list(ACT2FN), n=3)
             hint = f"; did you mean {' or '.join(close)}?" if close else "; see transformers.activations.ACT2FN"
-            raise ValueError(f"activation_function {of.activation_function!r} is unknown{hint}")
-        if of.share_encoder_decoder_embeddings and of.target_vocab_size != of.vocab_size:
+            raise ValueError(f"activation_function {fields.activation_function!r} is unknown{hint}")
+        if fields.share_encoder_decoder_embeddings and fields.target_vocab_size != fields.vocab_size:
             raise ValueError(
-                f"share_encoder_decoder_embeddings needs one vocabulary, but vocab_size is {of.vocab_size} and "
-                f"decoder_vocab_size is {of.decoder_vocab_size}; set share_encoder_decoder_embeddings to False"
+                f"share_encoder_decoder_embeddings needs one vocabulary, but vocab_size is {fields.vocab_size} and "
+                f"decoder_vocab_size is {fields.decoder_vocab_size}; set share_encoder_decoder_embeddings to False"
             )
-        both, target = min(of.vocab_size, of.target_vocab_size), of.target_vocab_size
-        limits = {"pad_token_id": both, "bos_token_id": target, "unk_token_id": max(of.vocab_size, target)}
-        limits |= {"decoder_start_token_id": target, "eos_token_id": target}
+        source, target = fields.vocab_size, fields.target_vocab_size
+        limits = {"pad_token_id": min(source, target), "unk_token_id": max(source, target)}
+        limits |= dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), target)
         for name, limit in limits.items():
             if given[name] == []:
                 raise ValueError(f"{name} is an empty list; give an id, or None for no such token")
@@ -242,6 +238,19 @@ class ScratchConfig(PreTrainedConfig):
                 if token_id is not None and not 0 <= token_id < limit:
                     raise ValueError(f"{name} is {token_id}; it must be in [0, {limit})")
         _check_rope_parameters(given["rope_parameters"] or {})
+
+
+def _rename_rope_type(parameters: Any) -> Any:
+    """The rotary parameters with `rope_type` in place of `type`, its name in files written by Transformers 4."""
+    if not isinstance(parameters, dict) or "type" not in parameters:
+        return parameters
+    return {"rope_type": parameters["type"]} | {key: value for key, value in parameters.items() if key != "type"}
+
+
+def _complete_auto_map(auto_map: dict[str, str]) -> dict[str, str]:
+    """Add the classes that a checkpoint of an earlier version lacks, from the same repository ("user/name--")."""
+    repository, separator, _ = auto_map.get("AutoConfig", "").rpartition("--")
+    return {name: repository + separator + path for name, path in AUTO_MAP.items()} | auto_map
 
 
 def _check_rope_parameters(given: dict[str, Any]) -> None:
@@ -265,7 +274,7 @@ def _in_words(annotation: Any) -> str:
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """Whether a value is of an annotated type: an integer is a float, and no boolean is a number."""
+    """Whether a value matches an annotation. An integer is a valid float; a boolean is not a number."""
     if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
         return any(_fits(value, each) for each in get_args(annotation))
     if get_origin(annotation) is Literal:

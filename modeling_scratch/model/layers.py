@@ -1,4 +1,4 @@
-"""The layers of encoder and decoder (section 3.1): sub-layers, residual connections and norms."""
+"""Encoder and decoder layers (section 3.1): sub-layers, residual connections and norms."""
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ def build_norm(config: ScratchConfig) -> nn.Module:
 
 class ScratchFeedForward(nn.Module):
     """
-    FFN(x) = act(x W1 + b1) W2 + b2 (equation 2), or, gated, (act(x Wg + bg) * (x W1 + b1)) W2 + b2
+    FFN(x) = act(x W1 + b1) W2 + b2 (equation 2), or if gated (act(x Wg + bg) * (x W1 + b1)) W2 + b2
     (Shazeer 2020, https://arxiv.org/abs/2002.05202).
     """
 
@@ -40,19 +40,19 @@ class ScratchFeedForward(nn.Module):
 
 
 class ScratchLayer(GradientCheckpointingLayer):
-    """What encoder and decoder layers share: the residual connection around each sub-layer (section 3.1)."""
+    """Base class of encoder and decoder layers: the residual connection around each sub-layer (section 3.1)."""
 
     def __init__(self, config: ScratchConfig):
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
         self.dropout = ScratchDropout(config.dropout)
 
-    def enter(self, hidden_states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
-        """What the sub-layer reads: x, or, pre-norm, Norm(x)."""
+    def sublayer_input(self, hidden_states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
+        """x, or with pre-norm Norm(x)."""
         return norm(hidden_states) if self.pre_norm else hidden_states
 
-    def leave(self, residual: torch.Tensor, hidden_states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
-        """x + Dropout(Sublayer(x)) (section 5.4), and, post-norm as in the paper, Norm of it."""
+    def add_and_norm(self, residual: torch.Tensor, hidden_states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
+        """x + Dropout(Sublayer(x)) (section 5.4), and with post-norm, as in the paper, Norm of it."""
         hidden_states = residual + self.dropout(hidden_states)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
@@ -75,17 +75,21 @@ class ScratchEncoderLayer(ScratchLayer):
         implementation: str = "sdpa",
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
-        (batch_size, source_length, d_model) to the same shape, and the weights of eager attention; the other arguments
-        as in ScratchSelfAttention.
+        Args:
+            hidden_states: (batch_size, source_length, d_model).
+            attention_mask, rotation, implementation: as in ScratchSelfAttention.
+
+        Returns:
+            (batch_size, source_length, d_model), and the weights if attention is eager.
         """
         residual = hidden_states
-        hidden_states = self.enter(hidden_states, self.self_attn_layer_norm)
+        hidden_states = self.sublayer_input(hidden_states, self.self_attn_layer_norm)
         hidden_states, weights = self.self_attn(hidden_states, attention_mask, rotation, implementation=implementation)
-        hidden_states = self.leave(residual, hidden_states, self.self_attn_layer_norm)
+        hidden_states = self.add_and_norm(residual, hidden_states, self.self_attn_layer_norm)
 
         residual = hidden_states
-        hidden_states = self.feed_forward(self.enter(hidden_states, self.feed_forward_layer_norm))
-        return self.leave(residual, hidden_states, self.feed_forward_layer_norm), weights
+        hidden_states = self.feed_forward(self.sublayer_input(hidden_states, self.feed_forward_layer_norm))
+        return self.add_and_norm(residual, hidden_states, self.feed_forward_layer_norm), weights
 
 
 class ScratchDecoderLayer(ScratchLayer):
@@ -112,24 +116,29 @@ class ScratchDecoderLayer(ScratchLayer):
         implementation: str = "sdpa",
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """
-        (batch_size, target_length, d_model) and (batch_size, source_length, d_model) to the shape of the first, and the
-        weights of both eager attentions; the other arguments as in ScratchSelfAttention and
-        ScratchCrossAttention.
+        Args:
+            hidden_states: (batch_size, target_length, d_model).
+            encoder_hidden_states: (batch_size, source_length, d_model).
+            attention_mask, rotation, past_key_values, layer_idx, implementation: as in ScratchSelfAttention.
+            encoder_attention_mask: the attention_mask of ScratchCrossAttention.
+
+        Returns:
+            (batch_size, target_length, d_model), and the weights of self- and cross-attention if they are eager.
         """
         residual = hidden_states
-        hidden_states = self.enter(hidden_states, self.self_attn_layer_norm)
+        hidden_states = self.sublayer_input(hidden_states, self.self_attn_layer_norm)
         hidden_states, self_weights = self.self_attn(
             hidden_states, attention_mask, rotation, past_key_values, layer_idx, implementation
         )
-        hidden_states = self.leave(residual, hidden_states, self.self_attn_layer_norm)
+        hidden_states = self.add_and_norm(residual, hidden_states, self.self_attn_layer_norm)
 
         residual = hidden_states
-        hidden_states = self.enter(hidden_states, self.cross_attn_layer_norm)
+        hidden_states = self.sublayer_input(hidden_states, self.cross_attn_layer_norm)
         hidden_states, cross_weights = self.cross_attn(
             hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values, layer_idx, implementation
         )
-        hidden_states = self.leave(residual, hidden_states, self.cross_attn_layer_norm)
+        hidden_states = self.add_and_norm(residual, hidden_states, self.cross_attn_layer_norm)
 
         residual = hidden_states
-        hidden_states = self.feed_forward(self.enter(hidden_states, self.feed_forward_layer_norm))
-        return self.leave(residual, hidden_states, self.feed_forward_layer_norm), self_weights, cross_weights
+        hidden_states = self.feed_forward(self.sublayer_input(hidden_states, self.feed_forward_layer_norm))
+        return self.add_and_norm(residual, hidden_states, self.feed_forward_layer_norm), self_weights, cross_weights

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy summed over target tokens (section 5.4), plain and fused with the output projection."""
+"""Labels, and label-smoothed cross-entropy (section 5.4): plain, and fused with the output projection."""
 
 from functools import cache
 
@@ -8,21 +8,64 @@ from torch import nn
 from .masking import can_look_at
 
 IGNORE_INDEX = -100
-# Rows of logits that exist at once. On the CPU 512 of 32,000 tokens are 62 MiB in float32, and more are not faster; a
-# GPU needs more to be busy, as many as make so many logits.
+# How many rows of logits the fused loss holds at once. On the CPU, 512 rows of 32,000 tokens take 62 MiB in float32,
+# and more are no faster. A GPU needs larger chunks to be busy: this many logits.
 CHUNK_ROWS, LOGITS_OF_GPU = 512, 2**28
-# In float16 the gradients of logits are made larger by it, or the probabilities of rare tokens would lose digits.
+# Scales up the gradients of float16 logits, where the probabilities of rare tokens would lose digits.
 _FLOAT16_SCALE = 16.0
+
+
+def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
+    """
+    The decoder input that predicts `labels` (section 3.1: "the output embeddings are offset by one position").
+
+    Args:
+        labels: (batch_size, target_length); -100 becomes padding.
+
+    Returns:
+        (batch_size, target_length).
+    """
+    if pad_token_id is None or decoder_start_token_id is None:
+        raise ValueError(
+            "the decoder's input cannot be made from labels: pad_token_id and decoder_start_token_id are "
+            f"{pad_token_id} and {decoder_start_token_id} in the config; set them, or give decoder_input_ids"
+        )
+    shifted = labels.new_empty(labels.shape)
+    shifted[:, 1:] = labels[:, :-1]
+    shifted[:, 0] = decoder_start_token_id
+    return shifted.masked_fill_(shifted == IGNORE_INDEX, pad_token_id)
+
+
+def check_labels(labels: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """
+    The labels as int64, (batch_size, target_length).
+
+    Raises:
+        ValueError: they have another shape; or, where they can be read for free, one is outside the vocabulary.
+    """
+    if labels.ndim != 2 or labels.is_floating_point():
+        raise ValueError(
+            f"labels has shape {tuple(labels.shape)} and {labels.dtype}; it must be integers (batch_size, "
+            "target_length)"
+        )
+    if can_look_at(labels):
+        wrong = labels[((labels < 0) | (labels >= vocab_size)) & (labels != IGNORE_INDEX)]
+        if wrong.numel():
+            raise ValueError(
+                f"labels holds {wrong[0].item()}; ids must be in [0, {vocab_size}), the vocabulary, or {IGNORE_INDEX} "
+                "to be ignored. Does the tokenizer belong to this model?"
+            )
+    return labels.long()
 
 
 def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
     """
-    The sum over target tokens of the cross-entropy with (1 - label_smoothing) on the label plus label_smoothing / V on
-    every token, as `torch.nn.functional.cross_entropy` defines it.
+    Label-smoothed cross-entropy summed over target tokens, as `torch.nn.functional.cross_entropy` defines it: the
+    target distribution is (1 - label_smoothing) on the label plus label_smoothing / V on every token.
 
     Args:
         logits: (batch_size, target_length, V).
-        labels: (batch_size, target_length), already aligned with the logits; -100 is ignored.
+        labels: (batch_size, target_length), aligned with the logits; -100 is ignored.
     """
     logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     return nn.functional.cross_entropy(
@@ -31,7 +74,7 @@ def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, label_smoothin
 
 
 def target_token_count(labels: torch.Tensor) -> torch.Tensor:
-    """How many labels count; at least 1, so that a batch of ignored labels gives a loss of 0 and not NaN."""
+    """The number of labels not ignored, but at least 1: a batch without labels has a loss of 0, not NaN."""
     return (labels != IGNORE_INDEX).sum().clamp(min=1)
 
 
@@ -45,13 +88,18 @@ def _losses_and_gradient(
     with_gradient: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """
-    The sum of the cross-entropies of rows of logits, in float32 at least, and `scale` times its gradient, in their own
-    type. Compiled, it reads the logits twice; as it stands it works in place.
+    The summed cross-entropy of rows of logits and its gradient. In eager mode it works in place; compiled, it reads the
+    logits twice.
 
     Args:
         logits: (rows, V), without the bias; may be overwritten.
         bias: (V,).
-        labels: (rows,); -100 is ignored, of which there is none if `all_kept`.
+        labels: (rows,); -100 is ignored.
+        all_kept: no label is -100.
+        scale: factor on the gradient.
+
+    Returns:
+        The sum, in float32 or wider; and the gradient with respect to the logits, (rows, V), in their dtype.
     """
     dtype, vocab_size = logits.dtype, logits.shape[1]
     kept, target = (labels != IGNORE_INDEX)[:, None], labels.clamp(min=0)[:, None]
@@ -88,14 +136,14 @@ def _compiled_losses_and_gradient():
 
 class _LinearCrossEntropy(torch.autograd.Function):
     """
-    Projection, softmax and loss over chunks of rows, with the gradients made in the forward pass while a chunk's
-    probabilities are at hand: the logits never exist as a whole, neither forward nor backward.
+    Projection, softmax and loss in chunks of rows. The gradients are computed in the forward pass, while a chunk's
+    probabilities are at hand, so that the logits never exist as a whole.
     """
 
     @staticmethod
     def forward(ctx, hidden_states, weight, bias, labels, all_kept, label_smoothing, dtype, compiled):
-        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,); dtype: of the
-        # products. Softmax, sums and scaling are in float32 at least.
+        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,). `dtype` is that of
+        # the matrix products; softmax, sums and scaling use float32 or wider.
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         ctx.dtypes = [None if each is None else each.dtype for each in (hidden_states, weight, bias)]
         hidden_states, weight = hidden_states.to(dtype), weight.to(dtype)
@@ -108,24 +156,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.scale = _FLOAT16_SCALE if dtype == torch.float16 else 1.0
         chunks = -(-rows // (CHUNK_ROWS if device.type == "cpu" else max(CHUNK_ROWS, LOGITS_OF_GPU // vocab_size)))
         size = -(-rows // max(chunks, 1))
-        # One for all chunks: to touch fresh memory takes longer than to multiply into it.
-        room = hidden_states.new_empty(size, vocab_size)
+        # One buffer for all chunks: touching fresh memory takes longer than multiplying into it.
+        buffer = hidden_states.new_empty(size, vocab_size)
         losses_and_gradient = _compiled_losses_and_gradient() if compiled else _losses_and_gradient
         settings = (all_kept, label_smoothing, ctx.scale, wants_hidden or wants_weight or wants_bias)
         for start in range(0, rows, max(size, 1)):
-            place = slice(start, start + size)
-            chunk = hidden_states[place]
-            logits = torch.mm(chunk, weight.t(), out=room[: len(chunk)])
-            losses, gradient = losses_and_gradient(logits, bias, labels[place], *settings)
+            rows_of_chunk = slice(start, start + size)
+            chunk = hidden_states[rows_of_chunk]
+            logits = torch.mm(chunk, weight.t(), out=buffer[: len(chunk)])
+            losses, gradient = losses_and_gradient(logits, bias, labels[rows_of_chunk], *settings)
             total += losses
             if gradient is None:
                 continue
             if wants_bias:
                 grad_bias += gradient.sum(dim=0, dtype=wide)
-            if ctx.scale != 1.0:  # a sum over rows might leave float16's range by it
+            if ctx.scale != 1.0:  # a scaled sum over rows might overflow float16
                 chunk = chunk / ctx.scale
             if wants_hidden:
-                torch.mm(gradient, weight, out=grad_hidden[place])
+                torch.mm(gradient, weight, out=grad_hidden[rows_of_chunk])
             if wants_weight and dtype == wide:
                 grad_weight.addmm_(gradient.t(), chunk)
             elif wants_weight:
@@ -136,7 +184,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_output):
-        # In float32: rounded to bfloat16 these factors would be off by up to 0.2 %.
+        # Kept in float32: rounded to bfloat16, these factors would be off by up to 0.2 %.
         factors = (grad_output / ctx.scale, grad_output, grad_output / ctx.scale)
         gradients = (
             None if gradient is None else (gradient.to(factor.dtype) * factor).to(dtype)
@@ -159,15 +207,15 @@ def linear_cross_entropy_sum(
         hidden_states: (batch_size, target_length, d_model).
         head: the output projection, weight (V, d_model).
         labels: (batch_size, target_length); -100 is ignored.
-        compiled: have what is between the matrix products compiled, in one graph for all shapes.
+        compiled: compile what lies between the matrix products, in one graph for all shapes.
     """
     labels, hidden_states = labels.flatten().to(hidden_states.device), hidden_states.flatten(0, -2)
     all_kept = can_look_at(labels)
-    if all_kept:  # the rows of ignored labels cost nothing
+    if all_kept:  # drop the rows of ignored labels first
         kept = (labels != IGNORE_INDEX).nonzero().squeeze(1)
         labels, hidden_states = labels.index_select(0, kept), hidden_states.index_select(0, kept)
     weight, bias = head.weight, head.bias
-    if not torch.is_grad_enabled():  # which a Function cannot see
+    if not torch.is_grad_enabled():  # a Function cannot see it
         weight, bias = weight.detach(), None if bias is None else bias.detach()
     device_type = hidden_states.device.type
     autocast = torch.is_autocast_enabled(device_type)

@@ -1,11 +1,11 @@
-"""Masks: what may be attended to, brought to one form, a bias that is added to attention's scores."""
+"""Attention masks: checking them, and turning them into the bias that is added to the scores."""
 
 import torch
 from torch import nn
 
 
 def can_look_at(tensor: torch.Tensor) -> bool:
-    """Whether reading its values costs nothing: no wait for a device, and not while a graph is traced."""
+    """Whether the tensor's values can be read for free: without waiting for a device, and not inside a traced graph."""
     tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return tensor.device.type == "cpu" and type(tensor) is torch.Tensor and not tracing
 
@@ -14,12 +14,12 @@ def check_mask(
     name: str, attention_mask: torch.Tensor, batch_size: int, num_heads: int, query_length: int, key_length: int | None
 ) -> None:
     """
-    Raise ValueError for a mask that cannot belong to these inputs.
+    Raise ValueError for a mask that does not fit the inputs.
 
     Args:
-        attention_mask: (batch_size, key_length), or 4-D, (batch_size, num_heads, query_length, key_length), where the
-            first three may be 1.
-        key_length: None where it is not known without asking the device.
+        attention_mask: (batch_size, key_length); or (batch_size, num_heads, query_length, key_length), where each of
+            the first three may be 1.
+        key_length: None if it cannot be known without waiting for the device.
     """
     if not isinstance(attention_mask, torch.Tensor):
         raise ValueError(f"{name} is a {type(attention_mask).__name__}; it must be a tensor")
@@ -38,41 +38,48 @@ def check_mask(
     may_be_bias = attention_mask.ndim == 2 and attention_mask.is_floating_point() and can_look_at(attention_mask)
     if may_be_bias and (attention_mask < 0).any():
         raise ValueError(
-            f"{name} has two dimensions and negative values: a mask that is added to the scores has four, "
-            f"({batch_size}, 1, 1, {key_length}); one with two says what to attend to, 1 or True"
+            f"{name} has two dimensions and negative values; a mask to be added to the scores needs four, "
+            f"({batch_size}, 1, 1, {key_length}), and one of two dimensions marks with 1 or True what to attend to"
         )
 
 
 def is_all_attended(attention_mask: torch.Tensor) -> bool:
-    """Whether a mask is known to hide nothing."""
+    """Whether the mask is known to hide nothing."""
     return can_look_at(attention_mask) and bool((attention_mask != 0).all())
 
 
 def count_positions(attention_mask: torch.Tensor) -> torch.Tensor:
     """
-    Positions that count attended tokens, so that padding moves nothing: (batch_size, sequence_length) to that shape.
+    Positions that count only attended tokens, so that padding shifts nothing.
+
+    Args:
+        attention_mask: (batch_size, sequence_length).
+
+    Returns:
+        (batch_size, sequence_length).
     """
     return ((attention_mask != 0).cumsum(dim=-1) - 1).clamp(min=0)
 
 
 def as_bias(attention_mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     """
-    A mask as the bias that every attention implementation takes: 0 attends, the dtype's minimum hides. A query that may
-    attend to nothing, as padding's may, attends to everything: its output means nothing, but is finite.
+    Turn a mask into the additive bias that every attention implementation takes: 0 attends, the dtype's minimum hides.
+    A query with nothing to attend to, as in padding, attends to everything: its output is meaningless but finite.
 
     Args:
-        attention_mask: (batch_size, key_length), where what is not 0 attends; or 4-D: boolean or integer, likewise, or
-            float, a bias already.
+        attention_mask: (batch_size, key_length), where nonzero attends; or 4-D, either boolean or integer with the same
+            meaning, or float and already a bias.
 
     Returns:
-        4-D, one row for all queries where they see the same; or None, where all is attended to, except in training.
+        A 4-D bias, with a single query row where all queries see the same; or, outside training, None if nothing is
+        hidden.
     """
     if attention_mask is None:
         return None
     if attention_mask.ndim == 4 and attention_mask.is_floating_point():
         bias = attention_mask.to(dtype).clamp(min=torch.finfo(dtype).min)
         return bias.masked_fill(bias.amax(dim=-1, keepdim=True) == torch.finfo(dtype).min, 0.0)
-    # In training few batches have no padding, and what compiled layers are given must not depend on it.
+    # In training, few batches lack padding, and compiled layers must get the same kind of argument for every batch.
     if attention_mask.ndim == 2 and not torch.is_grad_enabled() and is_all_attended(attention_mask):
         return None
     return _hide(attention_mask != 0 if attention_mask.ndim == 4 else (attention_mask != 0)[:, None, None, :], dtype)
@@ -92,11 +99,11 @@ def causal_bias(
     device: torch.device,
 ) -> torch.Tensor:
     """
-    The bias by which no position attends to a later one (section 3.2.3), nor to what `attention_mask` hides.
+    The bias that hides later positions (section 3.2.3) and whatever `attention_mask` hides.
 
     Args:
-        attention_mask: (batch_size, past_length + query_length), or None: no padding.
-        key_length: past_length + query_length, or all places of a static cache.
+        attention_mask: (batch_size, past_length + query_length); None: no padding.
+        key_length: past_length + query_length, or the whole size of a static cache.
 
     Returns:
         (batch_size or 1, 1, query_length, key_length).
@@ -104,6 +111,6 @@ def causal_bias(
     queries = torch.arange(query_length, device=device) + past_length
     attend = torch.arange(key_length, device=device) <= queries[:, None]  # (query_length, key_length)
     if attention_mask is not None:
-        unused = key_length - attention_mask.shape[1]  # of a static cache
+        unused = key_length - attention_mask.shape[1]  # empty slots of a static cache
         attend = attend & nn.functional.pad(attention_mask != 0, (0, unused))[:, None, None, :]
     return _hide(attend.view(-1, 1, query_length, key_length), dtype)

@@ -1,4 +1,4 @@
-"""The card of a model of which no more is known than its config: what it is, how to use it, what nobody measured."""
+"""The card of a model of which only the config is known: what it is, how to use it, and what was not measured."""
 
 import json
 import re
@@ -37,19 +37,19 @@ _FINAL_NORMS = {True: ", and one after each stack", False: "", "decoder": ", and
 
 @dataclass
 class ModelFacts:
-    """What is known of any model, in memory or in a folder."""
+    """What is known about any model, in memory or in a folder."""
 
     config: PreTrainedConfig
-    generation: dict[str, Any]  # of the generation config
+    generation: dict[str, Any]  # generation settings
     parameters: int
-    dtypes: list[str]  # as float32
-    languages: list[str] = field(default_factory=list)  # of source and target, as a reader calls them; or neither
-    codes: list[str] = field(default_factory=list)  # theirs, of ISO 639
-    tokenizers: int | None = None  # beside the model; None: not known
-    sentencepiece: bool = False  # whether they need that package
-    pipeline: bool = True  # whether `pipeline` finds one
-    base_model: str | None = None  # on the Hub
-    sources: list[str] = field(default_factory=list)  # sentences to show the use with
+    dtypes: list[str]  # such as "float32"
+    languages: list[str] = field(default_factory=list)  # names of source and target language; empty: unknown
+    codes: list[str] = field(default_factory=list)  # their ISO 639 codes
+    tokenizers: int | None = None  # how many are stored with the model; None: unknown
+    sentencepiece: bool = False  # whether they need this package
+    pipeline: bool = True  # whether `pipeline` works
+    base_model: str | None = None  # a name on the Hub
+    sources: list[str] = field(default_factory=list)  # example sentences
 
     @property
     def two_vocabularies(self) -> bool:
@@ -62,7 +62,7 @@ class ModelFacts:
 
 
 def add_tokenizer(facts: ModelFacts, tokenizer: PreTrainedTokenizerBase, number: int) -> None:
-    """What the source's tokenizer says, of so many beside the model: its config has codes of the languages."""
+    """Add what the source's tokenizer tells (language codes), and how many tokenizers are stored with the model."""
     codes = [tokenizer.init_kwargs.get(f"{side}_lang") for side in ("source", "target")]
     if all(isinstance(code, str) and re.fullmatch("[a-z]{2,3}", code) for code in codes):
         facts.languages = facts.codes = codes
@@ -74,7 +74,7 @@ def add_tokenizer(facts: ModelFacts, tokenizer: PreTrainedTokenizerBase, number:
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is, in one cell of a table: what could be markup becomes a character reference."""
+    """Text for one cell of a Markdown table, with anything that could be markup as character references."""
     text = _MARKUP.sub(lambda match: f"&#{ord(match[0])};", text.strip())
     text = re.sub(r"\r\n?|[\n\u2028\u2029]", "<br>", text)
     return "".join(letter if letter.isprintable() else " " for letter in text)
@@ -86,7 +86,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def plural(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def hub_link(name: str) -> str:
@@ -105,13 +105,13 @@ def make_card(
     sections: dict[str, str] | None = None,
 ) -> ModelCard:
     """
-    The card of a model.
+    The model card.
 
     Args:
-        repo_id: where it goes.
-        origin: sentences for the summary that say where it is from.
-        author: None: not known; who shares it is in `repo_id`.
-        metadata, sections: what is known besides, or instead of what is said here; a section that is empty is left out.
+        repo_id: the repository that it is for.
+        origin: sentences for the summary on where the model comes from.
+        author: None: unknown (the owner of `repo_id` is named anyway).
+        metadata, sections: further metadata and sections, or replacements; an empty section is left out.
     """
     data = METADATA | {"language": facts.codes or None, "base_model": facts.base_model} | (metadata or {})
     title = f"{repo_id.split('/')[-1]}: {facts.direction or 'translation'}"
@@ -127,8 +127,8 @@ def make_card(
 def _sections(facts: ModelFacts, repo_id: str) -> dict[str, str]:
     if facts.base_model:
         link = hub_link(facts.base_model)
-        training = f"It was loaded from {link}, whose card says more; what was done with it since is not recorded."
-        known = f"What {link} was trained on, its card says; what came after that is not recorded."
+        training = f"It was loaded from {link}; see its card. What was done with it since is not recorded."
+        known = f"See the card of {link} for what it was trained on; what came after is not recorded."
     else:
         training = "How the model was trained is not recorded."
         known = "What the model was trained on is not recorded."
@@ -157,13 +157,13 @@ def usage(facts: ModelFacts, repo_id: str) -> str:
     """Code that loads the model and translates with it."""
     needed = "torch, transformers and sentencepiece" if facts.sentencepiece else "torch and transformers"
     blocks = [
-        f"All that has to be installed is {needed}. `trust_remote_code=True` runs the model's code, which is in this "
-        "repository: read its `.py` files first, and pin what you have read by `revision=COMMIT`."
+        f"This needs {needed}. `trust_remote_code=True` runs the model's code, which is in this repository: read its "
+        "`.py` files first, and pin the version you have read with `revision=COMMIT`."
     ]
     blocks += [_use_without_tokenizer(facts, repo_id)] if facts.tokenizers == 0 else _use(facts, repo_id)
     limit = facts.generation.get("max_new_tokens") or facts.generation.get("max_length")
     end = f", and writes at most {limit:,} tokens" if limit else ""
-    return "\n\n".join([*blocks, f"Unless it is told otherwise, `generate` {describe_search(facts.generation)}{end}."])
+    return "\n\n".join([*blocks, f"By default `generate` {describe_search(facts.generation)}{end}."])
 
 
 def _use(facts: ModelFacts, repo_id: str) -> list[str]:
@@ -203,25 +203,27 @@ sentences = {batch}
 inputs = tokenizer(sentences, padding=True, return_tensors="pt")
 print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True))
 ```"""
-    beside = "This takes the model's tokenizer in the same repository, where `tokenizer.push_to_hub` puts it."
-    return [pipeline] * facts.pipeline + [classes] + [beside] * (facts.tokenizers is None)
+    blocks = [pipeline, classes] if facts.pipeline else [classes]
+    if facts.tokenizers is None:
+        blocks.append("This expects the tokenizer in the same repository, where `tokenizer.push_to_hub` puts it.")
+    return blocks
 
 
 def _use_without_tokenizer(facts: ModelFacts, repo_id: str) -> str:
-    return f"""There is no tokenizer in this repository: take the one that the model was trained with.
+    return f"""There is no tokenizer in this repository: use the one that the model was trained with.
 
 ```python
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
 model = AutoModelForSeq2SeqLM.from_pretrained("{repo_id}", trust_remote_code=True)
-input_ids = torch.tensor([[4, 5, 6]])  # a sentence, as that tokenizer has it
+input_ids = torch.tensor([[4, 5, 6]])  # a sentence, encoded with that tokenizer
 print(model.generate(input_ids=input_ids))
 ```"""
 
 
 def describe_search(settings: dict[str, Any]) -> str:
-    """What `generate` does with these settings, after "generate" or "decoding"."""
+    """What `generate` does with these settings, to follow the words "generate" or "decoding"."""
     if settings.get("do_sample"):
         return "samples"
     if (settings.get("num_beams") or 1) == 1:
@@ -231,33 +233,32 @@ def describe_search(settings: dict[str, Any]) -> str:
 
 
 def architecture(facts: ModelFacts) -> str:
-    """A table of the config."""
+    """A table of the config's main fields."""
     config = facts.config
 
     def both(name: str) -> str:
         encoder, decoder = getattr(config, f"encoder_{name}"), getattr(config, f"decoder_{name}")
         return f"{encoder:,}" if encoder == decoder else f"{encoder:,} in the encoder, {decoder:,} in the decoder"
 
-    tied = [
-        "source and target" * config.share_encoder_decoder_embeddings,
-        "target and output projection" * config.tie_word_embeddings,
-    ]
+    shared = ["source and target"] if config.share_encoder_decoder_embeddings else []
+    shared += ["target and output projection"] if config.tie_word_embeddings else []
+    repeated = ", each one layer applied repeatedly" if config.share_layers else ""
+    gated = ", gated" if config.gated_ffn else ""
+    order = "before" if config.norm_position == "pre" else "after"
     vocabulary = f"{config.vocab_size:,} tokens"
     if facts.two_vocabularies:
         vocabulary = f"{config.vocab_size:,} source and {config.target_vocab_size:,} target tokens"
     biases = {"attention": config.attention_bias, "feed-forward": config.ffn_bias, "output": config.lm_head_bias}
-    shared = ", each one layer run again and again" * config.share_layers
     rows = {
         "Parameters": f"{facts.parameters:,} ({', '.join(facts.dtypes)})",
-        "Layers": f"{config.encoder_layers} encoder, {config.decoder_layers} decoder{shared}",
+        "Layers": f"{config.encoder_layers} encoder, {config.decoder_layers} decoder{repeated}",
         "Width (`d_model`)": f"{config.d_model:,}",
         "Attention heads": both("attention_heads"),
-        "Feed-forward width": f"{both('ffn_dim')}, {config.activation_function}" + ", gated" * config.gated_ffn,
-        "Norm": f"{config.norm_type.replace('_', ' ')}, {'before' if config.norm_position == 'pre' else 'after'} each "
-        f"sub-layer{_FINAL_NORMS[config.final_norm]}",
+        "Feed-forward width": f"{both('ffn_dim')}, {config.activation_function}{gated}",
+        "Norm": f"{config.norm_type.replace('_', ' ')}, {order} each sub-layer{_FINAL_NORMS[config.final_norm]}",
         "Positions": config.position_embedding_type,
         "Vocabulary": vocabulary,
-        "Shared embeddings": "; ".join(filter(None, tied)) or "none",
+        "Shared embeddings": "; ".join(shared) or "none",
         "Biases": ", ".join(name for name, has in biases.items() if has) or "none",
         "Dropout": f"{config.dropout:g} (attention weights {config.attention_dropout:g}, inside the feed-forward "
         f"{config.activation_dropout:g})",
@@ -267,24 +268,27 @@ def architecture(facts: ModelFacts) -> str:
 
 def limits(facts: ModelFacts, data: str, length: str = "") -> str:
     """
+    A list of limits and intended uses.
+
     Args:
-        data: sentences on what it was trained on, and what follows from that.
-        length: likewise on how long its sentences were.
+        data: sentences on the training data and its consequences.
+        length: sentences on the length of the training data.
     """
     config, source = facts.config, facts.languages[0] if facts.languages else "its source language"
     if config.position_embedding_type == "learned":
         length += f"More than {config.max_position_embeddings:,} tokens are an error."
     else:
-        length += "It takes input of any length, but has not learnt to translate all that it takes."
+        length += "It accepts input of any length, but translates unusually long input badly."
+    direction = f" {facts.direction}" if facts.languages else ""
     points = {
-        "Meant for": f"research, teaching and experiments in translating{f' {facts.direction}' * bool(facts.languages)}"
-        ", and as a start for fine-tuning. Where an error does harm, as in medicine or law, somebody who knows both "
-        "languages has to read what it writes.",
+        "Meant for": f"research, teaching and experiments in translating{direction}, and as a starting point for "
+        "fine-tuning. Where an error does harm, as in medicine or law, somebody who knows both languages must check "
+        "what it writes.",
         "Data.": data,
         "Length.": length,
         "Errors.": "A translation may read well and be wrong: names, numbers and negations may change, words may be "
-        f"left out or repeated. It always answers, also to what is not {source}.",
-        "No filter.": "Nothing filters what it reads or writes. It can repeat the biases of its data and write what "
-        "offends; no test of that is recorded.",
+        f"left out or repeated. It always produces output, even for text that is not {source}.",
+        "No filter.": "Nothing filters what it reads or writes. It can repeat the biases of its data and produce "
+        "offensive text; no test of that is recorded.",
     }
     return "\n".join(f"- **{title}** {text}" for title, text in points.items())

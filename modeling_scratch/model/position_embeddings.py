@@ -1,8 +1,8 @@
 """
-Where a token stands: sinusoidal (section 3.5), learned, rotary and ALiBi positions.
+Position embeddings: sinusoidal (section 3.5), learned, rotary and ALiBi.
 
-To add a kind: a subclass of PositionEmbedding here with what it does to embeddings, queries and keys, or scores; its
-name in POSITION_EMBEDDINGS; and that name in `ScratchConfig.position_embedding_type`.
+To add a kind, write a subclass of PositionEmbedding here, enter it in POSITION_EMBEDDINGS, and add its name to
+`position_embedding_type` in configuration_scratch.py.
 """
 
 import math
@@ -16,13 +16,14 @@ from .masking import can_look_at
 
 class PositionEmbedding:
     """
-    The three places where positions can enter a stack. Each does nothing unless a subclass overrides it.
+    Base class with one method for each of the three places where positions can enter a stack: the embeddings (`add`),
+    the queries and keys of self-attention (`rotation`), and its scores (`bias`). By default each does nothing.
 
     Args:
         num_heads: attention heads of the stack.
     """
 
-    has_bias = False  # whether `bias` does something
+    has_bias = False  # whether the class overrides `bias`
 
     def __init__(self, config: ScratchConfig, num_heads: int):
         super().__init__()
@@ -31,8 +32,14 @@ class PositionEmbedding:
 
     def add(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """
-        To the embeddings: (batch_size, sequence_length, d_model) to the same shape.
-        position_ids: (batch_size or 1, sequence_length).
+        Add positions to the embeddings.
+
+        Args:
+            hidden_states: (batch_size, sequence_length, d_model).
+            position_ids: (batch_size or 1, sequence_length).
+
+        Returns:
+            (batch_size, sequence_length, d_model).
         """
         return hidden_states
 
@@ -40,8 +47,8 @@ class PositionEmbedding:
         self, hidden_states: torch.Tensor, position_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
         """
-        Of self-attention's queries and keys, for `apply_rotary`: cos and sin, (batch_size or 1, sequence_length,
-        head_dim) each. hidden_states is read for its dtype.
+        The cos and sin with which `apply_rotary` rotates queries and keys, (batch_size or 1, sequence_length, head_dim)
+        each, in the dtype of hidden_states.
         """
         return None
 
@@ -49,8 +56,14 @@ class PositionEmbedding:
         self, hidden_states: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor
     ) -> torch.Tensor | None:
         """
-        On self-attention's scores: (batch_size or 1, num_heads, query_length, key_length), of hidden_states' dtype.
-        query_positions, key_positions: (batch_size or 1, query_length or key_length).
+        What to add to the scores of self-attention, in the dtype of hidden_states.
+
+        Args:
+            query_positions: (batch_size or 1, query_length).
+            key_positions: (batch_size or 1, key_length).
+
+        Returns:
+            (batch_size or 1, num_heads, query_length, key_length).
         """
         return None
 
@@ -59,15 +72,15 @@ class SinusoidalPositionEmbedding(PositionEmbedding, nn.Module):
     """
     PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)) (section 3.5).
 
-    Computed from the positions in float64 each time, not looked up: there is no table that a reload, a cast to bf16
-    or a sequence longer than expected could spoil. Next to a layer's matrix products the cost does not show.
+    Computed in float64 at each call, so there is no table that a reload, a cast to bfloat16 or an unexpectedly long
+    sequence could spoil. The cost is negligible beside a layer's matrix products.
     """
 
     def add(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         d_model, dtype = hidden_states.shape[-1], hidden_states.dtype
         if position_ids.shape[0] > 1 and can_look_at(position_ids) and position_ids.min() >= 0:
             largest = int(position_ids.max())
-            if largest < position_ids.numel():  # each position once, and not once for every row
+            if largest < position_ids.numel():  # compute each position once, not once per row
                 table = self.encode(torch.arange(largest + 1)[None], d_model).to(dtype)
                 return hidden_states + nn.functional.embedding(position_ids, table[0])
         return hidden_states + self.encode(position_ids, d_model).to(dtype)
@@ -75,7 +88,7 @@ class SinusoidalPositionEmbedding(PositionEmbedding, nn.Module):
     @staticmethod
     def encode(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
         """The encodings themselves, (batch_size or 1, sequence_length, d_model), in float64."""
-        # MPS has no float64; float32 is exact to 1e-4 there for the lengths that a translator sees.
+        # MPS has no float64; float32 is accurate to 1e-4 for the lengths that a translator sees.
         wide = torch.float32 if position_ids.device.type == "mps" else torch.float64
         even_dimensions = torch.arange(0, d_model, 2, dtype=wide, device=position_ids.device)
         frequencies = torch.exp(even_dimensions * (-math.log(10000.0) / d_model))
@@ -85,7 +98,7 @@ class SinusoidalPositionEmbedding(PositionEmbedding, nn.Module):
 
 
 class LearnedPositionEmbedding(PositionEmbedding, nn.Embedding):
-    """One trained vector a position (section 3.5, table 3 row E). Has no value beyond max_position_embeddings."""
+    """One trained vector per position (section 3.5, table 3 row E), up to max_position_embeddings."""
 
     def __init__(self, config: ScratchConfig, num_heads: int):
         nn.Embedding.__init__(self, config.max_position_embeddings, config.d_model)
@@ -96,16 +109,18 @@ class LearnedPositionEmbedding(PositionEmbedding, nn.Embedding):
             if wrong.numel():
                 raise ValueError(
                     f"there is no position {wrong[0].item()}: learned positions are in [0, max_position_embeddings "
-                    f"({self.num_embeddings})), and a longer sequence needs a model that was trained with more"
+                    f"({self.num_embeddings})); a longer sequence needs a model trained with more positions"
                 )
         return hidden_states + self(position_ids).to(hidden_states.dtype)
 
 
 class ScratchRotaryEmbedding(PositionEmbedding, nn.Module):
     """
-    Angles by which queries and keys are rotated, so that their product depends on their distance alone
-    (Su et al. 2021, https://arxiv.org/abs/2104.09864): position times theta^(-2i/head_dim), divided by `factor` where
-    `rope_parameters` stretches positions linearly (Chen et al. 2023, https://arxiv.org/abs/2306.15595).
+    Rotary positions (Su et al. 2021, https://arxiv.org/abs/2104.09864): queries and keys are rotated by angles
+    proportional to their positions, so that their product depends only on the distance between them.
+
+    The angle is position * theta^(-2i/head_dim), divided by `factor` where `rope_parameters` stretches positions
+    linearly (Chen et al. 2023, https://arxiv.org/abs/2306.15595).
     """
 
     def rotation(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -128,8 +143,8 @@ def apply_rotary(states: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tenso
 
 class ALiBiPositionEmbedding(PositionEmbedding, nn.Module):
     """
-    Attention with linear biases (Press et al. 2022, https://arxiv.org/abs/2108.12409): every head subtracts its slope
-    times the distance between query and key from the score. The encoder measures distance in both directions.
+    Attention with linear biases (Press et al. 2022, https://arxiv.org/abs/2108.12409): each head subtracts its slope
+    times the distance between query and key from the score. In the encoder, distance counts in both directions.
     """
 
     has_bias = True
@@ -144,8 +159,8 @@ class ALiBiPositionEmbedding(PositionEmbedding, nn.Module):
     @staticmethod
     def slopes(num_heads: int) -> list[float]:
         """
-        2^(-8/n), 2^(-16/n), ... for n heads; if n is no power of two, those of the power below it and then every other
-        one of those of twice that power, as the authors' code has it.
+        The slopes 2^(-8/n), 2^(-16/n), ... of n heads, as in the authors' code: if n is not a power of two, those of
+        the next lower power, then every other slope of twice that power.
         """
         power = 2 ** int(math.log2(num_heads))
         slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]

@@ -1,4 +1,4 @@
-"""What every Scratch model has in common: weights initialised, tied, resized and shared; what Transformers asks."""
+"""The base class of the models: how weights are initialised, tied, resized, saved and pushed."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from .push_to_hub import facts_in_memory, push_model
 
 
 class ScratchPreTrainedModel(PreTrainedModel):
-    """The base class of every Scratch model, those inside others included."""
+    """Base class of every Scratch model, encoder and decoder included."""
 
     config: ScratchConfig
     config_class = ScratchConfig
@@ -28,7 +28,7 @@ class ScratchPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        # The `init` functions leave alone what a checkpoint has filled.
+        # The `init` functions leave weights alone that were loaded from a checkpoint.
         std = self.config.init_std
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight) if std is None else init.normal_(module.weight, std=std)
@@ -42,38 +42,42 @@ class ScratchPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.bias)
 
     def tied_weights(self) -> dict[str, str]:
-        """{target: source} for the weights that are one, as the config has it: here those of the models inside."""
-        inner = [(name, child) for name, child in self.named_children() if isinstance(child, ScratchPreTrainedModel)]
-        return {f"{name}.{to}": f"{name}.{of}" for name, child in inner for to, of in child.tied_weights().items()}
+        """{name: name of the weight it shares} as the config says; here, for the models inside this one."""
+        return {
+            f"{module}.{name}": f"{module}.{original}"
+            for module, child in self.named_children()
+            if isinstance(child, ScratchPreTrainedModel)
+            for name, original in child.tied_weights().items()
+        }
 
     def post_init(self) -> None:
         self._tied_weights_keys = self.tied_weights()
         super().post_init()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        # The inherited method unties everything when tie_word_embeddings is False, the shared embedding included.
+        # If tie_word_embeddings is False, the inherited method unties everything, the shared embedding included.
         return super().get_expanded_tied_weights_keys(all_submodels=True) if all_submodels else self.tied_weights()
 
     def tie_weights(self, *args, **kwargs) -> None:
         super().tie_weights(*args, **kwargs)
-        # Transformers 5.3 leaves the tied weights of code that came with a checkpoint without memory.
-        for target, source in self.tied_weights().items():
-            weight = self.get_parameter(source)
-            if self.get_parameter(target).is_meta and not weight.is_meta:
-                module, _, name = target.rpartition(".")
+        # Transformers 5.3 leaves the tied weights of remote code on the meta device.
+        for tied, original in self.tied_weights().items():
+            weight = self.get_parameter(original)
+            if self.get_parameter(tied).is_meta and not weight.is_meta:
+                module, _, name = tied.rpartition(".")
                 setattr(self.get_submodule(module), name, weight)
 
     def resize_token_embeddings(self, *args, **kwargs) -> nn.Embedding:
         """
-        As of every model, where there is one embedding.
+        The inherited method, for models with a single embedding.
 
         Raises:
-            ValueError: source and target have embeddings of their own.
+            ValueError: source and target have separate embeddings.
         """
         if self.config.is_encoder_decoder and not self.config.share_encoder_decoder_embeddings:
             raise ValueError(
-                "resize_token_embeddings resizes one embedding, and share_encoder_decoder_embeddings is False: this "
-                "model has two; make a model with the sizes wanted, and copy the weights"
+                "resize_token_embeddings resizes one embedding, but share_encoder_decoder_embeddings is False: this "
+                "model has two; build a model with the sizes you want and copy the weights"
             )
         embedding = super().resize_token_embeddings(*args, **kwargs)
         if self.config.decoder_vocab_size is not None:
@@ -81,7 +85,7 @@ class ScratchPreTrainedModel(PreTrainedModel):
         return embedding
 
     def save_pretrained(self, save_directory: str | Path, *args, push_to_hub: bool = False, **kwargs) -> None:
-        """As of every model; `push_to_hub` pushes by the method of that name, with its card."""
+        """The inherited method; with `push_to_hub` it calls the method of that name, which writes a model card."""
         options = ("repo_id", "commit_message", "private", "revision", "create_pr")
         options = {name: kwargs.pop(name) for name in options if push_to_hub and name in kwargs}
         super().save_pretrained(save_directory, *args, **kwargs)
@@ -92,10 +96,10 @@ class ScratchPreTrainedModel(PreTrainedModel):
         self, repo_id: str, *, max_shard_size: int | str = "50GB", tags: str | list[str] | None = None, **options
     ) -> CommitInfo:
         """
-        As of every model, in one commit and with a card that says what the config says. A card that is there stays.
+        The inherited method, in one commit and with a model card that describes the config. An existing card is kept.
 
         Args:
-            options: as the inherited method takes them: commit_message, private, token, revision, create_pr and so on.
+            options: those of the inherited method: commit_message, private, token, revision, create_pr and so on.
         """
         tags = [*(self.model_tags or []), *([tags] if isinstance(tags, str) else tags or [])]
         return push_model(

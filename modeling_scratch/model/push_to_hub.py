@@ -1,4 +1,4 @@
-"""A model in memory to the Hub: all of it in one commit, with a card that says what is known."""
+"""Push a model in memory to the Hub: everything in one commit, with a model card."""
 
 import re
 from collections.abc import Callable
@@ -16,8 +16,8 @@ CARD = "README.md"
 
 
 def facts_in_memory(model: PreTrainedModel) -> ModelFacts:
-    """What a model says of itself; `base_model` is what it was loaded from, be it a folder."""
-    config, parameters = model.config, list(model.parameters())  # what is tied is there once
+    """What a model knows about itself. `base_model` is the name or folder that it was loaded from."""
+    config, parameters = model.config, list(model.parameters())  # tied weights count once
     generation = getattr(model, "generation_config", None)
     return ModelFacts(
         config,
@@ -29,10 +29,10 @@ def facts_in_memory(model: PreTrainedModel) -> ModelFacts:
 
 
 def _public_name(api: HfApi, name: str | None) -> str | None:
-    """The name that a model was loaded by, if everybody knows it as a repository's: it may be a folder's, or secret."""
-    is_one = name and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists()
+    """The name if it is that of a public repository, else None: it may be a folder, or private."""
+    may_be_repository = name and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists()
     try:
-        return name if is_one and api.repo_exists(name, token=False) else None
+        return name if may_be_repository and api.repo_exists(name, token=False) else None
     except (HfHubHTTPError, OSError):
         return None
 
@@ -51,29 +51,30 @@ def push_model(
     tags: list[str] | None = None,
 ) -> CommitInfo:
     """
-    Push what `save` writes to a folder, and a card. The text of a card that is there already stays.
+    Push a model and its card in one commit. The text of an existing card is kept.
 
     Args:
-        repo_id, ..., create_pr: as `PreTrainedModel.push_to_hub` takes them.
-        tags: for the card, besides those that it has.
+        save: writes the model to a folder.
+        repo_id, ..., create_pr: as in `PreTrainedModel.push_to_hub`.
+        tags: for the card, in addition to those it has.
     """
     api = HfApi(token=token)
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     if revision is not None and not revision.startswith("refs/pr") and not create_pr:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
-    there = None
+    existing = None
     if api.file_exists(repo_id, CARD, revision=revision):
-        there = ModelCard.load(api.hf_hub_download(repo_id, CARD, revision=revision))
-    card = there
-    if there is None or not there.text.strip():  # the Hub's form for a new repository writes the metadata alone
+        existing = ModelCard.load(api.hf_hub_download(repo_id, CARD, revision=revision))
+    card = existing
+    if existing is None or not existing.text.strip():  # the Hub's form for new repositories writes only metadata
         facts.base_model = _public_name(api, facts.base_model if facts.base_model != repo_id else None)
-        card = make_card(facts, repo_id, metadata=there.data.to_dict() if there else {})
-    had = card.data.tags or []
-    new = [tag for tag in tags or [] if tag not in had]
+        card = make_card(facts, repo_id, metadata=existing.data.to_dict() if existing else {})
+    old_tags = card.data.tags or []
+    new_tags = [tag for tag in tags or [] if tag not in old_tags]
     with TemporaryDirectory() as name:
         save(name)
-        if new or card is not there:
-            card.data.tags = [*had, *new]
+        if new_tags or card is not existing:
+            card.data.tags = [*old_tags, *new_tags]
             card.save(Path(name) / CARD)
         paths = sorted(path for path in Path(name).rglob("*") if path.is_file())
         return api.create_commit(

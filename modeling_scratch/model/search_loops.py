@@ -1,8 +1,8 @@
 """
-The loops of greedy search, sampling and beam search: the tokens of Transformers' own, in less time.
+Greedy search and sampling, and what all search loops share. They give the same tokens as Transformers' loops, faster.
 
-Only the best tokens of each beam are compared, the beams of a sentence share one copy of the source's keys and values
-(see `SearchCache`), and sentences that are done leave the batch. Each step is the model's own forward pass.
+They compare only the best tokens of each beam, keep one copy of the source's keys and values for all beams of a
+sentence (see `SearchCache`), and remove finished sentences from the batch. Each step is the model's own forward pass.
 """
 
 from dataclasses import dataclass
@@ -10,50 +10,47 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
+from transformers.generation import (
+    GenerateEncoderDecoderOutput,
+    GenerationConfig,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from .cache import SearchCache
-from .fast_cpu import best_tokens
 from .masking import as_bias
 
-# Criteria and processors that judge each row by itself: with others, which may know rows by their numbers, none leaves.
+# Stopping criteria and logits processors that treat each row independently. With any other, which may identify rows by
+# their index, finished sentences stay in the batch.
 _ROWWISE = {"EosTokenCriteria", "MaxLengthCriteria", "MaxTimeCriteria", "StopStringCriteria"}
 _ROWWISE |= {"MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor", "RepetitionPenaltyLogitsProcessor"}
 _ROWWISE |= {"NoRepeatNGramLogitsProcessor", "SequenceBiasLogitsProcessor", "NoBadWordsLogitsProcessor"}
 _ROWWISE |= {"ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor"}
 _ROWWISE |= {"ExponentialDecayLengthPenalty", "LogitNormalization", "SuppressTokensLogitsProcessor"}
 _ROWWISE |= {"SuppressTokensAtBeginLogitsProcessor"}
-# So many of the batch must be done before the others are moved together: to move them costs a copy of the caches.
+# The share of the batch that must be finished before it is removed, because removal copies the caches of the rest.
 _SHARE_THAT_LEAVES = 0.25
-_FAR = -1e9  # what Transformers adds to the score of what must not be chosen
 
 
 @dataclass
 class SearchOutput(GenerateEncoderDecoderOutput):
     """
-    Adds log_probabilities, (batch_size,): the natural logarithm of the probability that the model itself gives to each
-    sequence, its end included.
+    Adds log_probabilities, (batch_size,): the natural logarithm of each sequence's probability under the model, the end
+    token included.
     """
-
-    log_probabilities: torch.FloatTensor | None = None
-
-
-@dataclass
-class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
-    """Adds log_probabilities, as SearchOutput."""
 
     log_probabilities: torch.FloatTensor | None = None
 
 
 class Decoder:
     """
-    The model one token after another.
+    Steps the model through a search, token by token.
 
     Args:
         states: the encoded sources, (sentences, source_length, d_model).
-        attention_mask: over the source, (sentences, source_length), or None: everything.
-        beams: rows a sentence, which follow one another and are alike at first.
+        attention_mask: over the source, (sentences, source_length); None: attend to everything.
+        beams: rows per sentence; they are consecutive and start out identical.
     """
 
     def __init__(self, model: nn.Module, states: torch.Tensor, attention_mask: torch.Tensor | None, beams: int):
@@ -63,7 +60,11 @@ class Decoder:
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """
-        (rows, length) so far to the logits of what comes next, (rows, vocabulary), in float32.
+        Args:
+            tokens: (rows, length), all tokens so far.
+
+        Returns:
+            The logits of the next token, (rows, vocabulary), in float32.
         """
         past_length = self.cache.get_seq_length()
         new = tokens[:, past_length:] if past_length else tokens[:: self.beams]
@@ -81,229 +82,132 @@ class Decoder:
         logits = outputs.logits[:, -1].float()
         if past_length or self.beams == 1:
             return logits
-        self.cache.spread(self.beams)
+        self.cache.repeat_for_beams(self.beams)
         return logits.repeat_interleave(self.beams, dim=0)
 
-    def keep(self, sentences: torch.Tensor) -> None:
-        """Go on with these sentences alone, whose rows have been moved."""
-        self.cache.keep(sentences)
+    def keep_sentences(self, sentences: torch.Tensor) -> None:
+        """Drop all other sentences. The cache's rows must have been reordered already."""
+        self.cache.keep_sentences(sentences)
         self.encoded = BaseModelOutput(last_hidden_state=self.encoded.last_hidden_state.index_select(0, sentences))
         self.mask = None if self.mask is None else self.mask.index_select(0, sentences)
 
 
 def is_of_transformers(each: Any) -> bool:
-    """Whether a criterion or processor is one of Transformers' own."""
+    """Whether a stopping criterion or logits processor is one of Transformers'."""
     return type(each).__module__.startswith("transformers.")
 
 
-def _is_rowwise(each: Any) -> bool:
-    """Whether a criterion or processor judges each row by itself; others say so by an attribute `is_rowwise`."""
+def is_rowwise(each: Any) -> bool:
+    """Whether a criterion or processor treats rows independently; custom ones declare so by this attribute."""
     return getattr(each, "is_rowwise", False) or (is_of_transformers(each) and type(each).__name__ in _ROWWISE)
 
 
-def _end_tokens(config) -> list[int]:
-    """From a number, a list of them, or a tensor."""
+def end_tokens(config: GenerationConfig) -> list[int]:
+    """The end tokens of a generation config, which may hold a number, a list or a tensor."""
     return [] if config.eos_token_id is None else torch.as_tensor(config.eos_token_id).flatten().tolist()
 
 
-def sample(decoder: Decoder, input_ids: torch.Tensor, processors, criteria, config, streamer):
-    """Greedy search and sampling, as GenerationMixin has them. input_ids: (batch_size, length)."""
-    eos, returns_dict = _end_tokens(config), config.return_dict_in_generate
-    pad = config.pad_token_id if config.pad_token_id is None else int(config.pad_token_id)
-    pad = eos[0] if pad is None and eos else pad
-    scores = [] if returns_dict and config.output_scores else None
-    raw = [] if returns_dict and config.output_logits else None
-    fills = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
-    may_leave = fills and pad is not None and scores is None and raw is None and not (config.do_sample or streamer)
-    may_leave = may_leave and all(map(_is_rowwise, [*criteria, *processors]))
-    sequences, rows = input_ids, torch.arange(len(input_ids), device=input_ids.device)
-    done = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-    log_probs = torch.zeros(len(rows), device=rows.device)
-    left: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []  # rows of the batch, tokens, log_probs
-    while True:
-        logits = decoder(sequences)
-        of_model = logits.clone() if returns_dict and processors else logits  # some processors write into what they get
-        ranked = processors(sequences, logits)
-        if config.do_sample:
+def is_worth_removing(finished: int, batch_size: int) -> bool:
+    """Whether so many finished sentences should leave the batch."""
+    return finished >= max(1, _SHARE_THAT_LEAVES * batch_size)
+
+
+def sample(
+    decoder: Decoder,
+    input_ids: torch.Tensor,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+    config: GenerationConfig,
+    streamer: Any = None,
+) -> torch.Tensor | SearchOutput:
+    """Greedy search and sampling, as in GenerationMixin. input_ids: (batch_size, length)."""
+    search = _Sampling(decoder, input_ids, processors, criteria, config)
+    is_last = False
+    while not is_last:
+        chosen = search.step()
+        if streamer is not None:
+            streamer.put(chosen.cpu())
+        finished = int(search.done.sum())
+        is_last = finished == len(search.done)
+        may_leave = search.may_leave and streamer is None
+        if not is_last and may_leave and is_worth_removing(finished, len(search.done)):
+            search.remove_finished()
+    if streamer is not None:
+        streamer.end()
+    return search.result()
+
+
+class _Sampling:
+    """The state of greedy search or sampling: the rows still in the batch, and those that have left it."""
+
+    def __init__(self, decoder, input_ids, processors, criteria, config):
+        self.decoder, self.processors, self.criteria, self.config = decoder, processors, criteria, config
+        eos, self.returns_dict = end_tokens(config), config.return_dict_in_generate
+        self.pad = config.pad_token_id if config.pad_token_id is None else int(config.pad_token_id)
+        if self.pad is None and eos:
+            self.pad = eos[0]
+        self.scores = [] if self.returns_dict and config.output_scores else None
+        self.logits = [] if self.returns_dict and config.output_logits else None
+        self.fills = any(hasattr(criterion, "eos_token_id") for criterion in criteria)  # pads finished rows
+        self.may_leave = (
+            self.fills
+            and self.pad is not None
+            and self.scores is None
+            and self.logits is None
+            and not config.do_sample
+            and all(map(is_rowwise, [*criteria, *processors]))
+        )
+        self.sequences, self.batch_size = input_ids, len(input_ids)
+        self.rows = torch.arange(len(input_ids), device=input_ids.device)  # indices in the original batch
+        self.done = torch.zeros_like(self.rows, dtype=torch.bool)
+        self.log_probs = torch.zeros_like(self.rows, dtype=torch.float32)
+        self.left: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []  # rows, sequences, log_probs
+
+    def step(self) -> torch.Tensor:
+        """Choose and append the next token of every row. Returns the tokens, (rows,)."""
+        logits = self.decoder(self.sequences)
+        # A copy, because some processors modify their input.
+        model_logits = logits.clone() if self.returns_dict and self.processors else logits
+        ranked = self.processors(self.sequences, logits)
+        if self.config.do_sample:
             chosen = torch.multinomial(ranked.softmax(dim=-1), num_samples=1).squeeze(1)
         else:
             chosen = ranked.argmax(dim=-1)
-        if scores is not None:
-            scores.append(ranked)
-        if raw is not None:
-            raw.append(logits)
-        if returns_dict:
-            said = of_model.gather(1, chosen[:, None]).squeeze(1) - of_model.logsumexp(dim=-1)
-            log_probs += said.masked_fill(done, 0.0)
-        if fills:
-            chosen = torch.where(done, pad, chosen)
-        sequences = torch.cat([sequences, chosen[:, None]], dim=1)
-        if streamer is not None:
-            streamer.put(chosen.cpu())
-        done = done | criteria(sequences, None if scores is None else tuple(scores))
-        number = int(done.sum())
-        if number == len(done):
-            break
-        if may_leave and number >= max(1, _SHARE_THAT_LEAVES * len(done)):
-            left.append((rows[done], sequences[done], log_probs[done]))
-            stay = (~done).nonzero().squeeze(1)
-            decoder.cache.move(stay)
-            decoder.keep(stay)
-            rows, sequences, log_probs, done = rows[stay], sequences[stay], log_probs[stay], done[stay]
-    if streamer is not None:
-        streamer.end()
-    if left:
-        found, found_log_probs = sequences.new_full((len(input_ids), sequences.shape[1]), pad), log_probs
-        log_probs = log_probs.new_zeros(len(input_ids))
-        for places, tokens, each in [*left, (rows, sequences, found_log_probs)]:
-            found[places, : tokens.shape[1]], log_probs[places] = tokens, each
-        sequences = found
-    if not returns_dict:
-        return sequences
-    optional = {"scores": None if scores is None else tuple(scores), "logits": None if raw is None else tuple(raw)}
-    return SearchOutput(sequences=sequences, **optional, log_probabilities=log_probs)
+        if self.scores is not None:
+            self.scores.append(ranked)
+        if self.logits is not None:
+            self.logits.append(logits)
+        if self.returns_dict:
+            added = model_logits.gather(1, chosen[:, None]).squeeze(1) - model_logits.logsumexp(dim=-1)
+            self.log_probs += added.masked_fill(self.done, 0.0)
+        if self.fills:
+            chosen = torch.where(self.done, self.pad, chosen)
+        self.sequences = torch.cat([self.sequences, chosen[:, None]], dim=1)
+        self.done = self.done | self.criteria(self.sequences, None if self.scores is None else tuple(self.scores))
+        return chosen
 
+    def remove_finished(self) -> None:
+        """Take the finished rows out of the batch."""
+        self.left.append((self.rows[self.done], self.sequences[self.done], self.log_probs[self.done]))
+        stay = (~self.done).nonzero().squeeze(1)
+        self.decoder.cache.reorder(stay)
+        self.decoder.keep_sentences(stay)
+        self.rows, self.sequences = self.rows[stay], self.sequences[stay]
+        self.log_probs, self.done = self.log_probs[stay], self.done[stay]
 
-# Several hypotheses a sentence, by name: tokens (sentences, hypotheses, length); rows, of the batch, that each token
-# was found in, (sentences, hypotheses, new length); scores; log_probs, by the model; and is_done, of finished ones.
-Hypotheses = dict[str, torch.Tensor]
-
-
-def _pick(hypotheses: Hypotheses, index: torch.Tensor) -> Hypotheses:
-    """index: (sentences, chosen)."""
-    deep = index[..., None]
-    return {
-        name: value.gather(1, index if value.ndim == 2 else deep.expand(-1, -1, value.shape[2]))
-        for name, value in hypotheses.items()
-    }
-
-
-def _lengthen(values: torch.Tensor, last: torch.Tensor | int) -> torch.Tensor:
-    """(sentences, hypotheses, length) and (sentences, hypotheses) to length + 1."""
-    if isinstance(last, int):
-        return nn.functional.pad(values, (0, 1), value=last)
-    return torch.cat([values, last[..., None]], dim=2)
-
-
-def beam_search(decoder: Decoder, input_ids: torch.Tensor, processors, criteria, config):
-    """Beam search, as GenerationMixin has it. input_ids: (sentences * beams, length)."""
-    device, returns_dict = input_ids.device, config.return_dict_in_generate
-    beams, early, penalty, start = config.num_beams, config.early_stopping, config.length_penalty, input_ids.shape[1]
-    size = len(input_ids) // beams
-    eos = _end_tokens(config)
-    keep = max(2, 1 + len(eos)) * beams  # one more than may end at once, so that as many as there are beams go on
-    may_finish = torch.arange(keep, device=device) < beams
-    fill = int(config.pad_token_id or eos[0]) if eos else -1
-    scores = [] if returns_dict and config.output_scores else None
-    raw = [] if returns_dict and config.output_logits else None
-    may_leave = scores is None and raw is None and all(map(_is_rowwise, [*criteria, *processors]))
-    may_reuse = all(map(is_of_transformers, processors))  # memory of all steps, since fresh memory is slow to touch
-
-    zeros = torch.zeros(size, beams, device=device)
-    running = {
-        "tokens": input_ids.unflatten(0, (size, beams)),
-        "rows": input_ids.new_zeros(size, beams, 0),
-        "scores": zeros.index_fill(1, torch.arange(1, beams, device=device), _FAR),  # beams are alike at first
-        "log_probs": zeros,
-    }
-    finished = running | {"scores": zeros + _FAR, "is_done": zeros.bool()}
-    can_improve = torch.ones(size, 1, dtype=torch.bool, device=device)
-    sentences = torch.arange(size, device=device)  # those that are still in the batch
-    left: list[tuple[torch.Tensor, Hypotheses]] = []
-    room = None
-    while True:
-        tokens = running["tokens"].flatten(0, 1)
-        logits = decoder(tokens)
-        if room is None or not may_reuse:
-            room = torch.empty_like(logits)
-        log_probs = ranked = torch.log_softmax(logits, dim=-1, out=room[: len(logits)])
-        if processors:
-            normaliser = logits[:, :1] - log_probs[:, :1]
-            ranked = processors(tokens, log_probs)
-        if scores is not None:
-            scores.append(ranked.clone())
-        if raw is not None:
-            raw.append(logits)
-
-        # The best continuations of each sentence, (size, keep).
-        values, candidates = best_tokens(ranked, min(keep, ranked.shape[1]))  # (size * beams, width)
-        width = candidates.shape[1]
-        best, places = (values.unflatten(0, (size, beams)) + running["scores"][..., None]).flatten(1).topk(keep)
-        parents = places // width
-        chosen = candidates.view(size, -1).gather(1, places)
-        grown = _pick(running, parents)
-        if processors:
-            of_model = (logits.gather(1, candidates) - normaliser).view(size, -1).gather(1, places)
-            grown["log_probs"] = grown["log_probs"] + of_model
-        else:
-            grown["log_probs"] = best
-        grown["tokens"] = _lengthen(grown["tokens"], chosen)
-        grown["rows"] = _lengthen(grown["rows"], parents + sentences[:, None] * beams)
-        length = grown["rows"].shape[2]
-        hits = criteria(grown["tokens"].flatten(0, 1), None if scores is None else tuple(scores)).view(size, keep)
-
-        # Those that go on: the best that have not ended.
-        going = best + hits.float() * _FAR
-        order = going.topk(beams).indices
-        running = _pick(grown | {"scores": going}, order)
-        moved = (parents.gather(1, order) + torch.arange(size, device=device)[:, None] * beams).flatten()
-
-        # Those that have ended, if they are among the best, beside those that had ended before.
-        ended = hits & may_finish
-        full = finished["is_done"].all(dim=1, keepdim=True) & (early is True)
-        final = best / length**penalty
-        final = final + full.float() * _FAR + (~can_improve).float() * _FAR + (~ended).float() * _FAR
-        ending = grown | {"scores": final, "is_done": ended}
-        finished["tokens"], finished["rows"] = _lengthen(finished["tokens"], fill), _lengthen(finished["rows"], -1)
-        merged = {name: torch.cat([finished[name], ending[name]], dim=1) for name in finished}
-        finished = _pick(merged, merged["scores"].topk(beams).indices)
-
-        # A sentence is done if none of its beams can become better than the worst that it has finished.
-        longest = config.max_length - start if early == "never" and penalty > 0.0 else length
-        possible = running["scores"][:, :1] / longest**penalty
-        worst = torch.where(finished["is_done"], finished["scores"].amin(dim=1, keepdim=True), _FAR)
-        can_improve = can_improve & (possible > worst).any(dim=1, keepdim=True)
-        all_done = finished["is_done"].all(dim=1) if early is True else torch.zeros_like(sentences, dtype=torch.bool)
-        done = ~can_improve.squeeze(1) | all_done
-        if may_leave:
-            is_last = bool(done.all() or hits.all())
-        else:  # the steps are counted: exactly where GenerationMixin ends
-            is_last = bool(not can_improve.any() or all_done.all() or hits.all())
-        if is_last:
-            break
-        if may_leave and done.sum() >= max(1, _SHARE_THAT_LEAVES * size):
-            left.append((sentences[done], {name: value[done] for name, value in finished.items()}))
-            stay = (~done).nonzero().squeeze(1)
-            moved = moved.view(size, beams)[stay].flatten()
-            running = {name: value[stay] for name, value in running.items()}
-            finished = {name: value[stay] for name, value in finished.items()}
-            sentences, can_improve, size = sentences[stay], can_improve[stay], len(stay)
-            decoder.cache.move(moved)
-            decoder.keep(stay)
-        else:
-            decoder.cache.move(moved)
-
-    left.append((sentences, finished))
-    kept, total = config.num_return_sequences, sum(len(places) for places, _ in left)
-    generated = max(int((each["rows"][:, :kept] >= 0).sum(dim=2).max()) for _, each in left)
-    result = {
-        "tokens": input_ids.new_full((total, kept, start + generated), fill),
-        "rows": input_ids.new_full((total, kept, generated), -1),
-        "scores": zeros.new_zeros(total, kept),
-        "log_probs": zeros.new_zeros(total, kept),
-    }
-    for places, each in left:
-        for name, value in result.items():
-            part = each[name][:, :kept, : value.shape[2]] if value.ndim == 3 else each[name][:, :kept]
-            value[(places, ..., slice(part.shape[2])) if value.ndim == 3 else places] = part
-    result = {name: value.flatten(0, 1) for name, value in result.items()}
-    if not returns_dict:
-        return result["tokens"]
-    return BeamSearchOutput(
-        sequences=result["tokens"],
-        sequences_scores=None if scores is None else result["scores"],
-        scores=None if scores is None else tuple(scores),
-        logits=None if raw is None else tuple(raw),
-        beam_indices=result["rows"].int(),
-        log_probabilities=result["log_probs"],
-    )
+    def result(self) -> torch.Tensor | SearchOutput:
+        """All rows in their original order."""
+        sequences, log_probs = self.sequences, self.log_probs
+        if self.left:
+            sequences = self.sequences.new_full((self.batch_size, self.sequences.shape[1]), self.pad)
+            log_probs = self.log_probs.new_zeros(self.batch_size)
+            for rows, tokens, values in [*self.left, (self.rows, self.sequences, self.log_probs)]:
+                sequences[rows, : tokens.shape[1]], log_probs[rows] = tokens, values
+        if not self.returns_dict:
+            return sequences
+        return SearchOutput(
+            sequences=sequences,
+            scores=None if self.scores is None else tuple(self.scores),
+            logits=None if self.logits is None else tuple(self.logits),
+            log_probabilities=log_probs,
+        )

@@ -17,10 +17,10 @@ from .pretrained import ScratchPreTrainedModel
 
 
 class ScratchStack(ScratchPreTrainedModel):
-    """What encoder and decoder share: embedding, positions, layers, final norm."""
+    """Base class of encoder and decoder: embedding, positions, layers, final norm."""
 
-    ids_name: str  # the argument that holds its tokens
-    _fsdp_plan = {"layers.*": "free_full_weight"}  # found by the models around as "encoder.layers.*", and so on
+    ids_name: str  # what a whole model calls the input_ids of this stack
+    _fsdp_plan = {"layers.*": "free_full_weight"}  # a whole model finds it as "encoder.layers.*" and so on
 
     def __init__(
         self,
@@ -42,22 +42,22 @@ class ScratchStack(ScratchPreTrainedModel):
         self.layer_norm = build_norm(config) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
 
-    def record_all(self, output_attentions: bool | None, output_hidden_states: bool | None) -> tuple[bool, bool]:
-        """Whether to return every layer's attention weights and hidden states: as given, or as the config has it."""
+    def outputs_to_record(self, output_attentions: bool | None, output_hidden_states: bool | None) -> tuple[bool, bool]:
+        """Whether to return every layer's attention weights and hidden states. None: as the config says."""
         if output_attentions is None:
             output_attentions = self.config.output_attentions
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         return bool(output_attentions), bool(output_hidden_states)
 
-    def layers_in_turn(self) -> list[nn.Module]:
-        """As many as the stack is deep; where they share their weights, one layer again and again."""
+    def layer_sequence(self) -> list[nn.Module]:
+        """The layers in the order in which they run: with shared weights, one layer `depth` times."""
         return list(self.layers) * (self.depth if self.config.share_layers else 1)
 
     def embed(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """
-        Scaled token embeddings, (batch_size, sequence_length, d_model) (section 3.4). `inputs_embeds` are taken
-        unscaled, as `embed_tokens` gives them.
+        Scaled token embeddings, (batch_size, sequence_length, d_model) (section 3.4). `inputs_embeds` are expected
+        unscaled, as `embed_tokens` returns them.
         """
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
@@ -72,7 +72,7 @@ class ScratchStack(ScratchPreTrainedModel):
                 )
             try:
                 inputs_embeds = self.embed_tokens(input_ids)
-            except IndexError:  # as the CPU raises it
+            except IndexError:  # only the CPU raises it
                 least, most, rows = input_ids.min().item(), input_ids.max().item(), self.embed_tokens.num_embeddings
                 raise ValueError(
                     f"{self.ids_name} holds ids from {least} to {most}; they must be in [0, {rows}), the vocabulary. "
@@ -85,10 +85,17 @@ class ScratchStack(ScratchPreTrainedModel):
             )
         return inputs_embeds * self.embed_scale
 
-    def positions(
+    def query_positions(
         self, position_ids: torch.Tensor | None, counted: torch.Tensor, hidden_states: torch.Tensor
     ) -> torch.Tensor:
-        """The positions as given, or the last of those that were counted: (batch_size or 1, sequence_length)."""
+        """
+        The positions of the tokens in `hidden_states`, (batch_size or 1, sequence_length).
+
+        Args:
+            position_ids: positions given by the caller, or None.
+            counted: positions of past and new tokens, (batch_size or 1, past_length + sequence_length); the last ones
+                are used if none were given.
+        """
         batch_size, length = hidden_states.shape[:2]
         if position_ids is None:
             return counted[:, -length:]
@@ -124,16 +131,16 @@ class ScratchEncoder(ScratchStack):
         """
         Args:
             input_ids: (batch_size, source_length).
-            attention_mask: (batch_size, source_length), where what is not 0 attends; or (batch_size, 1 or heads, 1 or
-                source_length, source_length), of which a float is added to the scores.
+            attention_mask: (batch_size, source_length), where nonzero attends; or (batch_size, 1 or heads, 1 or
+                source_length, source_length), which is added to the scores if it is float.
             inputs_embeds: (batch_size, source_length, d_model), instead of input_ids.
-            position_ids: (batch_size, source_length); counted from a mask of two dimensions if None.
-            output_attentions, output_hidden_states: return those of every layer too.
+            position_ids: (batch_size, source_length); None: counted from a 2-D mask.
+            output_attentions, output_hidden_states: also return those of every layer.
 
         Returns:
             last_hidden_state: (batch_size, source_length, d_model).
         """
-        output_attentions, output_hidden_states = self.record_all(output_attentions, output_hidden_states)
+        output_attentions, output_hidden_states = self.outputs_to_record(output_attentions, output_hidden_states)
         hidden_states = self.embed(input_ids, inputs_embeds)
         batch_size, length = hidden_states.shape[:2]
         counted = torch.arange(length, device=hidden_states.device)[None]
@@ -141,7 +148,7 @@ class ScratchEncoder(ScratchStack):
             check_mask("attention_mask", attention_mask, batch_size, self.num_heads, length, length)
             if attention_mask.ndim == 2:
                 counted = count_positions(attention_mask)
-        position_ids = self.positions(position_ids, counted, hidden_states)
+        position_ids = self.query_positions(position_ids, counted, hidden_states)
         mask = as_bias(attention_mask, hidden_states.dtype)
         bias = self.embed_positions.bias(hidden_states, position_ids, position_ids)
         if bias is not None:
@@ -150,7 +157,7 @@ class ScratchEncoder(ScratchStack):
         hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
         implementation = "eager" if output_attentions else self.config._attn_implementation
         states, attentions = [], []
-        for layer in self.layers_in_turn():
+        for layer in self.layer_sequence():
             if output_hidden_states:
                 states.append(hidden_states)
             hidden_states, weights = layer(hidden_states, mask, rotation, implementation)
@@ -173,8 +180,8 @@ class ScratchDecoder(ScratchStack):
         super().__init__(config, *sizes, ScratchDecoderLayer, final_norm=config.final_norm in (True, "decoder"))
         self.post_init()
 
-    def make_cache(self, past_key_values: Cache | None, use_cache: bool) -> Cache | None:
-        """The cache as given, one for the source's keys and values beside it if need be; or a new one if wanted."""
+    def prepare_cache(self, past_key_values: Cache | None, use_cache: bool) -> Cache | None:
+        """The given key/value cache, completed by one for cross-attention if it lacks it; or a new one if wanted."""
         if past_key_values is None and not use_cache:
             return None
         if past_key_values is None:
@@ -183,49 +190,74 @@ class ScratchDecoder(ScratchStack):
             return past_key_values
         return EncoderDecoderCache(past_key_values, DynamicCache())
 
-    def self_attention_mask(
+    def self_attention_bias(
         self,
         attention_mask: torch.Tensor | None,
         hidden_states: torch.Tensor,
         position_ids: torch.Tensor | None,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """The mask as attention takes it (None: its causal flag says it all), and the positions of the queries."""
+        """The bias for self-attention (None: its causal flag suffices), and the positions of the queries."""
         (batch_size, length), device = hidden_states.shape[:2], hidden_states.device
-        past_length, room = 0, None
+        past_length, static_length = 0, None
         if past_key_values is not None:
             past_length = past_key_values.get_seq_length()
             layers = getattr(past_key_values.self_attention_cache, "layers", None)
-            room = getattr(layers[0], "max_cache_len", None) if layers else None  # of a static cache, whose places are
-        key_length = past_length + length if room is None else room  # all keys, those still empty too
-        is_square = attention_mask is not None and attention_mask.ndim == 4
+            static_length = getattr(layers[0], "max_cache_len", None) if layers else None
+        # All slots of a static cache are keys, the empty ones too.
+        key_length = past_length + length if static_length is None else static_length
+        is_4d = attention_mask is not None and attention_mask.ndim == 4
         if attention_mask is not None:
-            known = key_length if is_square or room is None else None
-            check_mask("decoder_attention_mask", attention_mask, batch_size, self.num_heads, length, known)
-        if attention_mask is not None and not is_square and is_all_attended(attention_mask):
-            attention_mask = None
-        if attention_mask is None or is_square:
+            expected = key_length if is_4d or static_length is None else None
+            check_mask("decoder_attention_mask", attention_mask, batch_size, self.num_heads, length, expected)
+            if not is_4d and is_all_attended(attention_mask):
+                attention_mask = None
+        if attention_mask is None or is_4d:
             counted = (torch.arange(length, device=device) + past_length)[None]
         else:
             counted = count_positions(attention_mask)
-        given, position_ids = position_ids, self.positions(position_ids, counted, hidden_states)
-        bias = None
+        queries = self.query_positions(position_ids, counted, hidden_states)
+        position_bias = None
         if self.embed_positions.has_bias:
-            if attention_mask is None or is_square:
-                keys = torch.arange(key_length, device=device)[None]
+            if position_ids is not None and static_length is None and not past_length:
+                keys = position_ids
             else:
-                keys = nn.functional.pad(counted, (0, key_length - counted.shape[1]))
-            keys = keys + (position_ids[:, -1:] - counted[:, -1:])  # of one counting with the queries
-            is_whole = given is not None and room is None and not past_length
-            bias = self.embed_positions.bias(hidden_states, position_ids, given if is_whole else keys)
-        flag_suffices = room is None and (length == 1 or not past_length)
-        if is_square:
-            mask = as_bias(attention_mask, hidden_states.dtype)
-        elif attention_mask is None and bias is None and flag_suffices:
-            mask = None
+                if attention_mask is None or is_4d:
+                    keys = torch.arange(key_length, device=device)[None]
+                else:
+                    keys = nn.functional.pad(counted, (0, key_length - counted.shape[1]))
+                keys = keys + (queries[:, -1:] - counted[:, -1:])  # shifted as the caller's positions are
+            position_bias = self.embed_positions.bias(hidden_states, queries, keys)
+        flag_suffices = static_length is None and (length == 1 or not past_length)
+        if is_4d:
+            bias = as_bias(attention_mask, hidden_states.dtype)
+        elif attention_mask is None and position_bias is None and flag_suffices:
+            bias = None
         else:
-            mask = causal_bias(attention_mask, length, key_length, past_length, hidden_states.dtype, device)
-        return (mask if bias is None else mask + bias), position_ids
+            bias = causal_bias(attention_mask, length, key_length, past_length, hidden_states.dtype, device)
+        return (bias if position_bias is None else bias + position_bias), queries
+
+    def cross_attention_bias(
+        self,
+        attention_mask: torch.Tensor | None,
+        encoder_hidden_states: torch.Tensor | None,
+        hidden_states: torch.Tensor,
+        past_key_values: Cache | None,
+    ) -> torch.Tensor | None:
+        """The bias for cross-attention. ValueError if the encoder's states or the mask do not fit the target."""
+        if encoder_hidden_states is None:
+            raise ValueError("the decoder needs encoder_hidden_states, (batch_size, source_length, d_model)")
+        # In our own search the beams of a sentence, which are consecutive rows, share its encoded source.
+        sentences = hidden_states.shape[0] // getattr(past_key_values, "beams", 1)
+        if encoder_hidden_states.shape[0] != sentences or encoder_hidden_states.shape[-1] != self.config.d_model:
+            raise ValueError(
+                f"encoder_hidden_states has shape {tuple(encoder_hidden_states.shape)}; this target needs "
+                f"({sentences}, source_length, {self.config.d_model})"
+            )
+        if attention_mask is not None:
+            sizes = (sentences, self.num_heads, hidden_states.shape[1], encoder_hidden_states.shape[1])
+            check_mask("attention_mask", attention_mask, *sizes)
+        return as_bias(attention_mask, hidden_states.dtype)
 
     @can_return_tuple
     def forward(
@@ -244,62 +276,42 @@ class ScratchDecoder(ScratchStack):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """
         Args:
-            input_ids: (batch_size, target_length): with a cache, the tokens that are new.
-            attention_mask: (batch_size, past_length + target_length), where what is not 0 attends; or 4-D and then the
-                whole mask, causality included, of which a float is added to the scores. Never inferred from the ids.
+            input_ids: (batch_size, target_length); with a cache, only the new tokens.
+            attention_mask: (batch_size, past_length + target_length), where nonzero attends; or 4-D, which is then the
+                whole mask, causality included, and is added to the scores if it is float. Never inferred from the ids.
             encoder_hidden_states: (batch_size, source_length, d_model).
             encoder_attention_mask: (batch_size, source_length), or 4-D.
-            past_key_values: keys and values of earlier steps.
+            past_key_values: the key/value cache of earlier steps.
             inputs_embeds: (batch_size, target_length, d_model), instead of input_ids.
-            position_ids: (batch_size, target_length); counted from the mask if None.
+            position_ids: (batch_size, target_length); None: counted from the mask.
             use_cache: return the cache for the next step.
-            output_attentions, output_hidden_states: return those of every layer too.
+            output_attentions, output_hidden_states: also return those of every layer.
 
         Returns:
             last_hidden_state: (batch_size, target_length, d_model), and the cache.
         """
-        if encoder_hidden_states is None:
-            raise ValueError("the decoder needs encoder_hidden_states, (batch_size, source_length, d_model)")
-        output_attentions, output_hidden_states = self.record_all(output_attentions, output_hidden_states)
+        output_attentions, output_hidden_states = self.outputs_to_record(output_attentions, output_hidden_states)
         use_cache = self.config.use_cache if use_cache is None else use_cache
         hidden_states = self.embed(input_ids, inputs_embeds)
-        batch_size, length = hidden_states.shape[:2]
-        past_key_values = self.make_cache(past_key_values, use_cache)
-        # In our own search the beams of a sentence, rows that follow one another, share its encoded source.
-        sentences = batch_size // getattr(past_key_values, "beams", 1)
-        if encoder_hidden_states.shape[0] != sentences or encoder_hidden_states.shape[-1] != self.config.d_model:
-            raise ValueError(
-                f"encoder_hidden_states has shape {tuple(encoder_hidden_states.shape)}; this target needs "
-                f"({sentences}, source_length, {self.config.d_model})"
-            )
-        mask, position_ids = self.self_attention_mask(attention_mask, hidden_states, position_ids, past_key_values)
-        if encoder_attention_mask is not None:
-            sizes = (sentences, self.num_heads, length, encoder_hidden_states.shape[1])
-            check_mask("attention_mask", encoder_attention_mask, *sizes)
-        encoder_attention_mask = as_bias(encoder_attention_mask, hidden_states.dtype)
+        cache = self.prepare_cache(past_key_values, use_cache)
+        cross_bias = self.cross_attention_bias(encoder_attention_mask, encoder_hidden_states, hidden_states, cache)
+        self_bias, position_ids = self.self_attention_bias(attention_mask, hidden_states, position_ids, cache)
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
         hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
         implementation = "eager" if output_attentions else self.config._attn_implementation
         states, attentions, cross_attentions = [], [], []
-        for layer_idx, layer in enumerate(self.layers_in_turn()):
+        for layer_idx, layer in enumerate(self.layer_sequence()):
             if output_hidden_states:
                 states.append(hidden_states)
-            hidden_states, weights, cross_weights = layer(
-                hidden_states,
-                encoder_hidden_states,
-                mask,
-                encoder_attention_mask,
-                rotation,
-                past_key_values=past_key_values,
-                layer_idx=layer_idx,
-                implementation=implementation,
-            )
+            inputs = (hidden_states, encoder_hidden_states, self_bias, cross_bias, rotation)
+            options = {"past_key_values": cache, "layer_idx": layer_idx, "implementation": implementation}
+            hidden_states, weights, cross_weights = layer(*inputs, **options)
             attentions.append(weights)
             cross_attentions.append(cross_weights)
         hidden_states = self.layer_norm(hidden_states)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden_states,
-            past_key_values=past_key_values if use_cache else None,
+            past_key_values=cache if use_cache else None,
             hidden_states=(*states, hidden_states) if output_hidden_states else None,
             attentions=tuple(attentions) if output_attentions else None,
             cross_attentions=tuple(cross_attentions) if output_attentions else None,

@@ -1,6 +1,6 @@
 """
-Translation as a pipeline of Transformers, which version 5 has none for: pipeline("translation", model=NAME,
-trust_remote_code=True) finds this file by the `custom_pipelines` of a checkpoint's config.json.
+A translation pipeline, which Transformers 5 no longer has: pipeline("translation", model=NAME, trust_remote_code=True)
+finds this file through `custom_pipelines` in a checkpoint's config.json.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ from .push_to_hub import facts_in_memory, push_model
 
 TARGET_FOLDER = "target_tokenizer"
 
-# A stream is read ahead by so much, to make batches of like length.
+# How far a stream is read ahead to make batches of similar length.
 SENTENCES_AHEAD = 1024
 _BATCHES_AHEAD = 16
 
-# What `generate` takes a row of for each sentence: batches of like length would hand it to other sentences.
+# Arguments of `generate` with one row per sentence: since batches are sorted by length, rows would get mixed up.
 _PER_SENTENCE = {"input_ids", "attention_mask", "position_ids", "inputs_embeds", "encoder_outputs", "past_key_values"}
 _PER_SENTENCE |= {"decoder_input_ids", "decoder_attention_mask", "decoder_position_ids", "decoder_inputs_embeds"}
 
@@ -33,16 +33,16 @@ def load_target_tokenizer(
     name: str, config: PreTrainedConfig, source: PreTrainedTokenizerBase, subfolder: str = "", **options
 ) -> PreTrainedTokenizerBase:
     """
-    The target's tokenizer. With one vocabulary it is the source's; there are two if `decoder_vocab_size` is set and no
-    embedding is shared.
+    The target's tokenizer. A model has two vocabularies if `decoder_vocab_size` is set and the embeddings are not
+    shared; otherwise this is the source's tokenizer.
 
     Args:
-        name: the folder or Hub name that the model is from; "" for a model that is in memory alone.
-        options: as `from_pretrained` takes them: revision, cache_dir, token, local_files_only.
+        name: the folder or Hub name that the model was loaded from; "" for a model built in memory.
+        options: for `from_pretrained`: revision, cache_dir, token, local_files_only.
 
     Raises:
         OSError: the model has two vocabularies, and the target's tokenizer cannot be loaded.
-        ValueError: the model has two vocabularies, and is in memory alone.
+        ValueError: the model has two vocabularies and was built in memory.
     """
     if config.decoder_vocab_size is None or config.share_encoder_decoder_embeddings:
         return source
@@ -52,13 +52,13 @@ def load_target_tokenizer(
     folder = f"{subfolder}/{TARGET_FOLDER}" if subfolder else TARGET_FOLDER
     try:
         if not Path(name).is_dir():
-            # Where there is no answer, AutoTokenizer would do without this file.
+            # If the Hub did not answer, AutoTokenizer would carry on without this file.
             hf_hub_download(name, f"{folder}/tokenizer_config.json", **options)
-        # Given a config, AutoTokenizer does not look for one in that folder, nor ask whether its code is trusted.
+        # Given a config, AutoTokenizer neither looks for one in that folder nor asks whether to trust its code.
         return AutoTokenizer.from_pretrained(
             name, subfolder=folder, config=PreTrainedConfig(), trust_remote_code=False, **options
         )
-    except Exception as error:  # whatever the client and what is below it raise
+    except Exception as error:  # the Hub client and its dependencies raise many types
         reason = " ".join(str(error).split())
         raise OSError(
             f"{name}: {sizes}, and the target's tokenizer could not be loaded from {folder}: {reason}. Save it there, "
@@ -68,40 +68,39 @@ def load_target_tokenizer(
 
 class ScratchTranslationPipeline(Pipeline):
     """
-    Text in, text out. Batches are of like length, and results in the order of the inputs; white space around a sentence
-    is not part of it, and an empty sentence's translations are empty.
+    Translates text. Sentences of similar length are batched together, and results come in the order of the inputs.
+    Whitespace around a sentence is ignored, and empty sentences have empty translations.
 
     ```python
     translator = pipeline("translation", model="runs/embedded", trust_remote_code=True)
     translator("The cat sleeps.")  # [{"translation_text": "Die Katze schläft."}]
-    translator(["The cat sleeps.", "We run."], num_beams=4, num_return_sequences=2)  # a list of two dicts for each
-    for (best,) in translator(line for line in file):  # read ahead, never whole
+    translator(["The cat sleeps.", "We run."], num_beams=4, num_return_sequences=2)  # two dicts for each
+    for (best,) in translator(line for line in file):  # reads ahead, but not the whole file
         print(best["translation_text"])
     ```
 
-    `trust_remote_code=True` runs the code that lies beside the model. Where this project is installed,
-    `pipeline("translation", model=..., pipeline_class=ScratchTranslationPipeline)` runs the installed code. A model in
-    memory is translated with by `ScratchTranslationPipeline(model=model, tokenizer=tokenizer)`.
+    `trust_remote_code=True` runs the code stored with the model. Where this project is installed,
+    `pipeline("translation", model=..., pipeline_class=ScratchTranslationPipeline)` runs the installed code. For a model
+    in memory, use `ScratchTranslationPipeline(model=model, tokenizer=tokenizer)`.
 
     Args:
         model: a ScratchForConditionalGeneration.
         tokenizer: the source's.
-        target_tokenizer: None: the source's, or with two vocabularies that of the folder or repository (and revision)
-            that the model was loaded from.
-        batch_size: sentences a batch; None: as many as `batch_tokens` allows.
-        batch_tokens: source tokens a batch, padding included, where `batch_size` is not given; 4096 if None.
-        return_scores: add each translation's "score": the natural logarithm of its probability by the model, its end
-            included. None: if there are several a sentence. (Beam search ranks by score / length^length_penalty; what
-            is sampled is ranked by score, if there are scores.)
-        device, dtype: as of every pipeline.
-        generation: what else is given, here or in a call, is for `model.generate`: num_beams, length_penalty,
-            max_new_tokens, do_sample, num_return_sequences, generation_config and so on. The rest is as the model's
-            generation config has it, but no longer than learned positions reach. What has a row for each sentence, as
-            decoder_input_ids, is refused, since batches are in another order than the inputs; for the same reason the
-            number that prefix_allowed_tokens_fn is given is of the batch.
+        target_tokenizer: None: the source's; with two vocabularies, the one stored with the model (same revision).
+        batch_size: sentences per batch; None: as many as `batch_tokens` allows.
+        batch_tokens: source tokens per batch including padding, if `batch_size` is not given; None: 4096.
+        return_scores: add each translation's "score", the natural logarithm of its probability under the model, the end
+            token included. None: only if there are several translations per sentence. (Beam search ranks by score /
+            length^length_penalty. Samples are ranked by score, if there are scores.)
+        device, dtype: as in every pipeline.
+        generation: all other arguments, here or in a call, go to `model.generate`: num_beams, length_penalty,
+            max_new_tokens, do_sample, num_return_sequences, generation_config and so on. They override the model's
+            generation config. The length is limited to what learned positions allow. Arguments with one row per
+            sentence, such as decoder_input_ids, are refused, because batches are sorted by length; for the same reason
+            prefix_allowed_tokens_fn gets an index within the batch.
 
     Raises:
-        ValueError: there is no tokenizer, or only one for two vocabularies of a model in memory.
+        ValueError: there is no tokenizer, or just one for a model in memory with two vocabularies.
         OSError: the target's tokenizer cannot be loaded.
     """
 
@@ -123,16 +122,17 @@ class ScratchTranslationPipeline(Pipeline):
             options = getattr(model, "hub_options", {})
             target_tokenizer = load_target_tokenizer(model.name_or_path, model.config, tokenizer, **options)
         self.target_tokenizer = target_tokenizer
-        kwargs.pop("local_files_only", None)  # `pipeline` hands it on; the model remembers it
+        kwargs.pop("local_files_only", None)  # from `pipeline`; already in the model's hub_options
         self.batch_size = batch_size
         super().__init__(model=model, tokenizer=tokenizer, task=task, **kwargs)
 
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs) -> None:
         """
-        The model with its code, the tokenizer, and the target's where it is another one.
+        Save the model with its code, the tokenizer, and the target's tokenizer if it differs.
 
         Raises:
-            ValueError: `push_to_hub`, which would push each of them by itself; the method of that name pushes all.
+            ValueError: push_to_hub is True, which would push them one by one; the method of that name pushes them
+                together.
         """
         if push_to_hub:
             raise ValueError(
@@ -143,13 +143,13 @@ class ScratchTranslationPipeline(Pipeline):
             self.target_tokenizer.save_pretrained(Path(save_directory) / TARGET_FOLDER)
 
     def push_to_hub(self, repo_id: str, *, max_shard_size: int | str = "50GB", **options) -> CommitInfo:
-        """All that `save_pretrained` writes, in one commit; the rest as of the model's method."""
+        """Push everything that `save_pretrained` writes in one commit. The options are those of the model's method."""
         facts = facts_in_memory(self.model)
         add_tokenizer(facts, self.tokenizer, 1 if self.target_tokenizer is self.tokenizer else 2)
         return push_model(partial(self.save_pretrained, max_shard_size=max_shard_size), facts, repo_id, **options)
 
     def _sanitize_parameters(self, **settings) -> tuple[dict, dict, dict]:
-        """The constructor calls this with what is no argument of every pipeline."""
+        """The inherited constructor calls this with the arguments that not every pipeline has."""
         self.settings = settings
         return {}, {}, {}
 
@@ -163,16 +163,16 @@ class ScratchTranslationPipeline(Pipeline):
     ) -> list | Iterator[list]:
         """
         Args:
-            inputs: a sentence, a list of them, or any other iterable (a generator, a data set of strings).
-            batch_size: as of the class, and so are `kwargs`; here they count before those given to the class.
-            num_workers: as of every pipeline, and without effect.
-            progress: called after each batch with the number of sentences in it.
+            inputs: a sentence, a list of sentences, or any other iterable (a generator, a data set of strings).
+            batch_size, kwargs: as in the class; they override what was given there.
+            num_workers: accepted as in every pipeline, but has no effect.
+            progress: called after each batch with its number of sentences.
 
         Returns:
-            For one sentence a list of its translations, {"translation_text": ..., "score": ...} each, the best first.
-            For a list such a list each; with one translation a sentence, the dicts alone. For another iterable an
-            iterator over what one sentence gives, which reads ahead (1,024 sentences, or 16 batches of `batch_size`)
-            and no further.
+            For one sentence, a list of its translations, {"translation_text": ..., "score": ...}, best first. For a
+            list, a list of such lists, or of the dicts if there is one translation per sentence. For any other
+            iterable, an iterator over such lists, which reads at most 1,024 sentences ahead (with `batch_size`, at
+            most 16 batches).
 
         Raises:
             ValueError: an input is not a string; a setting is not valid.
@@ -181,7 +181,7 @@ class ScratchTranslationPipeline(Pipeline):
         forward = self.settings | kwargs
         if wrong := sorted(_PER_SENTENCE & forward.keys()):
             raise ValueError(
-                f"{', '.join(wrong)}: the pipeline makes batches in an order of its own, so the rows would go to other "
+                f"{', '.join(wrong)}: the pipeline sorts sentences by length, so the rows would go to other "
                 "sentences; call model.generate"
             )
         batch_size = self.batch_size if batch_size is None else batch_size
@@ -212,7 +212,7 @@ class ScratchTranslationPipeline(Pipeline):
         return self._stream(iter(inputs), ahead, translate)
 
     def _bounded_length(self, forward: dict[str, Any]) -> dict[str, int]:
-        """What to change of the settings so that learned positions last. ValueError if a call asks for more."""
+        """Settings that keep translations within learned positions. ValueError if a call asks for more."""
         config = self.model.config
         limit = config.max_position_embeddings
         if getattr(config, "position_embedding_type", None) != "learned":
@@ -224,7 +224,7 @@ class ScratchTranslationPipeline(Pipeline):
             )
         longest = setting_of(self.model, forward, "max_new_tokens")
         if longest is None:
-            longest = (setting_of(self.model, forward, "max_length") or 0) - 1  # the start is counted there
+            longest = (setting_of(self.model, forward, "max_length") or 0) - 1  # it counts the start token
         return {"max_new_tokens": limit} if longest > limit else {}
 
     @staticmethod
@@ -243,7 +243,7 @@ class ScratchTranslationPipeline(Pipeline):
         progress: Callable[[int], Any] | None,
         first: int = 0,
     ) -> list[list[dict[str, Any]]]:
-        """Translate sentences, of which the first is number `first` of the inputs, `several` times each."""
+        """Translate sentences, `several` times each. `first` is the number of the first one among the inputs."""
         ids = self.preprocess(sentences, first)
         empty = {"translation_text": ""}
         if forward.get("return_scores", several > 1):
@@ -260,7 +260,7 @@ class ScratchTranslationPipeline(Pipeline):
         return results
 
     def preprocess(self, sentences: list[str], first: int = 0) -> list[list[int]]:
-        """As `tokenize`, with the model's limit."""
+        """The token ids of each sentence, see `tokenize`."""
         return tokenize(self.tokenizer, sentences, self.model.config.max_position_embeddings, first)
 
     def _forward(self, batch: dict[str, list[list[int]]], return_scores: bool | None = None, **generation) -> dict:
@@ -268,7 +268,7 @@ class ScratchTranslationPipeline(Pipeline):
         return {"sequences": sequences, "scores": scores}
 
     def postprocess(self, outputs: dict[str, torch.Tensor | None]) -> list[list[dict[str, Any]]]:
-        """The translations of each sentence of a batch, the best first."""
+        """The translations of each sentence in a batch, best first."""
         sequences, scores = outputs["sequences"], outputs["scores"]
         texts = self.target_tokenizer.batch_decode(sequences.flatten(0, 1), skip_special_tokens=True)
         results = [{"translation_text": text} for text in texts]

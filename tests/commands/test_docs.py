@@ -132,7 +132,7 @@ def test_other_names_in_the_code_s_font_exist(make_model):
     assert spoken - known - theirs == set()
 
 
-@pytest.mark.parametrize("command", re.findall(r"python -m modeling_scratch\.plots (\w+)", TEXT))
+@pytest.mark.parametrize("command", re.findall(r"scratch figures (\w+)", TEXT))
 def test_the_commands_exist(command):
     assert command in {registered.callback.__name__ for registered in app.registered_commands}
 

@@ -9,10 +9,10 @@ import ctranslate2
 import pytest
 import torch
 from conftest import CHOICES
-from test_convert import invoke, refusal
+from test_convert_command import invoke, refusal
 from transformers import AutoTokenizer, GenerationConfig
 
-from modeling_scratch.convert import __main__ as convert
+from modeling_scratch.commands import convert
 from modeling_scratch.convert import ctranslate2 as convert_ctranslate2
 from modeling_scratch.convert.ctranslate2 import (
     CTranslate2Scorer,
@@ -96,7 +96,10 @@ def test_every_activation(name, make_model, tmp_path):
         ({"activation_function": "mish"}, "activation_function is 'mish' and must be relu or gelu"),
         ({"eos_token_id": None}, "eos_token_id is None and must be a token id"),
         ({"decoder_start_token_id": None}, "decoder_start_token_id is None"),
-        ({"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi' and must be"),
+        (
+            {"position_embedding_type": "alibi"},
+            "position_embedding_type is 'alibi' and must be sinusoidal or learned",
+        ),
         ({"share_layers": True}, "share_layers is True and must be False"),
         (
             {"d_model": 33, "encoder_attention_heads": 3, "decoder_attention_heads": 11},
@@ -221,7 +224,7 @@ def test_bad_commands(make_model, trained, tmp_path, monkeypatch):
     load_tokenizers(str(trained))[0].save_pretrained(tmp_path / "plain")
     assert "rows" in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)
     monkeypatch.setattr(convert, "LARGEST_DIFFERENCE", -1.0)
-    assert "is not the one that was read" in refusal(tmp_path, "ctranslate2", trained, out)
+    assert "the conversion went wrong: log-probabilities differ" in refusal(tmp_path, "ctranslate2", trained, out)
     monkeypatch.undo()
     monkeypatch.setattr(convert_ctranslate2, "ctranslate2", None)
     assert "pip install ctranslate2" in refusal(tmp_path, "ctranslate2", trained, out)

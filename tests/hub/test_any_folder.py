@@ -15,7 +15,7 @@ import torch
 from conftest import SMALL_MODEL, small_run
 from huggingface_hub import ModelCard
 from loopback_client import run_client, running_hub
-from test_convert import invoke, opus_folder  # noqa: F401
+from test_convert_command import invoke, opus_folder  # noqa: F401
 from transformers import AutoTokenizer
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration

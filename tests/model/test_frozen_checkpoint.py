@@ -1,8 +1,8 @@
 """
-A checkpoint that version 0.1.0 saved loads with the same ids and logits ever after.
+A checkpoint saved by version 0.1.0 must load with the same ids and logits in every later version.
 
-`tests/model/frozen_checkpoint/` is never made anew: a change that needs that breaks every checkpoint that people
-have. It was made by `python tests/model/test_frozen_checkpoint.py FOLDER`.
+Never regenerate `tests/model/frozen_checkpoint/`: a change that requires it breaks every checkpoint in use. It was made
+by `python tests/model/test_frozen_checkpoint.py FOLDER`.
 """
 
 import json

@@ -1,10 +1,11 @@
-"""generate(): caches against none, every strategy against its definition, computed from plain forward passes."""
+"""generate(): with and without caches, and every strategy against its definition, computed by plain forward passes."""
 
 import itertools
 
 import pytest
 import torch
-from conftest import SHALLOW, every_choice, every_choice_and_slowly_every_variant, every_choice_and_variant, padded
+from choices import every_kind_of_position_and_slowly_every_variant
+from conftest import SHALLOW, every_choice, every_choice_and_variant, padded
 from transformers import CompileConfig, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 from transformers.modeling_outputs import BaseModelOutput
@@ -58,7 +59,7 @@ def test_cached_static_and_uncached_agree(fields, beams, make_model, batch):
             torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
 
 
-@every_choice_and_slowly_every_variant
+@every_kind_of_position_and_slowly_every_variant
 def test_compiled_generation_equals_eager(fields, make_model, batch):
     model = make_model(**SHALLOW, **fields)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True, "output_logits": True}
@@ -82,14 +83,13 @@ def test_a_wide_beam_finds_the_best_of_all_translations(length_penalty, make_mod
     model = make_model(vocab_size=7, init_std=0.6)
     source = {"input_ids": torch.tensor([[4, 5, 6, 3]])}
     steps = 4
-    best, best_score = None, -float("inf")
-    for tokens in itertools.product(range(7), repeat=steps):
-        ended = EOS in tokens
-        tokens = tokens[: tokens.index(EOS) + 1] if ended else tokens
-        sequence = torch.tensor([[START, *tokens]])
-        score = log_probabilities(model, source, sequence).sum().item() / len(tokens) ** length_penalty
-        if score > best_score + 1e-9:
-            best, best_score = sequence, score
+    sequences = torch.tensor([[START, *tokens] for tokens in itertools.product(range(7), repeat=steps)])
+    tokens = log_probabilities(model, source, sequences)
+    is_end = sequences[:, 1:] == EOS
+    counts = is_end.cumsum(1) - is_end.long() == 0  # up to the first end token
+    scores = (tokens * counts).sum(1) / counts.sum(1) ** length_penalty
+    best_score, place = scores.max(0)
+    best = sequences[place, None, : 1 + counts[place].sum()]
     output = model.generate(
         **source,
         num_beams=7**3,
@@ -99,7 +99,7 @@ def test_a_wide_beam_finds_the_best_of_all_translations(length_penalty, make_mod
         output_scores=True,
     )
     assert torch.equal(output.sequences, best)
-    assert output.sequences_scores.item() == pytest.approx(best_score, abs=1e-5)
+    assert output.sequences_scores.item() == pytest.approx(best_score.item(), abs=1e-5)
 
 
 def test_n_best_lists_come_with_their_scores(make_model, batch):

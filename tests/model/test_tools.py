@@ -8,13 +8,13 @@ import onnxruntime
 import peft
 import pytest
 import torch
+from choices import every_kind_of_position, every_kind_of_position_and_slowly_every_variant
 from conftest import (
     CHOICES,
     ROOT,
     SHALLOW,
     SMALL_MODEL,
     every_choice,
-    every_choice_and_slowly_every_variant,
     located,
     padded,
     run_command,
@@ -56,7 +56,7 @@ def check_compiled(model, inputs, backend):
         torch.testing.assert_close(graph, eager, rtol=0, atol=1e-5)
 
 
-@every_choice_and_slowly_every_variant
+@every_kind_of_position_and_slowly_every_variant
 def test_compiled_forward_equals_eager(fields, make_model, inputs):
     check_compiled(make_model(**SHALLOW, **fields), inputs, "aot_eager")
 
@@ -108,7 +108,7 @@ def other_shape():
     return ids, mask, torch.randint(4, 61, (4, 8))
 
 
-@every_choice
+@every_kind_of_position
 def test_torch_export(fields, make_model, inputs):
     model = Logits(make_model(**SHALLOW, **fields))
     arguments, shapes = export_arguments(inputs)
@@ -117,9 +117,11 @@ def test_torch_export(fields, make_model, inputs):
         torch.testing.assert_close(exported(*case), model(*case), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["default", "rotary, rms, gated"])
+@pytest.mark.filterwarnings("ignore:# The axis name:UserWarning")  # of the exporter, about names that it merges
+@pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning")  # its own
+@pytest.mark.parametrize("name", [pytest.param("default", marks=pytest.mark.slow), "rotary, rms, gated"])
 def test_onnx(name, make_model, inputs, tmp_path):
-    model = Logits(make_model(**SHALLOW, **CHOICES[name]))
+    model = Logits(make_model(**SHALLOW, **CHOICES[name])).eval()
     arguments, shapes = export_arguments(inputs)
     path = tmp_path / "model.onnx"
     torch.onnx.export(model, arguments, path, dynamo=True, dynamic_shapes=shapes, verbose=False)
@@ -243,6 +245,8 @@ def test_resizing_keeps_one_vocabulary_one(make_model):
 # -- training tools ------------------------------------------------------------------------------------------------
 
 
+# Two vocabularies: told by PEFT, and by save_pretrained against the weights themselves.
+@pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied after merging:UserWarning")
 @every_choice
 def test_lora(fields, make_model, inputs, tmp_path):
     model = make_model(**fields)
@@ -420,7 +424,7 @@ torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
 """
 
 
-@pytest.mark.parametrize("name", ["rotary, rms, gated", "two vocabularies"])
+@pytest.mark.parametrize("name", [pytest.param("rotary, rms, gated", marks=pytest.mark.slow), "two vocabularies"])
 def test_remote_code_of_every_head(name, make_model, tmp_path):
     """Where this package cannot be imported: all three heads, saved again twice over, and PEFT on them."""
     make_model(**CHOICES[name]).save_pretrained(tmp_path / "folder")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL_MODEL, run_command
+from conftest import SHALLOW, SMALL_MODEL, run_command
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, GenerationMixin, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
@@ -33,7 +33,7 @@ FOLDERS = ("one", "two")
 SETTINGS = [{}, {"num_beams": 1}, {"num_beams": 2, "length_penalty": 0.2, "max_new_tokens": 12}, {"min_new_tokens": 16}]
 
 
-def make_folder(folder: Path, target_size: int | None = None, updates: int = 120) -> Path:
+def make_folder(folder: Path, target_size: int | None = None, updates: int = 60) -> Path:
     """A model that has learned enough for translations to differ, and to end; `target_size`: two vocabularies."""
     source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 300)
     target = train_tokenizer(iter([[pair["de"] for pair in CORPUS]]), target_size) if target_size else source
@@ -41,8 +41,8 @@ def make_folder(folder: Path, target_size: int | None = None, updates: int = 120
     if target_size:
         fields |= {"decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
     torch.manual_seed(0)
-    model = ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | fields)))
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    model = ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | SHALLOW | fields)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for update in range(updates):
         pairs = CORPUS[update % 20 :: 20]
         inputs = source([pair["en"] for pair in pairs], padding=True, return_tensors="pt")

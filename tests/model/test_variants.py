@@ -270,6 +270,7 @@ def copy_into(theirs: nn.Module, ours: nn.Module, convert) -> None:
 MASK_SETS = ["none", "key padding", "square", "all", "all, float"]
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")  # torch has no faster path for it
 @pytest.mark.parametrize("masks", MASK_SETS)
 @pytest.mark.parametrize("name", ["torch-post", "torch-pre"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

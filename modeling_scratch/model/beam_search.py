@@ -1,0 +1,217 @@
+"""Beam search. It gives the same hypotheses as Transformers' loop, faster: see search_loops.py."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers.generation import (
+    GenerateBeamEncoderDecoderOutput,
+    GenerationConfig,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+)
+
+from .fast_cpu import best_tokens
+from .search_loops import Decoder, end_tokens, is_of_transformers, is_rowwise, is_worth_removing
+
+_FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not be chosen
+
+# Several hypotheses per sentence, by name: tokens, (sentences, hypotheses, length); rows, the batch row in which each
+# token was found, (sentences, hypotheses, new tokens); scores and log_probs (under the model), (sentences, hypotheses);
+# and, of finished hypotheses, is_done, (sentences, hypotheses).
+Hypotheses = dict[str, torch.Tensor]
+
+
+@dataclass
+class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
+    """Adds log_probabilities, as in SearchOutput."""
+
+    log_probabilities: torch.FloatTensor | None = None
+
+
+def _pick(hypotheses: Hypotheses, index: torch.Tensor) -> Hypotheses:
+    """The hypotheses of each sentence that `index`, (sentences, picked), selects."""
+    deep = index[..., None]
+    return {
+        name: value.gather(1, index if value.ndim == 2 else deep.expand(-1, -1, value.shape[2]))
+        for name, value in hypotheses.items()
+    }
+
+
+def _append(values: torch.Tensor, last: torch.Tensor | int) -> torch.Tensor:
+    """Append one element per hypothesis: (sentences, hypotheses, length) to length + 1."""
+    if isinstance(last, int):
+        return nn.functional.pad(values, (0, 1), value=last)
+    return torch.cat([values, last[..., None]], dim=2)
+
+
+def beam_search(
+    decoder: Decoder,
+    input_ids: torch.Tensor,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+    config: GenerationConfig,
+) -> torch.Tensor | BeamSearchOutput:
+    """Beam search, as in GenerationMixin. input_ids: (sentences * beams, length)."""
+    search = _BeamSearch(decoder, input_ids, processors, criteria, config)
+    while True:
+        continuations, ended, parents = search.extend()
+        rows = search.select_running(continuations, ended, parents)
+        search.collect_finished(continuations, ended)
+        done, is_last = search.find_done(ended)
+        if is_last:
+            return search.result()
+        search.next_step(rows, done)
+
+
+class _BeamSearch:
+    """
+    The state of a beam search: `size` sentences still in the batch, each with `beams` running and as many finished
+    hypotheses.
+    """
+
+    def __init__(self, decoder, input_ids, processors, criteria, config):
+        self.decoder, self.processors, self.criteria, self.config = decoder, processors, criteria, config
+        self.beams, self.prompt_length, device = config.num_beams, input_ids.shape[1], input_ids.device
+        self.size = len(input_ids) // self.beams
+        eos = end_tokens(config)
+        # Enough continuations that, however many end, as many as there are beams go on.
+        self.width = max(2, 1 + len(eos)) * self.beams
+        self.may_finish = torch.arange(self.width, device=device) < self.beams
+        self.fill = int(config.pad_token_id or eos[0]) if eos else -1
+        self.scores = [] if config.return_dict_in_generate and config.output_scores else None
+        self.logits = [] if config.return_dict_in_generate and config.output_logits else None
+        records = self.scores is not None or self.logits is not None
+        self.may_leave = not records and all(map(is_rowwise, [*criteria, *processors]))
+        # One buffer for all steps, since touching fresh memory is slow; other processors might keep what they get.
+        self.may_reuse_buffer = all(map(is_of_transformers, processors))
+        self.buffer: torch.Tensor | None = None
+
+        zeros = torch.zeros(self.size, self.beams, device=device)
+        self.running: Hypotheses = {
+            "tokens": input_ids.unflatten(0, (self.size, self.beams)),
+            "rows": input_ids.new_zeros(self.size, self.beams, 0),
+            # The beams start out identical, so only the first may be continued.
+            "scores": zeros.index_fill(1, torch.arange(1, self.beams, device=device), _FAR),
+            "log_probs": zeros,
+        }
+        self.finished: Hypotheses = self.running | {"scores": zeros + _FAR, "is_done": zeros.bool()}
+        self.can_improve = torch.ones(self.size, 1, dtype=torch.bool, device=device)
+        self.sentences = torch.arange(self.size, device=device)  # indices of those still in the batch
+        self.left: list[tuple[torch.Tensor, Hypotheses]] = []
+
+    def extend(self) -> tuple[Hypotheses, torch.Tensor, torch.Tensor]:
+        """
+        One decoding step.
+
+        Returns:
+            The `width` best continuations of each sentence; whether each has ended; and the beam that each extends,
+            (size, width).
+        """
+        tokens = self.running["tokens"].flatten(0, 1)
+        logits = self.decoder(tokens)
+        if self.buffer is None or not self.may_reuse_buffer:
+            self.buffer = torch.empty_like(logits)
+        log_probs = ranked = torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
+        if self.processors:
+            normaliser = logits[:, :1] - log_probs[:, :1]  # before a processor modifies log_probs
+            ranked = self.processors(tokens, log_probs)
+        if self.scores is not None:
+            self.scores.append(ranked.clone())
+        if self.logits is not None:
+            self.logits.append(logits)
+        values, candidates = best_tokens(ranked, min(self.width, ranked.shape[1]))  # (size * beams, candidates)
+        values = values.unflatten(0, (self.size, self.beams)) + self.running["scores"][..., None]
+        best, flat = values.flatten(1).topk(self.width)  # (size, width)
+        parents, chosen = flat // candidates.shape[1], candidates.view(self.size, -1).gather(1, flat)
+        continuations = _pick(self.running, parents) | {"scores": best}
+        if self.processors:
+            by_model = (logits.gather(1, candidates) - normaliser).view(self.size, -1).gather(1, flat)
+            continuations["log_probs"] = continuations["log_probs"] + by_model
+        else:
+            continuations["log_probs"] = best
+        continuations["tokens"] = _append(continuations["tokens"], chosen)
+        continuations["rows"] = _append(continuations["rows"], parents + self.sentences[:, None] * self.beams)
+        scores = None if self.scores is None else tuple(self.scores)
+        ended = self.criteria(continuations["tokens"].flatten(0, 1), scores).view(self.size, self.width)
+        return continuations, ended, parents
+
+    def select_running(self, continuations: Hypotheses, ended: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
+        """Continue the best hypotheses that have not ended. Returns the batch row that each extends, (rows,)."""
+        scores = continuations["scores"] + ended.float() * _FAR
+        order = scores.topk(self.beams).indices
+        self.running = _pick(continuations | {"scores": scores}, order)
+        first_rows = torch.arange(self.size, device=order.device)[:, None] * self.beams
+        return (parents.gather(1, order) + first_rows).flatten()
+
+    def collect_finished(self, continuations: Hypotheses, ended: torch.Tensor) -> None:
+        """Keep the best finished hypotheses: those of earlier steps, and those among the best beams that end now."""
+        ended = ended & self.may_finish
+        is_full = self.finished["is_done"].all(dim=1, keepdim=True) & (self.config.early_stopping is True)
+        scores = continuations["scores"] / continuations["rows"].shape[2] ** self.config.length_penalty
+        scores = scores + is_full.float() * _FAR + (~self.can_improve).float() * _FAR + (~ended).float() * _FAR
+        new = continuations | {"scores": scores, "is_done": ended}
+        self.finished["tokens"] = _append(self.finished["tokens"], self.fill)
+        self.finished["rows"] = _append(self.finished["rows"], -1)
+        merged = {name: torch.cat([value, new[name]], dim=1) for name, value in self.finished.items()}
+        self.finished = _pick(merged, merged["scores"].topk(self.beams).indices)
+
+    def find_done(self, ended: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        """The sentences that are done, since no beam can beat their worst finished hypothesis; and whether to stop."""
+        early, penalty = self.config.early_stopping, self.config.length_penalty
+        length = self.running["rows"].shape[2]
+        if early == "never" and penalty > 0.0:
+            length = self.config.max_length - self.prompt_length
+        possible = self.running["scores"][:, :1] / length**penalty
+        is_done = self.finished["is_done"]
+        worst = torch.where(is_done, self.finished["scores"].amin(dim=1, keepdim=True), _FAR)
+        self.can_improve = self.can_improve & (possible > worst).any(dim=1, keepdim=True)
+        is_full = is_done.all(dim=1) if early is True else torch.zeros_like(self.sentences, dtype=torch.bool)
+        done = ~self.can_improve.squeeze(1) | is_full
+        if self.may_leave:
+            return done, bool(done.all() or ended.all())
+        # What is recorded or counted at each step must end exactly where GenerationMixin ends.
+        return done, bool(not self.can_improve.any() or is_full.all() or ended.all())
+
+    def next_step(self, rows: torch.Tensor, done: torch.Tensor) -> None:
+        """Reorder the cache for the running hypotheses, and remove sentences that are done if it pays."""
+        if not self.may_leave or not is_worth_removing(int(done.sum()), self.size):
+            self.decoder.cache.reorder(rows)
+            return
+        self.left.append((self.sentences[done], {name: value[done] for name, value in self.finished.items()}))
+        stay = (~done).nonzero().squeeze(1)
+        self.decoder.cache.reorder(rows.view(self.size, self.beams)[stay].flatten())
+        self.decoder.keep_sentences(stay)
+        self.running = {name: value[stay] for name, value in self.running.items()}
+        self.finished = {name: value[stay] for name, value in self.finished.items()}
+        self.sentences, self.can_improve, self.size = self.sentences[stay], self.can_improve[stay], len(stay)
+
+    def result(self) -> torch.Tensor | BeamSearchOutput:
+        """The best finished hypotheses of all sentences, in the original order."""
+        parts = [*self.left, (self.sentences, self.finished)]
+        kept, total = self.config.num_return_sequences, sum(len(sentences) for sentences, _ in parts)
+        generated = max(int((found["rows"][:, :kept] >= 0).sum(dim=2).max()) for _, found in parts)
+        tokens, scores = self.finished["tokens"], self.finished["scores"]
+        result = {
+            "tokens": tokens.new_full((total, kept, self.prompt_length + generated), self.fill),
+            "rows": tokens.new_full((total, kept, generated), -1),
+            "scores": scores.new_zeros(total, kept),
+            "log_probs": scores.new_zeros(total, kept),
+        }
+        for sentences, found in parts:
+            result["scores"][sentences] = found["scores"][:, :kept]
+            result["log_probs"][sentences] = found["log_probs"][:, :kept]
+            for name in ("tokens", "rows"):
+                part = found[name][:, :kept, : result[name].shape[2]]
+                result[name][sentences, :, : part.shape[2]] = part
+        result = {name: value.flatten(0, 1) for name, value in result.items()}
+        if not self.config.return_dict_in_generate:
+            return result["tokens"]
+        return BeamSearchOutput(
+            sequences=result["tokens"],
+            sequences_scores=None if self.scores is None else result["scores"],
+            scores=None if self.scores is None else tuple(self.scores),
+            logits=None if self.logits is None else tuple(self.logits),
+            beam_indices=result["rows"].int(),
+            log_probabilities=result["log_probs"],
+        )

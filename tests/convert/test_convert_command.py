@@ -1,0 +1,230 @@
+"""The convert command: folders that load without this project, and one-line errors."""
+
+import copy
+import json
+import math
+import runpy
+import sys
+
+import pytest
+import torch
+from conftest import run_command
+from foreign_models import (
+    NAMES,
+    SPECIAL,
+    identical,
+    marian,
+    scratch,
+    tutorial,
+)
+from transformers import AutoTokenizer
+from typer.testing import CliRunner
+
+from modeling_scratch.commands import convert
+from modeling_scratch.convert import from_marian, from_torch
+from modeling_scratch.data.corpus import make_corpus
+from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
+from modeling_scratch.training.evaluation import translate
+
+# torch's note that a faster path is not taken
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+
+
+PAIRS = make_corpus(300, 10, 10, seed=0)["train"]
+
+
+def invoke(*arguments, code: int = 0):
+    result = CliRunner().invoke(convert.app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def refusal(folder, *arguments) -> str:
+    """The one line that a command says; nothing new may be left in `folder`."""
+    before = sorted(folder.iterdir())
+    result = invoke(*arguments, code=2)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(folder.iterdir()) == before
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def opus_folder(tmp_path_factory):
+    """A folder as OPUS-MT's: a Marian model, SentencePiece files, and a tokenizer config that names no class."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    folder = tmp_path_factory.mktemp("opus")
+    pieces = []
+    for side, language in (("source", "en"), ("target", "de")):
+        sentences = [pair[language] for pair in PAIRS]
+        options = {"vocab_size": 150, "model_prefix": str(folder / side), "minloglevel": 2}
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(sentences), **options)
+        (folder / f"{side}.model").rename(folder / f"{side}.spm")
+        pieces += [line.split("\t")[0] for line in (folder / f"{side}.vocab").read_text().splitlines()[3:]]
+        (folder / f"{side}.vocab").unlink()
+    vocabulary = {piece: index for index, piece in enumerate(["</s>", "<unk>", *dict.fromkeys(pieces), "<pad>"])}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"source_lang": "en", "target_lang": "de"}))
+    size = len(vocabulary)
+    marian(vocab_size=size, pad_token_id=size - 1, decoder_start_token_id=size - 1).half().save_pretrained(folder)
+    return folder
+
+
+def run_folder(folder, tokenizers: int = 1, **fields):
+    """A folder as training writes it, of a model that Marian can express."""
+    languages = [("en", "de")] if tokenizers == 1 else [("en",), ("de",)]
+    made = [train_tokenizer(iter([[pair[each] for pair in PAIRS for each in group]]), 300) for group in languages]
+    sizes = {"vocab_size": len(made[0])}
+    if tokenizers == 2:
+        sizes |= {"decoder_vocab_size": len(made[1]) + 3, "share_encoder_decoder_embeddings": False}
+    model = scratch(**(sizes | fields))
+    model.generation_config.update(max_new_tokens=10, no_repeat_ngram_size=1)
+    model.save_pretrained(folder)
+    save_tokenizers(made[0], made[-1], folder)
+    return folder
+
+
+def translations(folder) -> list[str]:
+    return translate(load_translator(str(folder)), *load_tokenizers(str(folder)), ["The cat sleeps.", PAIRS[0]["en"]])
+
+
+# Lines of source in, translations out, by Transformers alone.
+LOADS_ALONE = """
+import json, sys
+sys.modules["modeling_scratch"] = None  # as on a machine that has nothing of this project
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+outputs = []
+for folder, target, trust in json.loads(sys.argv[1]):
+    options = {"trust_remote_code": True} if trust else {}
+    tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    target = AutoTokenizer.from_pretrained(folder, subfolder=target, **options) if target else tokenizer
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, **options)
+    inputs = tokenizer(json.loads(sys.argv[2]), padding=True, return_tensors="pt")
+    inputs.pop("token_type_ids", None)
+    outputs.append([type(model).__name__, target.batch_decode(model.generate(**inputs), skip_special_tokens=True)])
+print(json.dumps(outputs))
+"""
+
+
+def test_folders_load_without_this_project(opus_folder, tmp_path):
+    loaded, expected = [], []
+    for tokenizers in (1, 2):
+        source = run_folder(tmp_path / f"scratch-{tokenizers}", tokenizers)
+        invoke("to-marian", source, tmp_path / f"marian-{tokenizers}")
+        loaded.append((str(tmp_path / f"marian-{tokenizers}"), "target_tokenizer" if tokenizers == 2 else "", False))
+        expected.append(["MarianMTModel", translations(source)])
+    invoke("marian", opus_folder, tmp_path / "from-opus")
+    loaded.append((str(tmp_path / "from-opus"), "", True))
+    expected.append(["ScratchForConditionalGeneration", translations(opus_folder)])
+    sources = ["The cat sleeps.", PAIRS[0]["en"]]
+    result = run_command("-c", LOADS_ALONE, json.dumps(loaded), json.dumps(sources), PYTHONPATH="")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout.splitlines()[-1]) == expected
+    assert all(text for _, texts in expected for text in texts)
+
+
+def test_marian_command(opus_folder, tmp_path):
+    out = tmp_path / "out"
+    result = invoke("marian", opus_folder, out)
+    assert "largest logit difference" in result.stdout
+    assert result.stdout.splitlines()[-1] == f"wrote {out}"
+    assert sorted(tmp_path.iterdir()) == [out]
+    expected = {"config.json", "generation_config.json", "model.safetensors", "modeling_scratch.py", "stacks.py"}
+    expected |= {"source.spm", "target.spm", "vocab.json", "tokenizer_config.json"}
+    assert expected <= {path.name for path in out.iterdir()}
+    theirs, ours = (AutoTokenizer.from_pretrained(folder) for folder in (opus_folder, out))
+    assert type(ours) is type(theirs)
+    target = PAIRS[1]["de"]
+    assert ours("The cat sleeps.", text_target=target).data == theirs("The cat sleeps.", text_target=target).data
+    labels = ours(text_target=target).input_ids
+    assert ours.decode(labels, skip_special_tokens=True) == theirs.decode(labels, skip_special_tokens=True)
+    assert translations(out) == translations(opus_folder)
+    assert load_translator(str(out)).dtype == torch.float16
+    back = tmp_path / "back"
+    invoke("to-marian", out, back)
+    assert identical(load_translator(str(back)), load_translator(str(opus_folder)))
+    assert translations(back) == translations(opus_folder)
+
+
+def test_a_model_without_tokenizer(tmp_path):
+    marian().save_pretrained(tmp_path / "marian")
+    result = invoke("marian", tmp_path / "marian", tmp_path / "out")
+    assert "has no tokenizer" in result.stderr
+    assert not (tmp_path / "out" / "tokenizer_config.json").exists()
+
+
+def test_torch_commands(tmp_path):
+    user = tutorial()
+    torch.save(user.state_dict(), tmp_path / "user.pt")
+    tokens = [f"--{name.replace('_', '-')}={value}" for name, value in SPECIAL.items()]
+    told = ["--num-heads=4", "--norm-position=post", "--activation-function=relu", "--scale-embedding"]
+    result = invoke("torch", tmp_path / "user.pt", tmp_path / "model", *told, *tokens, "--dropout=0.2")
+    assert "largest logit difference" in result.stdout
+    model = load_translator(str(tmp_path / "model"))
+    assert identical(model, from_torch(user, **NAMES, scale_embedding=True, **SPECIAL))
+    assert model.config.attention_dropout == 0.2
+    result = invoke("to-torch", tmp_path / "model", tmp_path / "back.pt")
+    assert "torch.nn.Transformer(24, 4, 2, 3, 40, activation='relu', layer_norm_eps=1e-05, norm_first=False" in (
+        result.stdout
+    )
+    back = torch.load(tmp_path / "back.pt", weights_only=True)
+    state = user.state_dict()
+    del state["positional_encoding.pos_embedding"]
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_bad_commands(tmp_path, monkeypatch):
+    good, prepared = tmp_path / "marian", tmp_path / "scratch"
+    marian().save_pretrained(good)
+    scratch(norm_position="pre").save_pretrained(prepared)
+    scratch(position_embedding_type="learned", max_position_embeddings=20).save_pretrained(tmp_path / "learned")
+    torch.save(tutorial(), tmp_path / "pickled.pt")
+    torch.save({"model": tutorial().state_dict(), "epoch": 3}, tmp_path / "checkpoint.pt")
+    torch.save([1], tmp_path / "list.pt")
+    (tmp_path / "text.pt").write_text("no weights")
+    out = tmp_path / "out"
+    told = ["--num-heads=4", "--norm-position=post", "--activation-function=relu", "--no-scale-embedding"]
+    told += ["--pad-token-id=1", "--bos-token-id=2", "--eos-token-id=3"]
+    for arguments, message in (
+        (["marian", good, prepared], "exists; choose another name"),
+        (["marian", good, tmp_path / "no" / "out"], "there is no folder"),
+        (["marian", tmp_path / "nowhere", out], "nowhere"),
+        (["marian", prepared, out], "is a scratch model; this command reads a marian model"),
+        (["to-marian", good, out], "is a marian model; this command reads a scratch model"),
+        (["to-marian", prepared, out], "norm_position is 'pre' and must be 'post'"),
+        (["to-torch", tmp_path / "learned", out], "must be 'sinusoidal'"),
+        (["to-torch", prepared, tmp_path / "list.pt"], "exists; choose another name"),
+        (["torch", tmp_path / "none.pt", out, *told], "no such file"),
+        (["torch", tmp_path / "pickled.pt", out, *told], "not a state dict written by torch.save"),
+        (["torch", tmp_path / "text.pt", out, *told], "not a state dict written by torch.save"),
+        (["torch", tmp_path / "list.pt", out, *told], "holds a list"),
+        (["torch", tmp_path / "checkpoint.pt", out, *told], "not a state dict: model, epoch"),
+        (["torch", tmp_path / "checkpoint.pt", out, *told, "--output-projection=x"], "not a state dict"),
+    ):
+        assert message in refusal(tmp_path, *arguments)
+    for value in (1e-2, math.nan):  # a conversion that went wrong is found out, and its folder goes
+
+        def wrong(model, value=value):
+            converted = from_marian(copy.deepcopy(model))
+            converted.lm_head.bias.data[5] += value
+            return converted
+
+        monkeypatch.setattr(convert, "from_marian", wrong)
+        assert "the conversion went wrong" in refusal(tmp_path, "marian", good, out)
+    monkeypatch.undo()
+    weights = good / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    refusal(tmp_path, "marian", good, out)
+    assert "Traceback" in invoke("marian", tmp_path / "nowhere", out, "--debug", code=2).stderr
+
+
+def test_python_m_lists_the_commands(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["convert", "--help"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("modeling_scratch.convert", run_name="__main__")
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("marian", "to-marian", "torch", "to-torch", "ctranslate2"))

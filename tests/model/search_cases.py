@@ -1,0 +1,83 @@
+"""What the tests of our own search share: settings of generate(), Transformers' loops, and how results compare."""
+
+import torch
+from transformers import (
+    GenerationMixin,
+    StoppingCriteria,
+)
+
+SETTINGS = {
+    "greedy": {},
+    "beams": {"num_beams": 3},
+    "several": {"num_beams": 4, "num_return_sequences": 3},
+    "early": {"num_beams": 3, "early_stopping": True},
+    "never early": {"num_beams": 3, "early_stopping": "never", "length_penalty": 2.0},
+    "short": {"num_beams": 5, "length_penalty": -1.0},
+    "two ends": {"num_beams": 3, "eos_token_id": [2, 5]},
+    "two ends, greedy": {"eos_token_id": [2, 5]},
+    "pad": {"num_beams": 2, "pad_token_id": 7},
+    "a beginning": {"num_beams": 3, "decoder_input_ids": torch.tensor([[1, 9, 8]] * 6)},
+    "a beginning, greedy": {"decoder_input_ids": torch.tensor([[1, 9, 8]] * 6)},
+    "as long as it takes": {"num_beams": 2, "max_new_tokens": 40},
+    "opus": {"num_beams": 4, "bad_words_ids": [[7], [9, 8]], "forced_eos_token_id": 2},
+    "opus, greedy": {"bad_words_ids": [[7], [9, 8]], "forced_eos_token_id": 2},
+    "forced begin": {"num_beams": 3, "forced_bos_token_id": 9},
+    "shortest": {"num_beams": 3, "min_new_tokens": 4},
+    "shortest, greedy": {"min_length": 6},
+    "no repeats": {"num_beams": 3, "no_repeat_ngram_size": 2},
+    "repetition": {"num_beams": 3, "repetition_penalty": 1.3},
+    "repetition, greedy": {"repetition_penalty": 1.3},
+    "of the source": {"num_beams": 2, "encoder_repetition_penalty": 1.5, "encoder_no_repeat_ngram_size": 2},
+    "suppressed": {"num_beams": 2, "suppress_tokens": [5, 6], "begin_suppress_tokens": [2, 9]},
+    "decay": {"num_beams": 2, "exponential_decay_length_penalty": (2, 1.4)},
+    "bias": {"num_beams": 3, "sequence_bias": [[[8, 9], -10.0], [[11], 2.0]]},
+    "normalised": {"num_beams": 3, "renormalize_logits": True, "repetition_penalty": 1.2},
+    "valid": {"remove_invalid_values": True},
+    "allowed": {"num_beams": 3, "prefix_allowed_tokens_fn": lambda batch, ids: [2, 5 + batch, *range(20, 40)]},
+    "allowed, greedy": {"prefix_allowed_tokens_fn": lambda batch, ids: [2, 5 + batch, *range(20, 40)]},
+    "sampled": {"do_sample": True, "top_k": 8, "temperature": 0.7},
+    "several sampled": {"do_sample": True, "top_p": 0.9, "num_return_sequences": 3},
+    "others sampled": {"do_sample": True, "min_p": 0.05, "typical_p": 0.9, "epsilon_cutoff": 0.01},
+}
+VOCABULARIES = [61, 3001]
+
+
+def enliven(model, seed):
+    """Larger weights, by which every change of the model changes what it says."""
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.35)
+    return model
+
+
+def inherited(model, **settings):
+    """By GenerationMixin's loops."""
+    return GenerationMixin.generate(model, **settings)
+
+
+def same(found, expected) -> None:
+    """Tokens, and whatever else was asked for."""
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected)
+        return
+    assert torch.equal(found.sequences, expected.sequences)
+    assert {name for name in expected if name != "past_key_values"} <= set(found)
+    if expected.get("sequences_scores") is not None:
+        torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
+        # Beams that are alike at first stay so where a token is forced: which of them is which is of no account.
+        told = expected.sequences_scores > -1e8
+        assert torch.equal(found.beam_indices[told], expected.beam_indices[told])
+    for name in ("scores", "logits"):
+        assert (found.get(name) is None) == (expected.get(name) is None)
+        for first, second in zip(found.get(name) or (), expected.get(name) or (), strict=True):
+            torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-4)
+
+
+class Large(StoppingCriteria):
+    """Ends a row at a token of the upper half."""
+
+    is_rowwise = True
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -1] > 30

@@ -1,0 +1,284 @@
+"""Stopping criteria, logits processors and other arguments of generate(): honoured, or left to Transformers."""
+
+import itertools
+import logging
+
+import pytest
+import torch
+from conftest import padded
+from search_cases import Large, enliven, inherited
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+from transformers.modeling_outputs import BaseModelOutput
+
+from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.model import modeling_scratch as modeling
+from modeling_scratch.model import search
+from modeling_scratch.model.batched_generation import log_probabilities
+
+pytest_plugins = ["search_fixtures"]
+
+
+class Every(StoppingCriteria):
+    """Knows rows by their numbers."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.seen.append(len(input_ids))
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
+class EveryOfItsOwnLength(MaxLengthCriteria):
+    """As Every, but of a class that would judge each row by itself."""
+
+    def __init__(self):
+        super().__init__(max_length=100)
+        self.seen = []
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return Every.__call__(self, input_ids, scores)
+
+
+@pytest.mark.parametrize("kind", [Every, EveryOfItsOwnLength])
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
+def test_no_row_leaves_where_a_criterion_may_know_it(settings, kind, models):
+    left = 0
+    for model, source in models():
+        options = source | {"max_new_tokens": 12, "do_sample": False} | settings
+        seen = []
+        for known in (False, True):
+            criterion = kind()
+            if known:
+                criterion.is_rowwise = True
+            found = model.generate(**options, stopping_criteria=StoppingCriteriaList([criterion]))
+            assert torch.equal(found, model.generate(**options))
+            seen.append(set(criterion.seen))
+        assert len(seen[0]) == 1
+        left += len(seen[1]) > 1
+    assert left  # of some models rows leave where they may
+
+
+def test_no_row_leaves_where_a_processor_may_know_it(models):
+    seen = []
+    processors = LogitsProcessorList([lambda ids, scores: seen.append(len(scores)) or scores])
+    for model, source in models():
+        model.generate(**source, max_new_tokens=12, logits_processor=processors)
+    assert set(seen) == {6}
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
+def test_other_ends_than_a_token(settings, models, loops):
+    for model, source in models():
+        model.generation_config.eos_token_id = None
+        options = {"max_new_tokens": 12, "do_sample": False, "stopping_criteria": StoppingCriteriaList([Large()])}
+        assert torch.equal(
+            model.generate(**source, **options | settings), inherited(model, **source, **options | settings)
+        )
+    assert len(loops) == 4
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("given", ["argument", "config"])
+def test_stop_strings(given, beams, make_model, sentences, loops):
+    """And a bare `tokenizer`, which stays in the model's arguments."""
+    tokenizer = train_tokenizer(iter([["a b c d e f g h"]]), 61)
+    model = enliven(make_model(vocab_size=len(tokenizer), eos_token_id=None), 1)
+    ids, mask = padded(sentences, 9)
+    options = {"input_ids": ids, "attention_mask": mask, "max_new_tokens": 20, "num_beams": beams}
+    plain = model.generate(**options, tokenizer=tokenizer)
+    assert torch.equal(plain, model.generate(**options))
+    strings = [tokenizer.decode(row[4:6]) for row in plain]
+    assert all(strings)
+    if given == "config":
+        model.generation_config.stop_strings = strings  # the inherited loops', which cannot be told to leave them out
+    else:
+        options["stop_strings"] = strings
+    found = model.generate(**options, tokenizer=tokenizer)
+    assert len(loops) == (3 if given == "argument" else 2)
+    assert torch.equal(found, inherited(model, **options, tokenizer=tokenizer))
+    assert not torch.equal(found, plain)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_sample": True, "num_beams": 2},
+        {"num_beams": 3, "use_cache": False},
+        {"cache_implementation": "static"},
+        {"num_beams": 3, "decoder_attention_mask": torch.ones(6, 1, dtype=torch.long)},
+        {"return_dict_in_generate": True, "output_attentions": True},
+        {
+            "generation_config": GenerationConfig(
+                max_new_tokens=6, output_hidden_states=True, return_dict_in_generate=True
+            )
+        },
+    ],
+)
+def test_everything_else_is_inherited(settings, models, loops):
+    model, source = next(iter(models()))
+    options = {"max_new_tokens": 6, "do_sample": False} | settings
+    torch.manual_seed(3)
+    found = model.generate(**source, **options)
+    assert not loops
+    torch.manual_seed(3)
+    expected = inherited(model, **source, **options)
+    assert torch.equal(getattr(found, "sequences", found), getattr(expected, "sequences", expected))
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("lacking", ["custom_generate", "encoder_outputs"])
+def test_a_release_without_what_the_loops_need(lacking, beams, models, loops, monkeypatch):
+    """It translates all the same, and says so once."""
+    model, source = next(iter(models()))
+    expected = model.generate(**source, num_beams=beams, max_new_tokens=8)
+    said = []
+    monkeypatch.setattr(search.logger, "warning_once", said.append)
+    if lacking == "custom_generate":
+        generate = GenerationMixin.generate
+
+        def without(self, inputs=None, generation_config=None, **kwargs):
+            return generate(self, inputs, generation_config, **kwargs)
+
+        monkeypatch.setattr(GenerationMixin, "generate", without)
+    else:
+        run = search._run
+        monkeypatch.setattr(
+            search, "_run", lambda *args, encoder_outputs, **named: run(*args, states=encoder_outputs, **named)
+        )
+    loops.clear()
+    assert torch.equal(model.generate(**source, num_beams=beams, max_new_tokens=8), expected)
+    assert not loops
+    assert len(said) == 1
+    assert "generation is slower" in said[0]
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (1, 9), (6, 1)])
+def test_masks_of_another_shape_are_refused(shape, models):
+    model, source = next(iter(models()))
+    encoded = model.get_encoder()(**source)
+    with pytest.raises(ValueError, match="attention_mask"):
+        model.generate(encoder_outputs=encoded, attention_mask=torch.ones(shape).long(), max_new_tokens=4)
+
+
+def test_errors_are_those_of_the_inherited_loops(models):
+    model, source = next(iter(models()))
+    with pytest.raises(ValueError, match="low_memory"):
+        model.generate(**source, num_beams=2, low_memory=True)
+    encoded = model.get_encoder()(source["input_ids"][:1])
+    for beams in (1, 2):
+        with pytest.raises(ValueError, match="this target needs"):
+            model.generate(encoder_outputs=encoded, decoder_input_ids=torch.ones(4, 1).long(), num_beams=beams)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_an_empty_batch_is_named(beams, models):
+    model, source = next(iter(models()))
+    with pytest.raises(ValueError, match="the batch has no rows"):
+        model.generate(**{name: value[:0] for name, value in source.items()}, num_beams=beams, max_new_tokens=4)
+
+
+def test_streams_come_as_from_the_inherited_loop(models):
+    class Streamer:
+        def __init__(self):
+            self.seen = []
+
+        def put(self, value):
+            self.seen.append(value.tolist())
+
+        def end(self):
+            self.seen.append("end")
+
+    for model, source in itertools.islice(models(), 3):
+        one, streamers = {name: value[:1] for name, value in source.items()}, (Streamer(), Streamer())
+        model.generate(**one, max_new_tokens=8, streamer=streamers[0])
+        inherited(model, **one, max_new_tokens=8, streamer=streamers[1])
+        assert streamers[0].seen == streamers[1].seen
+
+
+def test_end_tokens_in_any_form(make_model, sentences, loops):
+    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+    options = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False}
+    for beams in (1, 3):
+        expected = inherited(model, input_ids=ids, num_beams=beams, eos_token_id=[2, 5], **options)
+        for eos in (torch.tensor([2, 5]), [2, 5]):
+            assert torch.equal(model.generate(ids, num_beams=beams, eos_token_id=eos, **options), expected)
+    assert len(loops) == 4
+
+
+def test_a_streamer_with_beams_is_refused(make_model, sentences):
+    class Streamer:
+        put = end = None
+
+    with pytest.raises(ValueError, match="`streamer` cannot be used with beam search"):
+        make_model().generate(padded(sentences, 9)[0], num_beams=2, streamer=Streamer())
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_encoder_outputs_in_any_form(beams, make_model, sentences, loops):
+    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+    options = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "num_beams": beams}
+    expected = model.generate(ids, **options)
+    states = model.get_encoder()(ids, attention_mask=mask).last_hidden_state
+    for encoded in ((states,), BaseModelOutput(last_hidden_state=states)):
+        assert torch.equal(model.generate(encoder_outputs=encoded, **options), expected)
+    model.config.return_dict = False
+    assert torch.equal(model.generate(ids, **options), expected)
+    assert isinstance(model(ids, attention_mask=mask, decoder_input_ids=ids), tuple)
+
+
+class Halving(LogitsProcessor):
+    """Writes into what it is given, and keeps it."""
+
+    def __init__(self):
+        self.kept = []
+
+    def __call__(self, input_ids, scores):
+        self.kept.append(scores)
+        scores /= 2
+        return scores
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_processors_may_write_and_keep(beams, make_model, sentences):
+    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+    halving = Halving()
+    options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False, "num_beams": beams}
+    found = model.generate(ids, logits_processor=[halving], return_dict_in_generate=True, **options)
+    assert len({scores.data_ptr() for scores in halving.kept}) == len(halving.kept)
+    assert not any(scores.is_inference() for scores in halving.kept)
+    source = {"input_ids": ids, "attention_mask": mask}
+    expected = log_probabilities(model, source, found.sequences, model.config.eos_token_id, model.config.pad_token_id)
+    torch.testing.assert_close(found.log_probabilities, expected, rtol=0, atol=1e-4)
+
+
+def test_without_own_search_one_warning(make_model, sentences, monkeypatch, caplog):
+    monkeypatch.setattr(modeling, "search", None)
+    monkeypatch.setattr(modeling, "why_no_search", "no such name")
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    ids = padded(sentences, 9)[0]
+    for _ in range(2):
+        make_model().generate(ids, max_new_tokens=2)
+    assert caplog.text.count("this release of Transformers does not take our own loops (no such name)") == 1
+
+
+def test_arguments_that_are_spelt_out(make_model, sentences, loops):
+    ids = padded(sentences, 9)[0]
+    make_model().generate(ids, max_new_tokens=2, custom_generate=None, streamer=None, num_beams=2)
+    assert loops == ["beam_search"]
+
+
+def test_gradient_checkpointing_takes_the_inherited_loop(make_model, sentences, loops):
+    model = make_model()
+    model.gradient_checkpointing_enable()
+    model.train()
+    model.generate(padded(sentences, 9)[0], max_new_tokens=2, num_beams=2)
+    assert loops == []

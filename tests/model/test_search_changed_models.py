@@ -1,0 +1,210 @@
+"""Models that something has changed (hooks, adapters, subclasses, shards): our own search follows."""
+
+import peft
+import pytest
+import torch
+from conftest import ROOT, padded, run_command
+from search_cases import enliven
+from transformers import GenerationMixin
+
+from modeling_scratch import ScratchForConditionalGeneration
+from modeling_scratch.model import fast_cpu
+from modeling_scratch.model.fast_cpu import ScratchDropout
+
+pytest_plugins = ["search_fixtures"]
+
+
+def hooked(model):
+    model.model.decoder.layers[0].self_attn.q_proj.register_forward_hook(lambda module, inputs, output: -9 * output)
+    return model
+
+
+def patched(model):
+    feed_forward = model.model.decoder.layers[1].feed_forward
+    forward = feed_forward.forward
+    feed_forward.forward = lambda states: forward(states) * 3
+    return model
+
+
+def patched_projection(model):
+    projection = model.model.decoder.layers[1].feed_forward.up_proj
+    forward = projection.forward
+    projection.forward = lambda states: forward(states) * 3
+    return model
+
+
+def hooked_head(model):
+    """Which is written for what the model gives it: (batch_size, length, d_model)."""
+
+    def ban(module, inputs, logits):
+        logits[:, -1, 30:] = -100.0
+
+    model.lm_head.register_forward_hook(ban)
+    return model
+
+
+def hooked_embedding(model):
+    model.model.decoder.embed_tokens.register_forward_hook(lambda module, inputs, output: output.flip(-1))
+    return model
+
+
+def patched_norm(model):
+    norm = model.model.decoder.layer_norm
+    norm.forward = lambda states: torch.nn.functional.layer_norm(states, norm.normalized_shape).flip(-1)
+    return model
+
+
+def with_dropout(model):
+    """As Monte Carlo dropout switches it on."""
+    for module in model.model.decoder.layers.modules():
+        if isinstance(module, ScratchDropout):
+            module.p = 0.5
+            module.train()
+    return model
+
+
+def with_a_prefix(model):
+    config = peft.PrefixTuningConfig(
+        task_type="SEQ_2_SEQ_LM",
+        num_virtual_tokens=4,
+        num_layers=3,
+        token_dim=32,
+        num_attention_heads=2,
+        num_transformer_submodules=2,
+    )
+    adapted = peft.get_peft_model(model, config).eval()
+    torch.nn.init.normal_(adapted.prompt_encoder.default.embedding.weight, std=5.0)
+    return adapted
+
+
+class Masking(ScratchForConditionalGeneration):
+    def forward(self, *args, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        outputs.logits[..., 30:] = -100.0
+        return outputs
+
+
+class Preparing(ScratchForConditionalGeneration):
+    def prepare_inputs_for_generation(self, input_ids, **kwargs):
+        inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
+        return inputs | {"decoder_input_ids": (inputs["decoder_input_ids"] + 1) % 50}
+
+
+def as_a(subclass):
+    def change(model):
+        model.__class__ = subclass
+        return model
+
+    return change
+
+
+CHANGES = {
+    "a hook": hooked,
+    "a forward of its own": patched,
+    "a projection's forward": patched_projection,
+    "a hook of the head": hooked_head,
+    "a hook of the embedding": hooked_embedding,
+    "another norm": patched_norm,
+    "dropout": with_dropout,
+    "a prefix": with_a_prefix,
+    "another forward": as_a(Masking),
+    "other inputs": as_a(Preparing),
+}
+INHERITED = ("a prefix", "other inputs")  # what prepares inputs of its own
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_changed_is_called(name, beams, make_model, sentences, loops, monkeypatch):
+    monkeypatch.setattr(fast_cpu, "_LARGE", 0)
+    ids, mask = padded(sentences, 9)
+    options = {"num_beams": beams, "max_new_tokens": 8, "do_sample": False, "attention_mask": mask}
+    if name == "dropout":
+        options["eos_token_id"] = None  # where rows leave, others are drawn
+    before = enliven(make_model(), 1).generate(ids, **options)
+    loops.clear()
+    changed = CHANGES[name](enliven(make_model(), 1))
+    torch.manual_seed(0)
+    found = changed.generate(input_ids=ids, **options)
+    assert bool(loops) == (name not in INHERITED)
+    assert not torch.equal(found, before)
+    if beams == 1 or name != "dropout":  # of beams the cross-attention draws in another order
+        torch.manual_seed(0)
+        monkeypatch.setattr(ScratchForConditionalGeneration, "generate", GenerationMixin.generate)
+        assert torch.equal(found, changed.generate(input_ids=ids, **options))
+
+
+@pytest.mark.parametrize("kind", ["attentions", "hidden_states"])
+def test_what_was_recorded_once_changes_nothing(kind, models, loops):
+    model, source = next(iter(models()))
+    model(**source, decoder_input_ids=source["input_ids"][:, :2], **{f"output_{kind}": True})
+    model.generate(**source, max_new_tokens=4)
+    assert loops == ["sample"]
+
+
+# PEFT, about an adapter on tied weights: this test neither merges nor saves it.
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True` and a tied layer:UserWarning")
+@pytest.mark.parametrize("target", ["q_proj", "lm_head", "embed_tokens"])
+def test_each_sentence_may_have_its_adapter(target, models):
+    """Which are as many as the sentences, so that none of those may leave the batch."""
+    for model, source in models():
+        model.generation_config.eos_token_id = [2, 3, 5, 7, 11, 13, 17]  # sentences end early, and at different places
+        adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=[target], init_lora_weights=False))
+        adapted.add_adapter("other", peft.LoraConfig(target_modules=[target], init_lora_weights=False))
+        adapted.eval()
+        options = source | {"max_new_tokens": 12, "do_sample": False}
+        mixed = adapted.generate(**options, adapter_names=["default", "other", "__base__"] * 2)
+        adapted.set_adapter("other")
+        alone = adapted.generate(**options)
+        width = min(mixed.shape[1], alone.shape[1])
+        assert torch.equal(mixed[1::3, :width], alone[1::3, :width])
+        adapted.unload()
+
+
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj", "lm_head"])
+def test_a_lora_trains_and_is_heeded(name, make_model, sentences):
+    ids, mask = padded(sentences, 9)
+    options = {"input_ids": ids, "attention_mask": mask, "num_beams": 2, "max_new_tokens": 8, "do_sample": False}
+    labels = torch.tensor([[9, 8, 7, 2]] * 3)
+    before = make_model(tie_word_embeddings=False).generate(**options)
+    torch.manual_seed(0)
+    adapted = peft.get_peft_model(make_model(tie_word_embeddings=False), peft.LoraConfig(r=4, target_modules=[name]))
+    optimizer = torch.optim.Adam([weight for weight in adapted.parameters() if weight.requires_grad], lr=0.05)
+    losses = []
+    for _ in range(30):
+        losses.append(adapted(input_ids=ids, attention_mask=mask, labels=labels, skip_logits=True).loss)
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[-1] < losses[0] - 0.05
+    adapted.eval()
+    found = adapted.generate(**options)
+    assert not torch.equal(found, before)
+    assert torch.equal(found, adapted.merge_and_unload().generate(**options))
+
+
+SHARDED = """
+import sys, torch
+sys.path[:0] = [{root!r}, {tests!r}]
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from conftest import SMALL_MODEL
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+torch.distributed.init_process_group("gloo", init_method="file://{store}", rank=0, world_size=1)
+torch.manual_seed(0)
+model = ScratchForConditionalGeneration(ScratchConfig(**SMALL_MODEL, tie_word_embeddings=False)).eval()
+ids = torch.randint(4, 61, (3, 7))
+expected = [model.generate(ids, max_new_tokens=5, num_beams=beams) for beams in (1, 2)]
+for layer in [*model.model.encoder.layers, *model.model.decoder.layers]:
+    fully_shard(layer)
+fully_shard(model)
+register_fsdp_forward_method(model, "generate")
+for beams, tokens in zip((1, 2), expected):
+    assert torch.equal(model.generate(ids, max_new_tokens=5, num_beams=beams), tokens)
+model(ids, labels=ids).loss.backward()
+print("done")
+"""
+
+
+def test_sharded_models_generate(tmp_path):
+    result = run_command("-c", SHARDED.format(root=str(ROOT), tests=str(ROOT / "tests"), store=tmp_path / "store"))
+    assert "done" in result.stdout, result.stderr

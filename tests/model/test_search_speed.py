@@ -1,0 +1,113 @@
+"""What makes our own search fast: finished sentences leave, sources are shared, and faster products."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from conftest import padded
+from search_cases import enliven, inherited
+
+from modeling_scratch.model import fast_cpu
+from modeling_scratch.model.fast_cpu import best_tokens, fast_products
+
+pytest_plugins = ["search_fixtures"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"num_beams": 3, "bad_words_ids": [[7]]}])
+def test_what_is_done_leaves_the_batch(settings, models, monkeypatch):
+    rows, left = [], 0
+    for model, source in models():
+        hook = model.lm_head.register_forward_pre_hook(lambda head, given: rows.append(len(given[0])))
+        rows.clear()
+        options = {"max_new_tokens": 30, "do_sample": False} | settings
+        found = model.generate(**source, **options)
+        hook.remove()
+        assert rows[0] == 6  # the beams of a sentence begin alike
+        beams = settings.get("num_beams", 1)
+        assert rows[1:] == sorted(rows[1:], reverse=True)
+        assert not any(each % beams for each in rows[1:])
+        left += rows[-1] < 6 * beams
+        assert torch.equal(found, inherited(model, **source, **options))
+    assert left
+
+
+def test_the_source_is_read_once_for_all_beams(models):
+    model, source = next(iter(models()))
+    rows = []
+    for layer in model.model.decoder.layers:
+        layer.cross_attn.k_proj.register_forward_pre_hook(lambda projection, given: rows.append(len(given[0])))
+    model.generate(**source, num_beams=3, max_new_tokens=5)
+    assert rows == [6] * 3  # a sentence each, in each layer, at the first step alone
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
+def test_a_long_beginning_is_read_at_once(settings, make_model, sentences, loops):
+    ids, mask = padded(sentences, 9)
+    beginning = torch.randint(4, 61, (3, 40), generator=torch.Generator().manual_seed(3))
+    beginning[:, 0] = 1
+    for fields in ({}, {"position_embedding_type": "learned"}, {"position_embedding_type": "alibi"}):
+        model, widths = enliven(make_model(**fields), 1), []
+        options = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": beginning, "max_new_tokens": 6}
+        expected = inherited(model, **options, **settings, do_sample=False, eos_token_id=None)
+        model.lm_head.register_forward_pre_hook(lambda head, given, seen=widths: seen.append(given[0].shape[1]))
+        found = model.generate(**options, **settings, do_sample=False, eos_token_id=None)
+        assert widths == [40, 1, 1, 1, 1, 1]
+        assert torch.equal(found, expected)
+    assert len(loops) == 3
+
+
+def test_generation_under_autocast(make_model, sentences, monkeypatch, loops):
+    monkeypatch.setattr(fast_cpu, "_LARGE", 0)
+    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+    options = {"input_ids": ids, "attention_mask": mask, "num_beams": 2, "max_new_tokens": 8, "do_sample": False}
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model.generate(**options), inherited(model, **options))
+    assert loops == ["beam_search"]
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40, 200])
+@pytest.mark.parametrize("bias", [True, False])
+def test_products(bias, rows, monkeypatch):
+    for limit, value in {"_LARGE": 0, "_HUGE": 5000, "_PART": 16}.items():
+        monkeypatch.setattr(fast_cpu, limit, value)
+    layers = torch.nn.ModuleList([torch.nn.Linear(24, width, bias=bias) for width in (1, 40, 400, 41 * 9)])
+    inputs = torch.randn(rows, 1, 24)
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        expected = [layer(inputs) for layer in layers]
+        with fast_products(layers.modules()), fast_products(layers.modules()):
+            for layer, output in zip(layers, expected, strict=True):
+                torch.testing.assert_close(layer(inputs), output)
+                torch.testing.assert_close(layer(inputs.bfloat16().float()), layer(inputs), rtol=0.1, atol=0.1)
+                with torch.autocast("cpu", torch.bfloat16):
+                    assert layer(inputs).dtype == torch.bfloat16
+    assert torch.equal(torch.get_rng_state(), state)  # a run continued would draw anew
+    assert not any("forward" in vars(layer) for layer in layers)
+    with fast_products(layers.modules()):
+        layers[0](inputs).sum().backward()
+    assert layers[0].weight.grad is not None
+
+
+@pytest.mark.parametrize("vocabulary", [10, 640, 1281, 5000])
+@pytest.mark.parametrize("count", [1, 4, 10])
+def test_best_tokens(vocabulary, count):
+    torch.manual_seed(vocabulary)
+    scores = torch.randn(7, vocabulary)
+    scores[0, 3:] = -torch.inf
+    scores[1] = torch.arange(vocabulary).flip(0)
+    values, tokens = best_tokens(scores, count)
+    assert torch.equal(values, scores.topk(count).values)
+    assert torch.equal(scores.gather(1, tokens), values)
+    assert all(len(set(row)) == count for row in tokens.tolist())
+
+
+def test_copies_made_meanwhile(make_model, monkeypatch):
+    monkeypatch.setattr(fast_cpu, "_LARGE", 0)
+    model, inputs = make_model(), torch.randn(2, 1, 32)
+    with torch.no_grad(), fast_products(model.modules()):
+        copied, pickled = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        for each in (copied, pickled):
+            each.lm_head.weight.zero_()
+            assert not each.lm_head(inputs).any()
+        assert model.lm_head(inputs).any()
