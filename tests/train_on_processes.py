@@ -107,6 +107,21 @@ def wait_for_the_main_process_and_then_for_another(waited: str) -> None:
         accelerator.wait_for_everyone()
 
 
+def fail_on_the_second(error: str) -> None:
+    """Each process writes the exception that it gets to a file of its own."""
+    accelerator = processes.make_accelerator()
+
+    def write_to_disk() -> None:
+        if accelerator.process_index == 1:
+            raise OSError("disk full")
+
+    try:
+        processes.together(accelerator, write_to_disk)
+    except Exception as found:
+        Path(f"{error}-{accelerator.process_index}").write_text(f"{type(found).__name__}: {found}")
+    cli.wait_for_threads()
+
+
 def train_and_die(file: str, *overrides: str) -> None:
     """The main process is killed when it opens a file of this name."""
 
