@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, cli
 from modeling_scratch.commands import train
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.runs import processes
+from modeling_scratch.runs import agreement, processes
 from modeling_scratch.runs.faults import explained_loss_of_a_process
 from modeling_scratch.training.compilation import compile_layers, example_batch
 from modeling_scratch.training.evaluation import score_model
@@ -38,6 +38,12 @@ def no_picture(figure: Figure, path: Path, **options) -> None:
 def train_one(*overrides: str, **options) -> None:
     with patch.object(Figure, "savefig", no_picture):
         train.main(list(overrides), **options)
+
+
+def train_as_on_a_node(*overrides: str) -> None:
+    """Where a file of another node is to be seen within a second, not twenty."""
+    with patch.object(agreement, "_SECONDS_TO_SEE", 1):
+        train_one(*overrides)
 
 
 def train_all(runs: list[dict]) -> None:
