@@ -19,7 +19,7 @@ import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env
 
-import modeling_scratch.training.run  # noqa: F401
+import modeling_scratch.training.loop  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = multiprocessing.get_context("forkserver")
@@ -82,6 +82,7 @@ def start_group(
     """Processes of one run, as a launcher starts them on one machine; what they say goes to files in `folder`."""
     several, port = list(arguments_of_each), str(free_port())
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    folder.mkdir(exist_ok=True)
     place |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(len(several)))
     children = []
     for rank, arguments in enumerate(several):

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, cli
 from modeling_scratch.commands import train
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.runs import processes
+from modeling_scratch.runs import agreement, processes
 from modeling_scratch.runs.faults import explained_loss_of_a_process
 from modeling_scratch.training.compilation import compile_layers, example_batch
 from modeling_scratch.training.evaluation import score_model
@@ -38,6 +38,12 @@ def no_picture(figure: Figure, path: Path, **options) -> None:
 def train_one(*overrides: str, **options) -> None:
     with patch.object(Figure, "savefig", no_picture):
         train.main(list(overrides), **options)
+
+
+def train_as_on_a_node(*overrides: str) -> None:
+    """Where a file of another node is to be seen within a second, not twenty."""
+    with patch.object(agreement, "_SECONDS_TO_SEE", 1):
+        train_one(*overrides)
 
 
 def train_all(runs: list[dict]) -> None:
@@ -105,6 +111,21 @@ def wait_for_the_main_process_and_then_for_another(waited: str) -> None:
         if not accelerator.is_main_process:
             time.sleep(60)
         accelerator.wait_for_everyone()
+
+
+def fail_on_the_second(error: str) -> None:
+    """Each process writes the exception that it gets to a file of its own."""
+    accelerator = processes.make_accelerator()
+
+    def write_to_disk() -> None:
+        if accelerator.process_index == 1:
+            raise OSError("disk full")
+
+    try:
+        processes.together(accelerator, write_to_disk)
+    except Exception as found:
+        Path(f"{error}-{accelerator.process_index}").write_text(f"{type(found).__name__}: {found}")
+    cli.wait_for_threads()
 
 
 def train_and_die(file: str, *overrides: str) -> None:

@@ -1,36 +1,37 @@
-"""Runs that are stopped, killed, or short of something: nothing is lost, and what goes on is what would have been."""
+"""Runs that are stopped, killed, or short of something lose nothing, and resume as if nothing had happened."""
 
 import json
-import os
+import math
 import re
 import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
+import datasets
 import pytest
 import torch
-from conftest import ROOT, SMALL_RUN, read_metrics, run_training, small_run
+from conftest import ROOT, SMALL_RUN, Killed, few_sentences, quick_run, read_metrics
+from forked import run_group, start, start_group
 from safetensors.torch import load_file
+from train_on_processes import fail_on_the_second, train_one
 
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.cli import STOPPED
+from modeling_scratch.data.corpus import write_corpus
 from modeling_scratch.data.streaming import PairStream
-from modeling_scratch.runs import faults
 from modeling_scratch.runs.checkpoint_store import CheckpointStore, Snapshots, verify_checkpoint
 from modeling_scratch.runs.folder import RunFolder
-from modeling_scratch.runs.stopping import StopDecoding, StopRequest
-from modeling_scratch.training import finish, loop, validation
-from modeling_scratch.training import run as training
-from modeling_scratch.training.validation import Validator
+from modeling_scratch.runs.stopping import StopRequest
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from resume import INTERVAL, LAUNCH, survive
 
 STREAM = ["data.streaming=true", "data.shuffle_buffer=100"]
-ENDLESS = ["optimization.max_steps=100000"]
 AVERAGING = ["checkpoints.average_last=2", "checkpoints.every=5", "evaluation.every=10"]
+ENDLESS = ["optimization.max_steps=100000", "evaluation.every=100000", "checkpoints.every=100000"]
 
 
 def records(run: Path) -> list[tuple]:
@@ -49,226 +50,172 @@ def equal_weights(first: Path, second: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    return small_run(tmp_path_factory.mktemp("whole") / "run", *AVERAGING)
+    return quick_run(tmp_path_factory.mktemp("whole") / "run", *AVERAGING)
 
 
 def stopped(capsys, run: Path, *overrides: str, **options) -> str:
     """What a run says that ends with the exit code for it."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
-        small_run(run, *overrides, **options)
+        quick_run(run, *overrides, **options)
     assert stop.value.code == STOPPED == 75
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize("when", ["update 8", "update 10", "loss", "decoding", "scoring"])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(when, whole, tmp_path, monkeypatch, capsys):
-    """Between checkpoints; where a checkpoint and an evaluation are due; within an evaluation; within the last one."""
+def before_calls(patch, method: str, number: int, do, training: bool | None = None) -> None:
+    """Do something before the n-th call of a method of the model; counted are those in this mode."""
+    function, calls = getattr(ScratchForConditionalGeneration, method), count(1)
 
-    def ask(run):
-        run.stop.reason = "SIGTERM"
+    def called(self, *arguments, **options):
+        if training in (None, self.training) and next(calls) == number:
+            do()
+        return function(self, *arguments, **options)
 
+    patch.setattr(ScratchForConditionalGeneration, method, called)
+
+
+def ask() -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("method", "call", "training", "step"),
+    [
+        pytest.param("forward", 8, True, 8, id="between checkpoints"),
+        pytest.param("forward", 10, True, 10, id="where a checkpoint and an evaluation are due"),
+        pytest.param("forward", 1, False, 10, id="in the loss of an evaluation"),
+        pytest.param("generate", 1, None, 10, id="in the translations of an evaluation"),
+    ],
+)
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(
+    method, call, training, step, whole, tmp_path, monkeypatch, capsys
+):
+    run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        if when.startswith("update"):
-            update, at = loop._update, int(when.split()[1])
-
-            def asked(self, *arguments):
-                if self.progress.step + 1 == at:
-                    ask(self)
-                return update(self, *arguments)
-
-            patch.setattr(loop, "_update", asked)
-        elif when == "loss":
-            patch.setattr(Validator, "loss", lambda self: ask(self) or training_loss(self))
-        elif when == "decoding":
-            patch.setattr(StopDecoding, "__call__", ask_while_decoding)
-        else:
-            score = finish._score
-            patch.setattr(finish, "_score", lambda run: ask(run) or score(run))
-        said = stopped(capsys, tmp_path / "run", *AVERAGING)
-    step = {"update 8": 8, "scoring": 20}.get(when, 10)
-    checkpoint = tmp_path / "run" / "checkpoints" / f"step-{step:07d}"
+        before_calls(patch, method, call, ask, training)
+        said = stopped(capsys, run, *AVERAGING)
+    checkpoint = run / "checkpoints" / f"step-{step:07d}"
     verify_checkpoint(checkpoint)
-    if when == "scoring":
-        assert "stopped while the final model was scored; --resume scores it" in said
-    else:
-        assert f"stopped by SIGTERM after update {step} of 20; --resume continues from {checkpoint}" in said
-        assert not any(record[:3:2] == (step, "validation") for record in records(tmp_path / "run"))
-    small_run(tmp_path / "run", *AVERAGING, resume=True)
-    assert records(tmp_path / "run") == records(whole)
-    assert equal_weights(tmp_path / "run", whole)
+    assert f"stopped by SIGTERM after update {step} of 20; --resume continues from {checkpoint}" in said
+    assert not any(record[:3:2] == (step, "validation") for record in records(run))
+    quick_run(run, *AVERAGING, resume=True)
+    assert records(run) == records(whole)
+    assert equal_weights(run, whole)
+
+
+def test_stopped_while_the_final_model_is_scored(whole, tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        before_calls(patch, "generate", 3, ask)  # after the evaluations of updates 10 and 20
+        said = stopped(capsys, run, *AVERAGING)
+    verify_checkpoint(run / "checkpoints" / "step-0000020")
+    assert "stopped while the final model was scored; --resume scores it" in said
+    quick_run(run, *AVERAGING, resume=True)
+    assert records(run) == records(whole)
+    assert equal_weights(run, whole)
 
 
 def test_stopped_while_a_stream_is_read(tmp_path, monkeypatch, capsys):
-    """Its pools fill one after another, which takes long: it leaves between them, without the update."""
+    """Filling its pools takes long: the run leaves between two of them, without the update."""
     options = [*AVERAGING, *STREAM, "optimization.gradient_accumulation_steps=2", "data.max_source_tokens=32"]
     options += ["data.max_target_tokens=32"]
-    whole = small_run(tmp_path / "whole", *options)
-    read, pools = PairStream.read, []
-    runs = []
+    whole = quick_run(tmp_path / "whole", *options)
+    read, pools, run = PairStream.read, count(1), tmp_path / "run"
 
-    def asked(self, rows, count):
-        pools.append(count)
-        if count == 50 and pools.count(50) == 7:  # the fourth pool of the first of two readers
-            runs[-1].stop.reason = "SIGTERM"
-        return read(self, rows, count)
+    def asked(self, rows, pairs):
+        if pairs == 50 and next(pools) == 7:  # the fourth pool of the first of two readers
+            ask()
+        return read(self, rows, pairs)
 
     with monkeypatch.context() as patch:
-        begin = training.TrainingRun.__init__
-        patch.setattr(training.TrainingRun, "__init__", lambda self, *args: runs.append(self) or begin(self, *args))
         patch.setattr(PairStream, "read", asked)
-        said = stopped(capsys, tmp_path / "run", *options)
+        said = stopped(capsys, run, *options)
     step = int(re.search(r"stopped by SIGTERM after update (\d+) of 20", said)[1])
     assert step > 0
-    assert max(record["step"] for record in read_metrics(tmp_path / "run", "train")) == step
-    small_run(tmp_path / "run", *options, resume=True)
-    assert records(tmp_path / "run") == records(whole)
-    assert equal_weights(tmp_path / "run", whole)
+    assert max(record["step"] for record in read_metrics(run, "train")) == step
+    quick_run(run, *options, resume=True)
+    assert records(run) == records(whole)
+    assert equal_weights(run, whole)
 
 
 def test_two_interrupts_end_it_at_once(tmp_path, monkeypatch):
-    update = loop._update
+    def interrupt_twice():
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
 
-    def interrupted(self, batch):
-        if self.progress.step == 5:
-            for _ in range(2):
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.05)
-        return update(self, batch)
-
-    monkeypatch.setattr(loop, "_update", interrupted)
+    before_calls(monkeypatch, "forward", 5, interrupt_twice, training=True)
     with pytest.raises(SystemExit) as stop:
-        small_run(tmp_path / "run")
+        quick_run(tmp_path / "run")
     assert stop.value.code == 130
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-training_loss = Validator.loss
-
-
-def ask_while_decoding(self, input_ids, scores, **kwargs):
-    self.request.reason = "SIGTERM"
-    return torch.ones(input_ids.shape[0], dtype=torch.bool)
-
-
 def test_the_clock(whole, tmp_path, capsys):
-    assert "stopped by --max-minutes 0 after update 1 of 20" in stopped(
-        capsys, tmp_path / "run", *AVERAGING, max_minutes=0
-    )
-    small_run(tmp_path / "run", *AVERAGING, resume=True)
+    said = stopped(capsys, tmp_path / "run", *AVERAGING, max_minutes=0)
+    assert "stopped by --max-minutes 0 after update 1 of 20" in said
+    quick_run(tmp_path / "run", *AVERAGING, resume=True)
     assert equal_weights(tmp_path / "run", whole)
 
 
-def start(folder: Path, *overrides: str, launcher: tuple = ()) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, *launcher, "train.py", *SMALL_RUN, *ENDLESS, f"output_dir={folder}", *overrides],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+def endless(folder: Path) -> tuple[str, ...]:
+    return (*SMALL_RUN, *few_sentences(), *ENDLESS, f"output_dir={folder}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
+def test_a_signal_leaves_a_checkpoint(number, tmp_path):
+    process = start(tmp_path / "stderr", train_one, *endless(tmp_path / "run"))
+    process.wait_for("step 2 ")
+    process.signal(number)
+    assert process.end() == 75, process.said
+    (step, checkpoint) = re.search(
+        rf"^stopped by {number.name} after update (\d+) of 100000; --resume continues from (\S+)$",
+        process.said,
+        re.MULTILINE,
+    ).groups()
+    assert int(step) < 1000
+    verify_checkpoint(Path(checkpoint))
+
+
+def test_a_launcher_that_is_ended_leaves_a_checkpoint(tmp_path):
+    """The only one of these tests whose processes are those of `accelerate launch train.py`."""
+    command = [sys.executable, *LAUNCH, "train.py", *endless(tmp_path / "run")]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-
-
-def wait_for_update(process: subprocess.Popen) -> None:
-    for line in process.stderr:
-        if line.startswith("step 2 "):
-            return
-    raise AssertionError("it ended before it was asked")
-
-
-def end(process: subprocess.Popen, seconds: float = 25) -> str:
-    began = time.monotonic()
-    _, said = process.communicate(timeout=60)
-    assert time.monotonic() - began < seconds
-    return said
-
-
-def test_signals(tmp_path):
-    """Three runs at once, and a fourth that is interrupted twice."""
-    quiet = ["evaluation.every=100000", "checkpoints.every=100000"]
-    numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGINT]
-    runs = [start(tmp_path / str(index), *quiet) for index in range(len(numbers))]
-    for process, number in zip(runs, numbers, strict=True):
-        wait_for_update(process)
-        os.kill(process.pid, number)
-    os.kill(runs[3].pid, signal.SIGINT)
-    for index, (process, number) in enumerate(zip(runs, numbers, strict=True)):
-        said = end(process)
-        if index == 3:
-            assert process.returncode in (130, 75)  # two at once may count as one
-            continue
-        assert process.returncode == 75, said
-        (line,) = [line for line in said.splitlines() if line.startswith("stopped by ")]
-        assert line.startswith(f"stopped by {number.name} after update ")
-        verify_checkpoint(Path(line.split("continues from ")[1]))
-
-
-def test_a_launcher_that_is_ended(tmp_path):
-    process = start(tmp_path / "run", "evaluation.every=100000", "checkpoints.every=100000", launcher=tuple(LAUNCH))
-    wait_for_update(process)
+    assert any(line.startswith("step 2 ") for line in process.stderr)
     process.send_signal(signal.SIGTERM)
-    said = end(process, 40)
+    _, said = process.communicate(timeout=60)
     assert process.returncode != 0
     verify_checkpoint(Path(re.search(r"--resume continues from (\S+)", said)[1]))
 
 
-def test_a_process_that_dies(tmp_path):
-    """The others stop soon, and say why."""
-    process = start(tmp_path / "run", launcher=tuple(LAUNCH))
-    wait_for_update(process)
-    found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
-    workers = [int(pid) for pid in found.stdout.split()]
-    assert len(workers) == 2
-    os.kill(workers[1], signal.SIGKILL)
-    said = end(process, 45)
-    assert process.returncode != 0
-    assert re.search(r"error: process 0: another process has ended or cannot be reached .*--resume", said), said[-3000:]
-
-
-class Killed(BaseException):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("kind", "after"),
-    [(CheckpointStore, "begin"), (CheckpointStore, "finish"), (Snapshots, "keep"), (RunFolder, "write_weights")],
-)
-def test_killed_between_two_writes(kind, after, whole, tmp_path, monkeypatch):
-    """Each time that a run has written one thing of several: of those of a checkpoint, and of an evaluation."""
-    write, calls = getattr(kind, after), []
-
-    def killed(self, *arguments, **options):
-        result = write(self, *arguments, **options)
-        calls.append(arguments)
-        if len(calls) == at:
-            raise Killed
-        return result
-
-    for at in (1, 2, 3):
-        calls.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(kind, after, killed)
-            with pytest.raises(Killed):
-                small_run(tmp_path / "run", *AVERAGING, overwrite=at > 1)
-        resumes = any((tmp_path / "run" / "checkpoints").glob("step-*"))
-        small_run(tmp_path / "run", *AVERAGING, resume=resumes, overwrite=not resumes)
-        assert records(tmp_path / "run") == records(whole)
-        assert equal_weights(tmp_path / "run", whole)
+def test_a_process_that_dies_ends_the_others(tmp_path):
+    first, second = start_group(tmp_path, train_one, [endless(tmp_path / "run")] * 2)
+    first.wait_for("step 2 ")
+    second.kill()
+    assert first.end(30) == 2
+    assert re.search(r"error: process 0: another process has ended or cannot be reached .*--resume", first.said)
 
 
 # -- killed ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_killed_run_resumes_from_its_last_checkpoint(whole, tmp_path):
+    run = tmp_path / "run"
+    process = start(tmp_path / "stderr", train_one, *SMALL_RUN, *few_sentences(), f"output_dir={run}", *AVERAGING)
+    process.wait_for("step 13 ")
+    process.kill()
+    assert not (run / "samples.md").exists()  # it had not come to its end
+    quick_run(run, *AVERAGING, resume=True)
+    assert records(run) == records(whole)
+    assert equal_weights(run, whole)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mode", "kills"),
-    [
-        ("one", 1),
-        *(pytest.param(mode, 3, marks=pytest.mark.slow) for mode in ("one", "two", "stream", "two-stream")),
-        pytest.param("one-compiled", 1, marks=pytest.mark.slow),
-    ],
+    ("mode", "kills"), [("one", 3), ("two", 3), ("stream", 3), ("two-stream", 3), ("one-compiled", 1)]
 )
-def test_killed(mode, kills, tmp_path):
+def test_ended_by_signals_at_random_moments(mode, kills, tmp_path):
     outcome = survive(mode, kills, tmp_path)
     assert outcome.kills == kills
     assert outcome.identical
@@ -276,13 +223,52 @@ def test_killed(mode, kills, tmp_path):
     assert outcome.most_lost <= INTERVAL
 
 
+# What writes, and which of its calls the default tests look at.
+WRITES = [
+    (CheckpointStore, "begin", 1),
+    (CheckpointStore, "finish", 2),
+    (Snapshots, "keep", 3),
+    (RunFolder, "write_weights", 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "write", "call"),
+    [
+        pytest.param(kind, write, call, marks=[] if call == fast else pytest.mark.slow)
+        for kind, write, fast in WRITES
+        for call in (1, 2, 3)
+    ],
+)
+def test_killed_between_two_writes(kind, write, call, whole, tmp_path, monkeypatch):
+    """As soon as one of the files of a checkpoint, or of an evaluation, has been written for the n-th time."""
+    function, calls = getattr(kind, write), count(1)
+
+    def killed(self, *arguments, **options):
+        result = function(self, *arguments, **options)
+        if next(calls) == call:
+            raise Killed
+        return result
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, write, killed)
+        with pytest.raises(Killed):
+            quick_run(run, *AVERAGING)
+    resumes = any((run / "checkpoints").glob("step-*"))
+    quick_run(run, *AVERAGING, resume=resumes, overwrite=not resumes)
+    assert records(run) == records(whole)
+    assert equal_weights(run, whole)
+
+
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-def fails(capsys, *overrides: str, **options) -> str:
+def fails(capsys, run: Path, *overrides: str, **options) -> str:
+    """The one line that a run ends with."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
-        run_training(*SMALL_RUN, *overrides, **options)
+        quick_run(run, *overrides, **options)
     assert stop.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     return line
@@ -302,9 +288,8 @@ def small_disk(tmp_path):
 
 def test_a_disk_that_fills_up(small_disk, whole, capsys):
     """The checkpoints before are whole, and with more room the run goes on from them."""
-    run = small_disk / "run"
-    options = [*AVERAGING, "checkpoints.every=2", "checkpoints.keep_last=100", f"output_dir={run}"]
-    line = fails(capsys, *options)
+    run, options = small_disk / "run", [*AVERAGING, "checkpoints.every=2", "checkpoints.keep_last=100"]
+    line = fails(capsys, run, *options)
     assert "cannot be written" in line
     assert "bytes are free" in line
     checkpoints = sorted((run / "checkpoints").iterdir())
@@ -312,10 +297,9 @@ def test_a_disk_that_fills_up(small_disk, whole, capsys):
     for checkpoint in checkpoints:
         verify_checkpoint(checkpoint)
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
-    run_training(*SMALL_RUN, *options, resume=True)
-    assert [record[:4] for record in records(run) if record[2] == "train"] == [
-        record[:4] for record in records(whole) if record[2] == "train"
-    ]
+    quick_run(run, *options, resume=True)
+    losses, expected = ([record[:4] for record in records(each) if record[2] == "train"] for each in (run, whole))
+    assert losses == expected
 
 
 def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch, capsys):
@@ -328,44 +312,38 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch, capsys):
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", full)
-    line = fails(capsys, f"output_dir={tmp_path / 'run'}")
+    line = fails(capsys, tmp_path / "run")
     assert re.search(r"the checkpoint of update 20 cannot be written .*No space left on device.*then --resume", line)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-0000010"]
 
 
-def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch, caplog):
+def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch):
     """One such loss, at update 7: the weights stay as they were, and the run goes on."""
-    update = loop._update
-    seen = {}
+    forward, calls, weights = ScratchForConditionalGeneration.forward, count(1), {}
 
-    def poisoned(self, batch):
-        if self.progress.step + 1 != 7:
-            return update(self, batch)
-        before = {name: weight.clone() for name, weight in self.model.state_dict().items()}
-        batch.micro_batches = iter([{**micro, "labels": micro["labels"]} for micro in batch.micro_batches])
-        batch.target_tokens = 0  # by which the loss is divided
-        result = update(self, batch)
-        seen["same"] = all(torch.equal(weight, before[name]) for name, weight in self.model.state_dict().items())
-        return result
+    def poisoned(self, *arguments, **options):
+        output = forward(self, *arguments, **options)
+        if self.training and (call := next(calls)) in (7, 8):
+            weights[call] = {name: weight.clone() for name, weight in self.state_dict().items()}
+            output.loss = output.loss * (math.nan if call == 7 else 1)
+        return output
 
-    monkeypatch.setattr(loop, "_update", poisoned)
-    with caplog.at_level("WARNING", logger="modeling_scratch"):
-        monkeypatch.setattr(loop.logger, "propagate", True)
-        run = small_run(tmp_path / "run")
-    assert seen["same"]
-    losses = {record["step"]: record for record in read_metrics(run, "train")}
-    assert losses[8]["loss"] < losses[1]["loss"]
-    assert losses[20]["nonfinite_updates"] == 1
+    monkeypatch.setattr(ScratchForConditionalGeneration, "forward", poisoned)
+    run = quick_run(tmp_path / "run")
+    assert all(torch.equal(weight, weights[7][name]) for name, weight in weights[8].items())
+    updates = {record["step"]: record for record in read_metrics(run, "train")}
+    assert updates[8]["loss"] < updates[1]["loss"]
+    assert updates[20]["nonfinite_updates"] == 1
 
 
 @pytest.fixture
 def little_memory(monkeypatch):
-    """Forward passes of more than so many source tokens, padding included, find no memory."""
+    """Training passes over more than so many source tokens, padding included, find no memory."""
     forward = ScratchForConditionalGeneration.forward
 
     def limit(tokens: int) -> None:
         def limited(self, input_ids=None, **inputs):
-            if input_ids is not None and input_ids.numel() > tokens:
+            if self.training and input_ids.numel() > tokens:
                 raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
             return forward(self, input_ids=input_ids, **inputs)
 
@@ -374,86 +352,70 @@ def little_memory(monkeypatch):
     return limit
 
 
-def test_a_lack_of_memory_says_what_fits(little_memory, tmp_path, monkeypatch, capsys):
+SHORT = ["optimization.max_steps=4"]
+
+
+def test_a_lack_of_memory_says_what_fits(little_memory, tmp_path, capsys):
     """The number that it says is enough, and half of it is not."""
     little_memory(160)  # a micro-batch has up to 256
-    options = [f"output_dir={tmp_path / 'run'}", "evaluation.batch_size=2", "optimization.max_steps=4"]
-    line = fails(capsys, *options, "optimization.gradient_accumulation_steps=2")
+    run, cut = tmp_path / "run", "optimization.gradient_accumulation_steps"
+    line = fails(capsys, run, *SHORT, f"{cut}=2")
     found = re.search(r"out of memory on cpu with \((\d+), (\d+)\) source and \(\d+, \d+\) target tokens at once", line)
     assert int(found[1]) * int(found[2]) > 160
-    steps = int(re.search(r"set optimization.gradient_accumulation_steps=(\d+), which changes no update", line)[1])
+    steps = int(re.search(rf"set {cut}=(\d+), which changes no update", line)[1])
     assert f"optimization.tokens_per_batch={512 * 2 // steps}, which does" in line
-    fewer = fails(capsys, *options, f"optimization.gradient_accumulation_steps={steps // 2}", overwrite=True)
-    assert f"gradient_accumulation_steps={steps}," in fewer
-    monkeypatch.setattr(validation, "EVALUATION_TOKENS", 160)
-    run_training(*SMALL_RUN, *options, f"optimization.gradient_accumulation_steps={steps}", overwrite=True)
+    assert f"gradient_accumulation_steps={steps}," in fails(capsys, run, *SHORT, f"{cut}={steps // 2}", overwrite=True)
+    quick_run(run, *SHORT, f"{cut}={steps}", overwrite=True)
 
 
-def test_a_lack_of_memory_for_one_pair_for_the_optimizer_for_translations(little_memory, tmp_path, monkeypatch, capsys):
-    options = [f"output_dir={tmp_path / 'run'}", "optimization.max_steps=4"]
+def test_a_lack_of_memory_for_one_pair(little_memory, tmp_path, capsys):
     little_memory(1)
-    assert "not even one pair fits: use a smaller model" in fails(capsys, *options)
-    little_memory(512)
+    assert "not even one pair fits: use a smaller model" in fails(capsys, tmp_path / "run", *SHORT)
 
-    def generate(self, *arguments, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
-    whole = small_run(tmp_path / "whole", options[1])
-    with monkeypatch.context() as patch:
-        patch.setattr(ScratchForConditionalGeneration, "generate", generate)
-        line = fails(capsys, *options, overwrite=True)
-    smaller = ["evaluation.batch_size=64", "evaluation.batch_tokens=2048"]
-    assert f"translating the validation split: set {' '.join(smaller)}, and --resume" in line
-    run_training(*SMALL_RUN, *options, *smaller, resume=True)
-    assert equal_weights(tmp_path / "run", whole)
+def no_memory(self, *arguments, **options):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
-    def step(self, closure=None):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.optim.AdamW, "step", step)
-        line = fails(capsys, *options, overwrite=True)
+def test_a_lack_of_memory_for_the_optimizer(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.optim.AdamW, "step", no_memory)
+    line = fails(capsys, tmp_path / "run", *SHORT)
     assert "for the optimizer, whose states are 8 bytes a parameter: use a smaller model, or set optimization" in line
 
 
+def test_a_lack_of_memory_for_translations(tmp_path, monkeypatch, capsys):
+    """With the smaller batches that it names, the run is resumed as if nothing had happened."""
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(ScratchForConditionalGeneration, "generate", no_memory)
+        line = fails(capsys, run, *SHORT)
+    smaller = ["evaluation.batch_size=64", "evaluation.batch_tokens=2048"]
+    assert f"translating the validation split: set {' '.join(smaller)}, and --resume" in line
+    quick_run(run, *SHORT, *smaller, resume=True)
+    assert equal_weights(run, quick_run(tmp_path / "whole", *SHORT))
+
+
 def test_a_damaged_cache_says_what_to_delete(tmp_path, capsys):
-    import datasets
-
-    from modeling_scratch.data.corpus import write_corpus
-
     write_corpus(tmp_path / "text", 300)
     files = [f"data.{split}_files={tmp_path / 'text' / split}" for split in ("train", "validation", "test")]
     before = set(Path(datasets.config.HF_DATASETS_CACHE).rglob("*.arrow"))
-    small_run(tmp_path / "run", *files, "optimization.max_steps=2")
+    quick_run(tmp_path / "run", *files, "optimization.max_steps=2")
     new = set(Path(datasets.config.HF_DATASETS_CACHE).rglob("*.arrow")) - before
     assert new
     for path in new:
         content = path.read_bytes()
         for damage in (content[: len(content) // 2], bytes(len(content))):
             path.write_bytes(damage)
-            line = fails(capsys, *files, f"output_dir={tmp_path / 'new'}")
+            line = fails(capsys, tmp_path / "new", *files)
             assert "a file in the cache of datasets is damaged" in line
             assert str(datasets.config.HF_DATASETS_CACHE) in line
         path.write_bytes(content)
 
 
-def test_what_fails_on_one_process_fails_on_all():
-    """`together` with a stand-in for the other process."""
-
-    class Others:
-        num_processes = 2
-
-    def gather(said, monkeypatch, other):
-        monkeypatch.setattr(faults, "gather_object", lambda mine: [*mine, other])
-
-    with pytest.MonkeyPatch.context() as patch:
-        gather(None, patch, "OSError: disk full")
-        with pytest.raises(ValueError, match="another process failed: OSError: disk full"):
-            faults.together(Others(), lambda: 1)
-        gather(None, patch, None)
-        assert faults.together(Others(), lambda: 1) == 1
-        with pytest.raises(KeyError):
-            faults.together(Others(), lambda: {}["x"])
+def test_what_fails_on_one_process_fails_on_all(tmp_path):
+    run_group(tmp_path, 2, fail_on_the_second, str(tmp_path / "error"))
+    errors = [(tmp_path / f"error-{rank}").read_text() for rank in range(2)]
+    assert errors == ["UserError: another process failed: OSError: disk full", "OSError: disk full"]
 
 
 def test_a_clock_that_jumps(monkeypatch):

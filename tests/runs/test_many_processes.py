@@ -1,4 +1,4 @@
-"""What only shows with several launchers, several nodes or several kinds of device."""
+"""What shows only with several launchers, several nodes or several kinds of device; dry runs; the SLURM script."""
 
 import itertools
 import json
@@ -15,105 +15,94 @@ import pytest
 import torch
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from conftest import ROOT, SMALL_RUN, free_port, read_metrics, run_command, run_training
+from conftest import ROOT, SMALL_RUN, few_sentences, quick_run, read_metrics, run_command, run_training
+from forked import free_port, start_group
 from torch.distributed.run import get_args_parser as torchrun_parser
+from train_on_processes import train_as_on_a_node
 
-from modeling_scratch.data.batching import EMPTY
-from modeling_scratch.data.corpus import write_corpus
+from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.runs.folder import RunFolder
-from modeling_scratch.runs.processes import make_accelerator
 from modeling_scratch.training import checkpoints
 from modeling_scratch.training.checkpoints import Progress, _differences, _random_states, _restore_random_states
-from modeling_scratch.training.inputs import prepare_inputs
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from resume import LAUNCH
 
-# -- two launchers -------------------------------------------------------------------------------------------------
+# -- processes that do not see or have the same ------------------------------------------------------------------------
 
 
-def start_nodes(*options_of_each, script="train.py"):
-    """A launcher for each, as on so many machines; the exit codes and what each said on stderr."""
-    port, nodes = str(free_port()), []
-    for rank, options in enumerate(options_of_each):
-        command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--rdzv_backend", "c10d"]
-        command += ["--num_machines", "2", "--num_processes", "2", "--machine_rank", str(rank), "--mixed_precision"]
-        command += ["no", "--dynamo_backend", "no", "--main_process_ip", "127.0.0.1", "--main_process_port", port]
-        command += ["--rdzv_conf", f"is_host={int(rank == 0)}"]  # which nodes of their own find out by their address
-        command += [str(ROOT / script), *options]
-        pipe = subprocess.PIPE
-        nodes.append(subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True))
-    deadline = time.monotonic() + 120
-    while all(node.poll() is None for node in nodes) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    said = []
-    for node in nodes:
-        try:
-            said.append(node.communicate(timeout=20)[1])
-        except subprocess.TimeoutExpired:  # c10d's launcher waits minutes for one that has failed
-            node.terminate()
-            said.append(node.communicate()[1])
-    return [node.returncode for node in nodes], said
+def refused(folder: Path, *options_of_each: list[str]) -> str:
+    """What the processes of a run say, each started with options of its own, when the run is refused."""
+    children = start_group(folder / "said", train_as_on_a_node, [[*SMALL_RUN, *options] for options in options_of_each])
+    assert [child.end() for child in children] == [2] * len(children)
+    return "".join(child.said for child in children)
 
 
-def test_two_nodes_with_a_shared_folder_train_one_model(tmp_path):
-    options = (*SMALL_RUN, f"output_dir={tmp_path / 'run'}")
-    codes, said = start_nodes(options, options)
-    assert codes == [0, 0], said
-    assert len(read_metrics(tmp_path / "run", "train")) == 20
-    assert not list((tmp_path / "run").glob(".seen-by-all-*"))
-
-
-def test_two_nodes_with_folders_of_their_own_are_refused(tmp_path):
-    codes, said = start_nodes(*([*SMALL_RUN, f"output_dir={tmp_path / str(node)}"] for node in range(2)))
-    assert all(codes)
+def test_folders_that_the_processes_do_not_share_are_refused(tmp_path):
+    said = refused(tmp_path, *([f"output_dir={tmp_path / str(rank)}"] for rank in range(2)))
     line = rf"error: process 1 does not see what process 0 writes to {tmp_path}/0: set output_dir to a folder that all"
-    assert re.search(line, "".join(said)), said
-    assert not any(tmp_path.iterdir())
+    assert re.search(line, said), said
+    assert [path.name for path in tmp_path.iterdir()] == ["said"]
 
 
-def test_two_nodes_with_other_data_are_refused(tmp_path):
-    shared = [*SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
+def test_other_data_is_refused(tmp_path):
     files = []
-    for node, word in enumerate(("Haus", "Baum")):
-        folder = tmp_path / str(node)
+    for rank, word in enumerate(("Haus", "Baum")):
+        folder = tmp_path / str(rank)
         folder.mkdir()
         (folder / "train.en").write_text("a small house\n" * 400)
         (folder / "train.de").write_text(f"ein kleines {word}\n" * 400)
         files.append([f"data.train_files={folder / 'train'}", "data.validation_size=20"])
-    codes, said = start_nodes(*([*shared, *own] for own in files))
-    assert all(codes)
-    assert re.search(r"error: the processes do not agree on training data, by SHA-256: \w+ on process 0", "".join(said))
+    said = refused(tmp_path, *([f"output_dir={tmp_path / 'run'}", *own] for own in files))
+    assert re.search(r"error: the processes do not agree on training data, by SHA-256: \w+ on process 0", said), said
     assert not (tmp_path / "run").exists()
 
 
+def test_other_recipes_are_refused(tmp_path):
+    rates = (f"optimization.learning_rate={rate}" for rate in ("1e-3", "2e-3"))
+    said = refused(tmp_path, *([f"output_dir={tmp_path / 'run'}", rate] for rate in rates))
+    assert "do not agree on optimization.learning_rate: 0.001 on process 0, 0.002 on process 1" in said
+    assert not (tmp_path / "run").exists()
+
+
+# -- launchers ---------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.slow
-def test_two_nodes_with_other_recipes_are_refused(tmp_path):
-    shared = [*SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
-    codes, said = start_nodes(
-        [*shared, "optimization.learning_rate=1e-3"], [*shared, "optimization.learning_rate=2e-3"]
-    )
-    assert all(codes)
-    assert "do not agree on optimization.learning_rate: 0.001 on process 0, 0.002 on process 1" in "".join(said)
+def test_the_launchers_of_two_nodes_train_one_model(tmp_path):
+    port, nodes = str(free_port()), []
+    for rank in range(2):
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--rdzv_backend", "c10d"]
+        command += ["--num_machines", "2", "--num_processes", "2", "--machine_rank", str(rank), "--mixed_precision"]
+        command += ["no", "--dynamo_backend", "no", "--main_process_ip", "127.0.0.1", "--main_process_port", port]
+        command += ["--rdzv_conf", f"is_host={int(rank == 0)}"]  # which nodes of their own find out by their address
+        command += ["train.py", *SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
+        nodes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
+    said = [node.communicate(timeout=120)[1] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert len(read_metrics(tmp_path / "run", "train")) == 20
+    assert not list((tmp_path / "run").glob(".seen-by-all-*"))
 
 
 DYING = """
 import os, runpy, signal, sys
 sys.path.insert(0, {root!r})
-from modeling_scratch.training import loop
-do = loop._do
+import torch
+step, calls = torch.optim.AdamW.step, []
 
-def die_once(run, *due):
-    do(run, *due)
-    if run.progress.step == 13 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
+def die_once(self, *arguments, **options):
+    calls.append(1)
+    if len(calls) == 14 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
+    return step(self, *arguments, **options)
 
-loop._do = die_once
+torch.optim.AdamW.step = die_once
 runpy.run_path({script!r}, run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_a_launcher_that_restarts_its_workers_goes_on(tmp_path):
     """With the weights of a run that nothing has disturbed."""
     script = tmp_path / "dying.py"
@@ -133,30 +122,39 @@ def test_a_launcher_that_restarts_its_workers_goes_on(tmp_path):
 # -- resuming ------------------------------------------------------------------------------------------------------
 
 
-def test_resume_auto_begins_and_goes_on(tmp_path):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return quick_run(tmp_path_factory.mktemp("runs") / "whole")
+
+
+@pytest.fixture
+def two_updates(tmp_path):
+    return quick_run(tmp_path / "run", *TWO_UPDATES)
+
+
+TWO_UPDATES = ["optimization.max_steps=2"]
+
+
+def test_resume_auto_begins_and_goes_on(whole, tmp_path):
     """One command line for a first start, for a start after a kill, and for one too many."""
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    run_training(*SMALL_RUN, f"output_dir={whole}")
-    options = (*SMALL_RUN, f"output_dir={run}")
+    run, weights = tmp_path / "run", (whole / "model.safetensors").read_bytes()
     with pytest.raises(SystemExit) as ended:
-        run_training(*options, "auto", resume=True, max_minutes=0.0001)
+        quick_run(run, "auto", resume=True, max_minutes=0)
     assert ended.value.code == 75
-    assert len(read_metrics(run, "train")) < 20
-    run_training(*options, "auto", resume=True)
-    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    run_training(*options, "auto", resume=True)  # scores it again
-    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert len(read_metrics(run, "train")) == 1
+    quick_run(run, "auto", resume=True)
+    assert (run / "model.safetensors").read_bytes() == weights
+    quick_run(run, "auto", resume=True)  # scores it again
+    assert (run / "model.safetensors").read_bytes() == weights
 
 
-def test_resume_auto_begins_again_where_there_is_no_checkpoint(tmp_path):
-    run = tmp_path / "run"
-    run_training(*SMALL_RUN, "optimization.max_steps=1", f"output_dir={run}")
-    for path in [*run.glob("checkpoints/step-*/*"), run / "model.safetensors"]:
+def test_resume_auto_begins_again_where_there_is_no_checkpoint(two_updates):
+    for path in [*two_updates.glob("checkpoints/step-*/*"), two_updates / "model.safetensors"]:
         path.unlink()
-    for path in run.glob("checkpoints/step-*"):
+    for path in two_updates.glob("checkpoints/step-*"):
         path.rmdir()
-    run_training(*SMALL_RUN, "optimization.max_steps=2", "auto", f"output_dir={run}", resume=True)
-    assert [record["step"] for record in read_metrics(run, "train")] == [1, 2]
+    quick_run(two_updates, "optimization.max_steps=3", "auto", resume=True)
+    assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]
 
 
 def test_resume_from_auto_is_refused(tmp_path, capsys):
@@ -165,29 +163,22 @@ def test_resume_from_auto_is_refused(tmp_path, capsys):
     assert "--resume auto continues a run or begins it" in capsys.readouterr().err
 
 
-def test_resume_auto_deletes_nothing_that_took_time(tmp_path, capsys):
-    run = tmp_path / "run"
-    run_training(*SMALL_RUN, "optimization.max_steps=2", f"output_dir={run}")
-    for weights in run.glob("checkpoints/step-*/model.safetensors"):
+def test_resume_auto_deletes_nothing_that_took_time(two_updates, capsys):
+    for weights in two_updates.glob("checkpoints/step-*/model.safetensors"):
         weights.write_bytes(b"damaged")
-    assert RunFolder(str(run)).can_go_on()
+    assert RunFolder(str(two_updates)).can_go_on()
     with pytest.raises(SystemExit):
-        run_training(*SMALL_RUN, "optimization.max_steps=2", "auto", f"output_dir={run}", resume=True)
+        quick_run(two_updates, *TWO_UPDATES, "auto", resume=True)
     assert "holds no checkpoint to resume from" in capsys.readouterr().err
-    assert (run / "model.safetensors").stat().st_size > 1000
+    assert (two_updates / "model.safetensors").stat().st_size > 1000
 
 
-def test_what_alters_no_update_may_change(tmp_path, capsys):
-    run = tmp_path / "run"
-    run_training(*SMALL_RUN, "optimization.max_steps=2", f"output_dir={run}")
-    changed = ("logging_steps=2", "evaluation.num_beams=1")
-    run_training(*SMALL_RUN, "optimization.max_steps=4", *changed, f"output_dir={run}", resume=True)
-    said = (
-        "the recipe differs from that of the run so far in optimization.max_steps, evaluation.num_beams, logging_steps"
-    )
-    assert said in capsys.readouterr().err
-    assert [record["step"] for record in read_metrics(run, "train")] == [1, 2, 4]
-    generation = json.loads((run / "generation_config.json").read_text())
+def test_what_alters_no_update_may_change(two_updates, capsys):
+    quick_run(two_updates, "optimization.max_steps=4", "logging_steps=2", "evaluation.num_beams=1", resume=True)
+    names = "optimization.max_steps, evaluation.num_beams, logging_steps"
+    assert f"the recipe differs from that of the run so far in {names}" in capsys.readouterr().err
+    assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 4]
+    generation = json.loads((two_updates / "generation_config.json").read_text())
     assert generation.get("num_beams", 1) == 1
 
 
@@ -231,14 +222,12 @@ def test_what_differs_is_named():
     ]
 
 
-def test_a_checkpoint_of_the_cpu_goes_on_elsewhere(tmp_path, monkeypatch, capsys):
-    run = tmp_path / "run"
-    run_training(*SMALL_RUN, "optimization.max_steps=2", f"output_dir={run}")
+def test_a_checkpoint_of_the_cpu_goes_on_elsewhere(two_updates, monkeypatch, capsys):
     monkeypatch.setattr(checkpoints, "_differences", lambda before, now: ["on cuda instead of cpu"])
-    run_training(*SMALL_RUN, "optimization.max_steps=3", f"output_dir={run}", resume=True)
+    quick_run(two_updates, "optimization.max_steps=3", resume=True)
     said = "the run continues on cuda instead of cpu: its batches stay the same, its dropout does not"
     assert said in capsys.readouterr().err
-    assert [record["step"] for record in read_metrics(run, "train")] == [1, 2, 3]
+    assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]
 
 
 # -- what the documented commands mean to the launcher ---------------------------------------------------------------
@@ -287,16 +276,16 @@ def test_torchrun_understands_what_is_documented():
 
 
 def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
-    """By the main process's; and the run that goes on from one is the same."""
+    """The main process's; and a run that is resumed from one of them makes the same updates."""
     monkeypatch.setattr(time, "monotonic", itertools.count(step=10).__next__)
-    options = [*SMALL_RUN, "checkpoints.every=1m", "checkpoints.keep_last=100", f"output_dir={tmp_path / 'run'}"]
-    run_training(*options)
-    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    options = ["checkpoints.every=1m", "checkpoints.keep_last=100"]
+    run = quick_run(tmp_path / "run", *options)
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert len(names) > 2
     assert names[-1] == "step-0000020"
-    weights = (tmp_path / "run" / "model.safetensors").read_bytes()
-    run_training(*options, resume_from=names[0])
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
+    weights = (run / "model.safetensors").read_bytes()
+    quick_run(run, *options, resume_from=names[0])
+    assert (run / "model.safetensors").read_bytes() == weights
 
 
 @pytest.mark.parametrize(
@@ -332,36 +321,37 @@ def dry_run(capsys, processes: int, *options: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("processes", "pieces"), [(1, 1), (4, 2)])
-def test_a_dry_run_says_what_each_process_would_do(processes, pieces, tmp_path, capsys):
-    cut = f"optimization.gradient_accumulation_steps={pieces}"
-    said = dry_run(capsys, processes, cut, "optimization.max_steps=50", f"output_dir={tmp_path / 'run'}")
+def test_a_dry_run_says_what_each_process_would_do(processes, pieces, tmp_path, monkeypatch, capsys):
+    """As seen in an epoch of one process that cuts each update into the pieces of all of them."""
+    cut = "optimization.gradient_accumulation_steps"
+    options = [*few_sentences(), "optimization.max_steps=50", f"{cut}={pieces}", f"output_dir={tmp_path / 'run'}"]
+    said = dry_run(capsys, processes, *options)
     assert not any(tmp_path.iterdir())
-    recipe = load_recipe(ROOT / "configuration" / "recipes" / "embedded.yaml", [*SMALL_RUN, cut])
-    inputs = prepare_inputs(recipe, make_accelerator(recipe), None)
-    plan = inputs.batches.plan()
-    micro_batches = [
-        micro_batch
-        for rank in range(processes)
-        for micro_batch in plan.micro_batches(0, rank, processes, pieces)
-        if micro_batch != [EMPTY]
-    ]
-    lengths = [[plan.target_lengths[row] for row in rows] for rows in micro_batches]
-    largest = max(len(several) * max(several) for several in lengths)
-    expected = f"in an update: {pieces}; padded target tokens in one: at most {largest}"
+    sizes, forward = [], ScratchForConditionalGeneration.forward
+
+    def watched(self, *arguments, labels=None, **inputs):
+        if self.training:
+            sizes.append(labels.numel())
+        return forward(self, *arguments, labels=labels, **inputs)
+
+    monkeypatch.setattr(ScratchForConditionalGeneration, "forward", watched)
+    epoch = ["optimization.max_epochs=1", "optimization.max_steps=null", "evaluation.every=epoch"]
+    run = quick_run(tmp_path / "run", *epoch, f"{cut}={processes * pieces}")
+    updates, model = len(read_metrics(run, "train")), ScratchForConditionalGeneration.from_pretrained(run)
+    expected = f"in an update: {pieces}; padded target tokens in one: at most {max(sizes)}"
     assert said[f"each of {processes} processes"].endswith(expected)
-    assert said["updates"].startswith(f"50, {len(plan)} an epoch, of ")
-    assert said["model"].startswith(f"{inputs.model.num_parameters():,} parameters")
+    assert said["updates"].startswith(f"50, {updates} an epoch, of ")
+    assert said["model"].startswith(f"{model.num_parameters():,} parameters")
 
 
 def test_a_dry_run_leaves_nothing(tmp_path, capsys):
-    write_corpus(tmp_path / "text", 200)
-    files = [f"data.{split}_files={tmp_path / 'text' / split}" for split in ("train", "validation", "test")]
+    data = few_sentences()
 
     def left() -> set[Path]:
         return {path for folder in (tmp_path, Path(os.environ["HF_HOME"])) for path in folder.rglob("*")}
 
     before = left()
-    run_training(*SMALL_RUN, *files, f"output_dir={tmp_path / 'run'}", dry_run=True)
+    run_training(*SMALL_RUN, *data, f"output_dir={tmp_path / 'run'}", dry_run=True)
     assert re.search(r"^time: about .* target tokens a second, from 5 updates", capsys.readouterr().out, re.MULTILINE)
     assert left() == before
 
