@@ -71,8 +71,9 @@ def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, 
     from modeling_scratch.loading import load_tokenizers
     from modeling_scratch.recipe.reading import load_recipe, model_fields
     from modeling_scratch.runs.processes import make_accelerator
-    from modeling_scratch.training.evaluation import score, translate
+    from modeling_scratch.training.evaluation import translate
     from modeling_scratch.training.global_batches import EpochBatches
+    from modeling_scratch.training.metrics import score
 
     recipe = load_recipe(RECIPE, overrides)
     optimization, pairs = recipe.optimization, load_pairs(recipe.data, recipe.seed)
@@ -110,7 +111,8 @@ def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, 
             minutes = (began - self.began - self.evaluating) / 60
             sources, references = texts(pairs["validation"])
             settings = {"max_new_tokens": recipe.evaluation.max_new_tokens, "num_beams": 1, "do_sample": False}
-            found = score(translate(model, *tokenizers, sources, progress=None, **settings), references)["bleu"]
+            translations = translate(model, *tokenizers, sources, progress=None, **settings)
+            found = score(sources, translations, references, final=False)["bleu"]
             curve.append((minutes, found))
             said = f"update {state.global_step}, {minutes:.1f} minutes, BLEU {found:.2f}"
             print(f"  MarianMT, Seq2SeqTrainer: {said}", flush=True)

@@ -90,7 +90,7 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
 
 
 def compare(contenders: dict[str, Translate], beams: int, sources: list[str], references: list[str], rounds: int):
-    from modeling_scratch.training.evaluation import score
+    from modeling_scratch.training.metrics import score
 
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     outputs = {name: translate(sources, beams) for name, translate in contenders.items()}
@@ -104,7 +104,7 @@ def compare(contenders: dict[str, Translate], beams: int, sources: list[str], re
         name: {
             "beams": beams,
             "seconds": seconds[name],
-            "bleu": score(output, references)["bleu"],
+            "bleu": score(sources, output, references, final=False)["bleu"],
             "same": sum(mine == other for mine, other in zip(ours, output, strict=True)) / len(ours),
         }
         for name, output in outputs.items()

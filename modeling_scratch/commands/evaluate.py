@@ -38,5 +38,10 @@ def main(
 
 
 def describe_scores(scores: dict[str, Any]) -> list[str]:
-    labels = {"bleu": "BLEU", "chrf": "chrF"}
-    return [f"  {label} {scores[name]:.2f}  ({scores[f'{name}_signature']})" for name, label in labels.items()]
+    from ..training.metrics import METRICS, describe_score
+
+    return [
+        f"  {metric.title} {describe_score(scores, key)}  ({scores[f'{key}_signature']})"
+        for key, metric in METRICS.items()
+        if key in scores
+    ]

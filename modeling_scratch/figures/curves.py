@@ -1,12 +1,16 @@
 """The curves of a training run."""
 
 import math
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from .saving import BLUE, VERMILLION, save
+from ..training.metrics import METRICS
+from .saving import BLUE, GREEN, ORANGE, VERMILLION, save
+
+_STYLES = [(BLUE, "o"), (VERMILLION, "s"), (GREEN, "^"), (ORANGE, "D")]  # of the scores, in turn
 
 
 def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
@@ -19,7 +23,7 @@ def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
     records = [record for record in metrics if "final" not in record]
     train = [record for record in records if record["split"] == "train"]
     validation = [record for record in records if record["split"] == "validation"]
-    scored = [record for record in validation if "bleu" in record]
+    scores = [key for key in METRICS if any(key in record for record in validation)]
     # At this width, 10-point text is 11 pixels high in the Hub's column of 740 pixels.
     figure = Figure(figsize=(9, 6), layout="constrained")
     axes = figure.subplot_mosaic([["loss", "loss"], ["score", "rate"]], height_ratios=(1.2, 1))
@@ -27,22 +31,31 @@ def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
     series = [
         (loss_axis, train, "loss", "training (smoothed labels)", BLUE, None),
         (loss_axis, validation, "loss", "validation", VERMILLION, "o"),
-        (score_axis, scored, "bleu", "BLEU", BLUE, "o"),
-        (score_axis, scored, "chrf", "chrF", VERMILLION, "s"),
         (rate_axis, train, "learning_rate", "learning rate", BLUE, None),
     ]
+    for key, style in zip(scores, cycle(_STYLES)):
+        rows = [record for record in validation if key in record]
+        series.append((score_axis, rows, key, METRICS[key].title, *style))
     for axis, rows, key, label, colour, marker in series:
         steps, values = [row["step"] for row in rows], [row.get(key, math.nan) for row in rows]
         axis.plot(steps, values, label=label, color=colour, marker=marker, markersize=4)
     loss_axis.set(title="Loss per target token", ylabel="nats")
-    score_axis.set(title="Validation scores", ylim=(0, 100))
+    score_axis.set(title="Validation scores", ylim=_score_limits(scores))
     rate_axis.set(title="Learning rate", ylim=(0, None))
     for axis in (loss_axis, score_axis, rate_axis):
         axis.set_xlabel("update")
         axis.grid(alpha=0.3)
     loss_axis.legend()
-    score_axis.legend()
+    if scores:
+        score_axis.legend()
     return figure
+
+
+def _score_limits(keys: list[str]) -> tuple[float, float | None]:
+    """The scores' common axis; None: as high as they are."""
+    ranges = [METRICS[key].range for key in keys] or [(0, 100)]
+    highs = [high for _, high in ranges]
+    return min(low for low, _ in ranges), None if None in highs else max(highs)
 
 
 def plot_curves(metrics: list[dict[str, Any]], path: Path) -> None:

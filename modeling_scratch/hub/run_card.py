@@ -11,11 +11,10 @@ from ..model.plain_card import ModelFacts, describe_search, escape, hub_link, li
 from ..recipe.schema import EMBEDDED_CORPUS
 from ..runs.folder import CURVES
 from ..runs.records import RunRecords, without_folders
+from ..training.metrics import METRICS, RESAMPLES, describe_score
 from .card_text import PLACEHOLDER
 from .model_folder import read_facts
 
-# A record's scores: their ids on hf.co/metrics, and titles. The `bleu` there is another one: of tokens, from 0 to 1.
-SCORES = {"bleu": ("sacrebleu", "BLEU"), "chrf": ("chrf", "chrF"), "loss": ("loss", "Loss")}
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")
 _WIDGET_EXAMPLES = 3
 
@@ -79,7 +78,11 @@ def _widget(run: RunRecords) -> list[dict[str, Any]]:
 
 
 def _scores_of(record: dict[str, Any]) -> list[str]:
-    return [key for key in ("bleu", "chrf") if key in record] or ["loss"]
+    return [key for key in METRICS if key in record] or ["loss"]
+
+
+def _title(key: str) -> str:
+    return METRICS[key].title if key in METRICS else "Loss"
 
 
 def _eval_results(run: RunRecords, tags: list[str]) -> list[EvalResult]:
@@ -97,15 +100,14 @@ def _eval_results(run: RunRecords, tags: list[str]) -> list[EvalResult]:
             dataset = {"dataset_type": EMBEDDED_CORPUS, "dataset_name": "the embedded corpus of modeling_scratch"}
         for key in _scores_of(record):
             signature = record.get(f"{key}_signature")
-            metric, title = SCORES[key]
             results.append(
                 EvalResult(
                     task_type="translation",
                     task_name=f"Translation {'-'.join(tags)}",
                     **dataset,
                     dataset_split=split,
-                    metric_type=metric,
-                    metric_name=title,
+                    metric_type=METRICS[key].hub_id if key in METRICS else key,
+                    metric_name=_title(key),
                     metric_value=round(record[key], 2),
                     metric_args={"signature": signature} if signature else None,
                 )
@@ -114,17 +116,17 @@ def _eval_results(run: RunRecords, tags: list[str]) -> list[EvalResult]:
 
 
 def _results(run: RunRecords) -> str:
-    keys = [key for key in SCORES if any(key in _scores_of(record) for record in run.scored)]
+    keys = [key for key in (*METRICS, "loss") if any(key in _scores_of(record) for record in run.scored)]
     counted = any("sentences" in record for record in run.scored)
     rows = [
         [
             escape(record.get("name") or record["split"]),
-            *(f"{record[key]:.2f}" if key in record else "" for key in keys),
+            *(describe_score(record, key) if key in record else "" for key in keys),
             *([f"{record['sentences']:,}" if "sentences" in record else ""] if counted else []),
         ]
         for record in run.scored
     ]
-    scores = table(["Test set", *(SCORES[key][1] for key in keys), *["Sentences"] * counted], rows)
+    scores = table(["Test set", *map(_title, keys), *["Sentences"] * counted], rows)
     evaluation = run.recipe.evaluation
     if run.finished:
         search = describe_search({"num_beams": evaluation.num_beams, "length_penalty": evaluation.length_penalty})
@@ -135,16 +137,27 @@ def _results(run: RunRecords) -> str:
             f"The training goes on; these are the best weights so far, of update {run.scored[0]['step']:,}. Decoding "
             f"{describe_search(beams)}."
         )
-    if keys == ["loss"]:
-        scale = "Loss is the cross-entropy of a target token, in nats."
-    else:
-        scale = "BLEU and chrF are sacreBLEU's, of the whole test set, cased and detokenized, from 0 to 100."
+    scale = _scale(run, keys)
     return "\n\n".join(filter(None, [f"{state} {scale}", scores, _signatures(run, keys), _evaluations(run)]))
+
+
+def _scale(run: RunRecords, keys: list[str]) -> str:
+    """What the scores measure."""
+    if keys == ["loss"]:
+        return "Loss is the cross-entropy of a target token, in nats."
+    said = ["Scores are of the whole test set, detokenized."]
+    for key in keys:
+        if key in METRICS:
+            direction = "higher" if METRICS[key].higher_is_better else "lower"
+            said.append(f"{METRICS[key].title}: {METRICS[key].description}; {direction} is better.")
+    if any(f"{key}_interval" in record for record in run.scored for key in keys):
+        said.append(f"± is half the 95 % interval over {RESAMPLES:,} bootstrap resamples of the sentences.")
+    return " ".join(said)
 
 
 def _signatures(run: RunRecords, keys: list[str]) -> str:
     lines = [
-        f"- {SCORES[key][1]}: `{signature}`"
+        f"- {_title(key)}: `{signature}`"
         for key in keys
         for signature in dict.fromkeys(record.get(f"{key}_signature") for record in run.scored)
         if signature
@@ -155,7 +168,8 @@ def _signatures(run: RunRecords, keys: list[str]) -> str:
 def _evaluations(run: RunRecords) -> str:
     if not run.evaluations:
         return ""
-    columns = {"train_loss": "Training loss", "loss": "Validation loss", "bleu": "BLEU", "chrf": "chrF"}
+    columns = {"train_loss": "Training loss", "loss": "Validation loss"}
+    columns |= {key: _title(key) for key in METRICS if any(key in record for record in run.evaluations)}
     rows = [
         [f"{record['step']:,}", *(f"{record[key]:.2f}" if record.get(key) is not None else "" for key in columns)]
         for record in run.evaluations
@@ -188,7 +202,7 @@ def _training(run: RunRecords) -> str:
         tokenizer = "that of the model it started from"
     elif recipe.tokenizer.existing:
         tokenizer = f"adopted: {escape(without_folders(recipe.tokenizer.existing))}"
-    kept = f"the best on the validation split by {SCORES[recipe.evaluation.metric][1]}"
+    kept = f"the best on the validation split by {_title(recipe.evaluation.metric)}"
     if recipe.checkpoints.average_last > 1 and run.finished:
         kept = f"the average of the last {plural(recipe.checkpoints.average_last, 'checkpoint')}"
     precision = machine.get("mixed_precision")

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from ..hub.bounded_client import SECONDS_TO_ANSWER
+from ..training.metrics import METRICS
 
 EMBEDDED_CORPUS = "embedded"
 SOURCE, TARGET = "source", "target"  # the two sides of a pair
@@ -209,7 +210,7 @@ class EvaluationSection(Section):
 
     every: Interval = "epoch"
     translate_every: int = Field(1, ge=1, description="of so many evaluations, one also translates and scores")
-    metric: Literal["loss", "bleu", "chrf"] = Field("bleu", description="decides which checkpoint is best")
+    metric: Literal["loss", *METRICS] = Field("bleu", description="decides which checkpoint is best")
     patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
     validation_beams: int = Field(1, ge=1, le=1000, description="beams while training; the final scores use num_beams")
     num_beams: int = Field(5, ge=1, le=1000)
@@ -306,6 +307,6 @@ class Recipe(Section):
                     raise ValueError(f"data.streaming: a stream has no epochs; set {name}.every to a number of updates")
         if self.evaluation.metric != "loss" and self.evaluation.translate_every != 1 and self.evaluation.patience:
             raise ValueError(
-                "evaluation.patience counts evaluations: with metric bleu or chrf set translate_every to 1"
+                f"evaluation.patience counts evaluations: with metric {self.evaluation.metric} set translate_every to 1"
             )
         return self

@@ -13,6 +13,7 @@ from ..errors import UserError
 from ..recipe.reading import load_recipe
 from ..recipe.schema import EMBEDDED_CORPUS
 from ..redaction import TOKEN
+from ..training import metrics
 from .folder import METRICS, RECIPE, SAMPLES
 
 _LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")
@@ -21,9 +22,9 @@ _LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")
 # The most rows of a table of evaluations.
 _ROWS = 20
 # What a record may have, of these types.
-_NUMBERS = {"step", "epoch", "loss", "bleu", "chrf", "learning_rate", "seconds", "target_tokens", "sentences"}
-_NUMBERS |= {"train_pairs", "processes"}
-_TEXTS = {"split", "name", "bleu_signature", "chrf_signature", "device", "device_name", "mixed_precision"}
+_NUMBERS = {"step", "epoch", "loss", "learning_rate", "seconds", "target_tokens", "sentences", "train_pairs"}
+_NUMBERS |= {"processes"}
+_TEXTS = {"split", "name", "device", "device_name", "mixed_precision"}
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -51,6 +52,8 @@ def _is_record(record: Any) -> bool:
     if not isinstance(record, dict) or not {"split", "step"} <= record.keys():
         return False
     types = dict.fromkeys(_NUMBERS, int | float) | dict.fromkeys(_TEXTS, str)
+    for key in metrics.METRICS:
+        types |= {key: int | float, f"{key}_interval": int | float, f"{key}_signature": str}
     return all(isinstance(record[name], kind) for name, kind in types.items() if name in record)
 
 
@@ -81,8 +84,9 @@ class RunRecords:
     def _judge(self, record: dict[str, Any]) -> float:
         """The lower the better, by the recipe's metric."""
         metric = self.recipe.evaluation.metric
-        value = record.get(metric, math.inf if metric == "loss" else -math.inf)
-        return value if metric == "loss" else -value
+        if metric not in record:
+            return math.inf
+        return -record[metric] if metrics.higher_is_better(metric) else record[metric]
 
     def _best(self, records: list[dict[str, Any]]) -> dict[str, Any]:
         """The evaluation of a run that goes on whose weights are at the folder's root."""

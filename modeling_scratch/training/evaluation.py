@@ -1,16 +1,13 @@
-"""Translate sentences and score the translations: BLEU and chrF by sacreBLEU, as an evaluate.Metric."""
+"""The loss of a model, its translations, and the scores of a model that exists."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import datasets
-import evaluate
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from datasets import Dataset
-from sacrebleu.metrics import BLEU, CHRF
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
@@ -24,44 +21,11 @@ from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, 
 from ..recipe.schema import Recipe
 from ..runs.processes import main_first, on_main
 from ..runs.stopping import StopDecoding, StopRequest
+from .metrics import score
 from .sharding import is_sharded
-
-_CITATION = """\
-@inproceedings{post-2018-call, title = "A Call for Clarity in Reporting {BLEU} Scores", author = "Post, Matt",
-booktitle = "Proceedings of WMT", year = "2018", url = "https://aclanthology.org/W18-6319"}"""
-
 
 # In a batch whose loss is evaluated, at most: a global batch of many GPUs does not fit on one.
 EVALUATION_TOKENS = 4096
-
-
-class TranslationScores(evaluate.Metric):
-    """Corpus BLEU and chrF of detokenized, cased text, with the sacreBLEU signatures that make them comparable."""
-
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=self.__doc__,
-            citation=_CITATION,
-            inputs_description="predictions and references: one string each a sentence",
-            features=datasets.Features(
-                {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
-            ),
-        )
-
-    def _compute(self, predictions: list[str], references: list[str]) -> dict[str, float | str]:
-        bleu, chrf = BLEU(), CHRF()  # 13a tokenization, cased; chrF2
-        return {
-            "bleu": bleu.corpus_score(predictions, [references]).score,
-            "chrf": chrf.corpus_score(predictions, [references]).score,
-            "bleu_signature": str(bleu.get_signature()),
-            "chrf_signature": str(chrf.get_signature()),
-        }
-
-
-def score(predictions: list[str], references: list[str]) -> dict[str, float | str]:
-    """`bleu` and `chrf` (0 to 100) of a corpus, and their signatures."""
-    # keep_in_memory: processes that score at once must not share a cache file.
-    return TranslationScores(keep_in_memory=True).compute(predictions=predictions, references=references)
 
 
 def leave_if_asked(stop: StopRequest | None, accelerator: Accelerator | None) -> None:
@@ -187,7 +151,7 @@ def score_model(recipe: Recipe, name: str, split: str, accelerator: Accelerator)
     Score an existing model folder or Hub name on a split of the recipe's data, without training and without writing.
 
     Returns:
-        bleu, chrf, their signatures, the number of sentences, and the translations.
+        The split, the number of sentences, the translations, and their scores as `metrics.score` names them.
     """
     only = None if split == "validation" else split  # a validation split may have to be held out of training
     pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed, only))[split]
@@ -203,5 +167,5 @@ def score_model(recipe: Recipe, name: str, split: str, accelerator: Accelerator)
             batch_tokens=recipe.evaluation.batch_tokens,
             accelerator=accelerator,
         )
-    scores = on_main(accelerator, lambda: score(translations, references))
+    scores = on_main(accelerator, lambda: score(sources, translations, references, chosen=recipe.evaluation.metric))
     return {"split": split, "sentences": len(sources), "translations": translations, **scores}

@@ -136,7 +136,7 @@ def _evaluate(run: TrainingRun, end: bool) -> None:
     progress, metric = run.progress, run.recipe.evaluation.metric
     progress.evaluations += 1
     run.record(record)
-    found = ", ".join(f"{name} {record[name]:.2f}" for name in ("loss", "bleu", "chrf") if name in record)
+    found = ", ".join(f"{name} {record[name]:.2f}" for name in record if name != "split")
     level = logging.INFO if math.isfinite(record["loss"]) else logging.WARNING
     logger.log(level, f"step {progress.step}, epoch {run.batches.epochs():.1f}: validation {found}")
     run.log.curves(older_than=_SECONDS_BETWEEN_CURVES)

@@ -16,7 +16,8 @@ from ..runs.faults import explained_lack_of_memory
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
 from .compilation import not_compiled
-from .evaluation import EVALUATION_TOKENS, corpus_loss, score, translate
+from .evaluation import EVALUATION_TOKENS, corpus_loss, translate
+from .metrics import METRICS, higher_is_better, score
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +56,8 @@ class Validator:
             pad_token_id = self.tokenizers[0].pad_token_id
             return corpus_loss(self.model, self.validation_data, tokens, pad_token_id, self.accelerator, self.stop)
 
-    def translate(self, split: str, **generation) -> tuple[list[str], dict[str, Any]]:
-        """Translations of a split, and their scores."""
+    def translate(self, split: str, final: bool = True, **generation) -> tuple[list[str], dict[str, Any]]:
+        """Translations of a split, and their scores; `final`: with what `score` leaves out while a model trains."""
         sources, references = texts(self.pairs[split])
         section = self.recipe.evaluation
         halves = (f"evaluation.{name}={max(1, getattr(section, name) // 2)}" for name in ("batch_size", "batch_tokens"))
@@ -77,15 +78,16 @@ class Validator:
                 stop=self.stop,
                 **generation,
             )
-        scores = on_main(self.accelerator, lambda: score(translations, references))
+        scores = on_main(self.accelerator, lambda: score(sources, translations, references, final, section.metric))
         return translations, {"sentences": len(sources), **scores}
 
     def validate(self, with_translations: bool) -> dict[str, Any]:
         """The record of an evaluation while training: the loss, and scores if asked for."""
         record: dict[str, Any] = {"split": "validation", "loss": self.loss()}
         if with_translations:
-            _, scores = self.translate("validation", num_beams=self.recipe.evaluation.validation_beams)
-            record |= {"bleu": scores["bleu"], "chrf": scores["chrf"]}
+            beams = self.recipe.evaluation.validation_beams
+            _, scores = self.translate("validation", final=False, num_beams=beams)
+            record |= {key: scores[key] for key in METRICS if key in scores}
         return record
 
     def is_better(self, record: dict[str, Any], best: float | None) -> bool:
@@ -94,7 +96,7 @@ class Validator:
         value = record[metric]
         if not math.isfinite(record["loss"]) or not math.isfinite(value):
             return False
-        return best is None or (value < best if metric == "loss" else value > best)
+        return best is None or (value > best if higher_is_better(metric) else value < best)
 
     def final_scores(self, split: str) -> tuple[list[str], dict[str, Any]]:
         """Translations of a split, or a further test set, with the recipe's beams, and the record of their scores."""

@@ -136,12 +136,16 @@ def test_a_run_with_several_test_sets(trained, tmp_path):
     assert final["sentences"] == 500
     others = [{"name": "newstest2014", "bleu": 27.31, "sentences": 3003}, {"name": "a|b", "bleu": 11.119}]
     with (run / "metrics.jsonl").open("a") as file:
-        file.writelines(json.dumps(final | {"sentences": 7} | other) + "\n" for other in others)
+        file.writelines(json.dumps(final | {"sentences": 7, "bleu_interval": 1.25} | other) + "\n" for other in others)
     card = card_of(run)
-    assert f"| newstest2014 | 27.31 | {final['chrf']:.2f} | 3,003 |" in card.text
-    assert f"| a&#124;b | 11.12 | {final['chrf']:.2f} | 7 |" in card.text
-    names = [(result.dataset_name, result.metric_value) for result in card.data.eval_results[::2]]
-    assert names[1:] == [("newstest2014", 27.31), ("a|b", 11.12)]
+    chrf, ter = (f"{final[key]:.2f} ± {final[f'{key}_interval']:.2f}" for key in ("chrf", "ter"))
+    assert f"| newstest2014 | 27.31 ± 1.25 | {chrf} | {ter} | 3,003 |" in card.text
+    assert f"| a&#124;b | 11.12 ± 1.25 | {chrf} | {ter} | 7 |" in card.text
+    bleu = [result for result in card.data.eval_results if result.metric_name == "BLEU"]
+    assert [(result.dataset_name, result.metric_value) for result in bleu][1:] == [
+        ("newstest2014", 27.31),
+        ("a|b", 11.12),
+    ]
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

@@ -124,13 +124,14 @@ def test_a_real_run(trained):
     final = [record for record in read_metrics(trained) if record.get("final")]
     found = {(r.dataset_split, r.metric_type): (r.metric_value, r.metric_args) for r in card.data.eval_results}
     for record in final:
-        for name, metric in (("bleu", "sacrebleu"), ("chrf", "chrf")):
+        names = {"bleu": "sacrebleu", "chrf": "chrf", "ter": "ter"}
+        for name, metric in names.items():
             assert found.pop((record["split"], metric)) == (
                 float(f"{record[name]:.2f}"),
                 {"signature": record[f"{name}_signature"]},
             )
-        row = f"| {record['split']} | {record['bleu']:.2f} | {record['chrf']:.2f} | {record['sentences']} |"
-        assert row in section(text, "Results")
+        shown = [f"{record[name]:.2f} ± {record[f'{name}_interval']:.2f}" for name in names]
+        assert f"| {record['split']} | {' | '.join(shown)} | {record['sentences']} |" in section(text, "Results")
         assert f"`{record['bleu_signature']}`" in text
     assert not found
     model = AutoModelForSeq2SeqLM.from_pretrained(trained)

@@ -307,7 +307,9 @@ def test_scoring_writes_nothing(trained, capsys):
     run_training(evaluate=str(trained))
     output = capsys.readouterr().out
     (record,) = read_metrics(trained, "test")
-    assert f"BLEU {record['bleu']:.2f}  ({record['bleu_signature']})" in output
+    for key, title in (("bleu", "BLEU"), ("chrf", "chrF"), ("ter", "TER")):
+        said = f"{title} {record[key]:.2f} ± {record[f'{key}_interval']:.2f}  ({record[f'{key}_signature']})"
+        assert said in output
     assert "500 sentences of test" in output
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
@@ -382,5 +384,5 @@ def test_further_test_sets_are_scored_by_name(tmp_path, capsys):
     scores = re.findall(r"40 sentences of (\S+)\n  BLEU ([\d.]+)", capsys.readouterr().out)
     assert scores == [(name or "test", f"{record['bleu']:.2f}") for name, record in final.items()]
     card = str(build_card(run, "ada/model"))
-    assert f"| held-out | {final['held-out']['bleu']:.2f} |" in card
+    assert f"| held-out | {final['held-out']['bleu']:.2f} ± " in card
     assert test.removesuffix("/test") not in card

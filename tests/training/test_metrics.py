@@ -1,0 +1,233 @@
+"""The table of metrics: what sacreBLEU says of the same text, which way is better, and that all else follows it."""
+
+import importlib.util
+import logging
+import math
+import sys
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+import sacrebleu
+from conftest import read_metrics, small_run
+
+from modeling_scratch.figures.curves import curves_figure
+from modeling_scratch.hub.card import build_card
+from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.recipe.schema import EvaluationSection
+from modeling_scratch.runs.records import RunRecords
+from modeling_scratch.training import metrics
+from modeling_scratch.training.metrics import METRICS, Metric, Score, describe_score, score
+from modeling_scratch.training.translation_scores import TranslationScores
+from modeling_scratch.training.validation import Validator
+
+TRANSLATIONS = ["Der Hund sah die Katze.", "Ein kleines Haus heute.", "Sie kommen an.", "Heute regnet es viel."]
+FIRST = ["Der Hund sieht die Katze.", "Ein kleines Haus, heute.", "Sie kommt an.", "Heute regnet es sehr viel."]
+SECOND = ["Ein Hund sah die Katze.", "Ein Häuschen heute.", "Sie kommen an.", "Es regnet heute viel."]
+SOURCES = ["The dog saw the cat.", "A small house today.", "They arrive.", "It rains a lot today."]
+SEVERAL = [list(both) for both in zip(FIRST, SECOND, strict=True)]
+BY_SACREBLEU = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf, "ter": sacrebleu.corpus_ter}
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", BY_SACREBLEU)
+@pytest.mark.parametrize("final", [True, False])
+def test_a_score_is_what_sacrebleu_says(key, final):
+    one = score(SOURCES, TRANSLATIONS, FIRST, final, chosen="ter")
+    several = score(SOURCES, TRANSLATIONS, SEVERAL, final, chosen="ter")
+    assert one[key] == BY_SACREBLEU[key](TRANSLATIONS, [FIRST]).score
+    assert several[key] == BY_SACREBLEU[key](TRANSLATIONS, [FIRST, SECOND]).score
+    assert several[key] != one[key]
+
+
+def test_sentences_may_have_different_numbers_of_references():
+    several = [SEVERAL[0], FIRST[1], *SEVERAL[2:]]
+    expected = sacrebleu.corpus_bleu(TRANSLATIONS, [FIRST, [SECOND[0], None, *SECOND[2:]]])
+    assert score(SOURCES, TRANSLATIONS, several)["bleu"] == expected.score
+
+
+@pytest.mark.parametrize(
+    ("translation", "references", "ter"),
+    [
+        ("the cat sat down", ["the cat sat down"], 0),
+        ("The Cat sat DOWN", ["the cat sat down"], 0),
+        ("the cat sat", ["the cat sat down"], 100 / 4),  # an insertion
+        ("the the dog sat down", ["the cat sat down"], 100 * 2 / 4),  # a deletion, a substitution
+        ("sat down the cat", ["the cat sat down"], 100 / 4),  # a shift of two words
+        ("a b c d e f", ["x y z"], 100 * 6 / 3),  # above 100
+        ("a b", ["a b c d", "a x"], 100 * 1 / 3),  # fewest edits, over the references' mean length
+    ],
+)
+def test_ter_by_hand(translation, references, ter):
+    assert score(["?"], [translation], [references])["ter"] == pytest.approx(ter)
+
+
+def test_signatures_name_the_tokenizer_the_case_and_the_bootstrap():
+    scores, quick = score(SOURCES, TRANSLATIONS, FIRST), score(SOURCES, TRANSLATIONS, SEVERAL, final=False)
+    assert scores["bleu_signature"].startswith("nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|")
+    assert scores["ter_signature"].startswith("nrefs:1|bs:1000|seed:12345|case:lc|tok:tercom|")
+    assert quick["bleu_signature"].startswith("nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+
+
+@pytest.mark.parametrize(
+    ("sources", "references", "message"),
+    [
+        (SOURCES[:3], FIRST, "3 sources, 4 translations and 4 references"),
+        (SOURCES, FIRST[:2], "4 sources, 4 translations and 2 references"),
+        (SOURCES, [*SEVERAL[:2], [], "a"], "sentence 2 has no reference"),
+    ],
+)
+def test_texts_that_do_not_fit_are_refused(sources, references, message):
+    with pytest.raises(ValueError, match=message):
+        score(sources, TRANSLATIONS, references)
+
+
+# -- intervals and time ------------------------------------------------------------------------------------------------
+
+
+def test_the_interval_is_that_of_resampled_sentences():
+    """Of TER, with numpy: 95 % of 1,000 resamples lie within twice the interval. And it repeats."""
+    scores = score(SOURCES, TRANSLATIONS, FIRST)
+    edits, words = np.array([1, 1, 1, 1]), np.array([5, 4, 3, 5])
+    assert scores["ter"] == pytest.approx(100 * edits.sum() / words.sum())
+    drawn = np.random.default_rng(12345).choice(4, size=(1000, 4))
+    resampled = np.sort(100 * edits[drawn].sum(1) / words[drawn].sum(1))
+    assert scores["ter_interval"] == pytest.approx((resampled[-26] - resampled[25]) / 2, abs=1e-4)
+    assert score(SOURCES, TRANSLATIONS, FIRST) == scores
+
+
+def test_perfect_translations_have_no_uncertainty():
+    scores = score(SOURCES, FIRST, FIRST)
+    assert (scores["bleu"], scores["ter"], scores["ter_interval"]) == (pytest.approx(100), 0, 0)
+
+
+def test_no_interval_of_one_sentence_or_of_too_many(monkeypatch):
+    assert "bleu_interval" not in score(SOURCES[:1], TRANSLATIONS[:1], FIRST[:1])
+    monkeypatch.setattr(metrics, "_MOST_RESAMPLED", 3)
+    assert "bleu_interval" not in score(SOURCES, TRANSLATIONS, FIRST)
+    assert "bleu_interval" in score(SOURCES[:3], TRANSLATIONS[:3], FIRST[:3])
+
+
+def test_while_training_there_are_no_slow_metrics_and_no_intervals():
+    quick = {"bleu", "bleu_signature", "chrf", "chrf_signature"}
+    assert set(score(SOURCES, TRANSLATIONS, FIRST, final=False)) == quick
+    assert set(score(SOURCES, TRANSLATIONS, FIRST, final=False, chosen="ter")) == quick | {"ter", "ter_signature"}
+
+
+def test_what_would_take_too_long_is_left_out_unless_it_is_chosen(monkeypatch, caplog):
+    long = replace(METRICS["ter"], seconds=lambda translations, references: 3600.0)
+    monkeypatch.setitem(METRICS, "ter", long)
+    with caplog.at_level(logging.WARNING, logger="modeling_scratch"):
+        assert "ter" not in score(SOURCES, TRANSLATIONS, FIRST)
+    assert "TER is left out: of sentences so long it may take 60 min" in caplog.text
+    assert "ter" in score(SOURCES, TRANSLATIONS, FIRST, chosen="ter")
+
+
+@pytest.mark.parametrize(("words", "sentences", "left_out"), [(12, 3000, False), (25, 3000, False), (100, 1000, True)])
+def test_ter_is_left_out_of_long_texts_only(words, sentences, left_out):
+    text = [" ".join(["word"] * words)] * sentences
+    seconds = METRICS["ter"].seconds(text, [[each] for each in text])
+    assert (seconds > metrics._MOST_SECONDS) is left_out
+
+
+# -- what follows the table --------------------------------------------------------------------------------------------
+
+
+def test_the_table_needs_the_standard_library_alone(monkeypatch):
+    """Recipes and figures read it where the extra `train` is not installed."""
+    for name in ("sacrebleu", "datasets", "evaluate", "numpy", "torch"):
+        monkeypatch.setitem(sys.modules, name, None)  # so that importing it fails
+    spec = importlib.util.spec_from_file_location("metrics_alone", metrics.__file__)
+    alone = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, alone)
+    spec.loader.exec_module(alone)
+    assert list(alone.METRICS) == list(METRICS)
+
+
+def test_a_recipe_may_choose_any_metric_of_the_table():
+    assert get_args(EvaluationSection.model_fields["metric"].annotation) == ("loss", *METRICS)
+
+
+@pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("ter", 1.0), ("bleu", 3.0), ("chrf", 3.0)])
+def test_the_best_follows_the_metric_s_direction(trained, metric, better):
+    recipe = load_recipe(trained / "recipe.yaml", [f"evaluation.metric={metric}"])
+    validator = Validator(recipe, None, None, None, {}, None, None)
+    worse = 4.0 - better
+    assert validator.is_better({"loss": 1.0, metric: better}, 2.0)
+    assert validator.is_better({"loss": 1.0, metric: worse}, None)
+    assert not validator.is_better({"loss": 1.0, metric: worse}, 2.0)
+    assert not validator.is_better({"loss": 1.0, metric: 2.0}, 2.0)
+    assert not validator.is_better({"loss": 1.0, metric: math.nan}, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("record", "shown"), [({"ter": 51.0, "ter_interval": 1.234}, "51.00 ± 1.23"), ({"ter": 51}, "51.00")]
+)
+def test_a_score_is_shown_with_its_interval_if_there_is_one(record, shown):
+    assert describe_score(record, "ter") == shown
+
+
+def exact_match(sources, translations, references, resamples) -> Score:
+    found = sum(text in several for text, several in zip(translations, references, strict=True))
+    return Score(100 * found / len(translations), "exact", interval=12.5 if resamples else None)
+
+
+@pytest.fixture(scope="module")
+def run_with_a_new_metric(tmp_path_factory):
+    """A run by TER whose table has one metric more, with what it printed."""
+    table = pytest.MonkeyPatch()
+    exact = Metric("Exact", "exact_match", "whole sentences", True, (-50, 100), exact_match)
+    table.setitem(METRICS, "exact", exact)
+    options = ["optimization.max_steps=4", "evaluation.every=1", "evaluation.metric=ter", "data.embedded_size=100"]
+    yield small_run(tmp_path_factory.mktemp("runs") / "exact", *options)
+    table.undo()
+
+
+def test_a_new_metric_is_evaluated(run_with_a_new_metric):
+    for record in read_metrics(run_with_a_new_metric, "validation"):
+        assert {"bleu", "chrf", "ter", "exact"} <= record.keys()
+        assert not any(key.endswith(("_interval", "_signature")) for key in record)
+    (test,) = read_metrics(run_with_a_new_metric, "test")
+    assert (test["exact_signature"], test["exact_interval"]) == ("exact", 12.5)
+
+
+def test_a_new_metric_is_in_the_card(run_with_a_new_metric):
+    card = build_card(run_with_a_new_metric, "ada/tiny")
+    (test,) = read_metrics(run_with_a_new_metric, "test")
+    assert "| Test set | BLEU | chrF | TER | Exact | Sentences |" in card.text
+    assert f"| {test['exact']:.2f} ± 12.50 | 500 |" in card.text
+    assert "Exact: whole sentences; higher is better." in card.text
+    assert "| Update | Training loss | Validation loss | BLEU | chrF | TER | Exact |" in card.text
+    assert card.data.metrics == ["sacrebleu", "chrf", "ter", "exact_match"]
+    assert [result.metric_name for result in card.data.eval_results] == ["BLEU", "chrF", "TER", "Exact"]
+
+
+def test_a_new_metric_is_in_the_curves(run_with_a_new_metric):
+    records = read_metrics(run_with_a_new_metric)
+    (axis,) = (axis for axis in curves_figure(records).axes if axis.get_title() == "Validation scores")
+    drawn = {line.get_label(): line.get_ydata().tolist() for line in axis.lines}
+    validation = [record for record in records if record["split"] == "validation"]
+    assert drawn["Exact"] == [record["exact"] for record in validation]
+    assert drawn["TER"] == [record["ter"] for record in validation]
+    assert axis.get_ylim()[0] == -50
+
+
+def test_the_best_of_a_run_by_ter_is_its_lowest(run_with_a_new_metric, tmp_path):
+    """Of the record, as the card of a run that goes on has it."""
+    lines = (run_with_a_new_metric / "metrics.jsonl").read_text().splitlines(keepends=True)
+    for name in ("recipe.yaml", "config.json"):
+        (tmp_path / name).write_bytes((run_with_a_new_metric / name).read_bytes())
+    (tmp_path / "metrics.jsonl").write_text("".join(line for line in lines if '"final"' not in line))
+    (best,) = RunRecords(tmp_path).scored
+    assert best["ter"] == min(record["ter"] for record in read_metrics(tmp_path, "validation"))
+
+
+def test_evaluate_s_metric_gives_the_same_scores():
+    mine = TranslationScores(keep_in_memory=True)
+    assert mine.compute(predictions=TRANSLATIONS, references=FIRST) == score(SOURCES, TRANSLATIONS, FIRST)
+    assert mine.compute(predictions=TRANSLATIONS, references=SEVERAL, final=False) == score(
+        SOURCES, TRANSLATIONS, SEVERAL, final=False
+    )
