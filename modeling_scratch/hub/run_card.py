@@ -11,10 +11,9 @@ from ..model.plain_card import ModelFacts, describe_search, escape, hub_link, li
 from ..recipe.schema import EMBEDDED_CORPUS
 from ..runs.folder import CURVES
 from ..runs.records import RunRecords, without_folders
-from .card_text import PLACEHOLDER
 from .model_folder import read_facts
 
-# A record's scores: their ids on hf.co/metrics, and titles. The `bleu` there is another one: of tokens, from 0 to 1.
+# {score in the records: (its name on hf.co/metrics, its title)}. The `bleu` there is another: of tokens, from 0 to 1.
 SCORES = {"bleu": ("sacrebleu", "BLEU"), "chrf": ("chrf", "chrF"), "loss": ("loss", "Loss")}
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")
 _WIDGET_EXAMPLES = 3
@@ -40,7 +39,7 @@ def card_of_run(
         "Results": _results(run),
         "Sample translations": _samples(run, facts),
         "Training": _training(run),
-        "Curves": f"![Loss, scores and learning rate over the updates]({CURVES})" * (run.folder / CURVES).is_file(),
+        "Curves": _curves(run),
         "Limits and intended use": _limits(run, facts),
     }
     return make_card(facts, repo_id, _origin(run), author, metadata, sections)
@@ -72,9 +71,9 @@ def _duration(seconds: float) -> str:
 
 
 def _widget(run: RunRecords) -> list[dict[str, Any]]:
-    """What the Hub shows beside the text: sentences to try, and what became of them."""
+    """What the Hub shows beside the text: sentences to try, and their translations."""
     pairs = [(sample.get("source", ""), sample.get("translation", "")) for sample in run.samples]
-    plain = [pair for pair in pairs if pair[0] and not any("\n" in text or PLACEHOLDER.search(text) for text in pair)]
+    plain = [pair for pair in pairs if pair[0] and not any("\n" in text for text in pair)]
     return [{"text": source, "output": {"text": translation}} for source, translation in plain[:_WIDGET_EXAMPLES]]
 
 
@@ -124,7 +123,7 @@ def _results(run: RunRecords) -> str:
         ]
         for record in run.scored
     ]
-    scores = table(["Test set", *(SCORES[key][1] for key in keys), *["Sentences"] * counted], rows)
+    scores = table(["Test set", *(SCORES[key][1] for key in keys), *(["Sentences"] if counted else [])], rows)
     evaluation = run.recipe.evaluation
     if run.finished:
         search = describe_search({"num_beams": evaluation.num_beams, "length_penalty": evaluation.length_penalty})
@@ -178,6 +177,12 @@ def _samples(run: RunRecords, facts: ModelFacts) -> str:
     split = next((split for split in ("test", "validation") if any(r["split"] == split for r in run.scored)), "test")
     shown = table([facts.languages[0], "Reference", "Translation"], rows)
     return f"The first sentences of the {split} split, not chosen:\n\n{shown}"
+
+
+def _curves(run: RunRecords) -> str:
+    if not (run.folder / CURVES).is_file():
+        return ""
+    return f"![Loss, scores and learning rate over the updates]({CURVES})"
 
 
 def _training(run: RunRecords) -> str:
