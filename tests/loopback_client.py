@@ -11,6 +11,8 @@ import os
 import runpy
 import subprocess
 import sys
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,22 +85,25 @@ def run_client(hub: LoopbackHub, function: Callable, token: str | None = ADA, **
 
 
 @contextmanager
-def lasting_client(hub: LoopbackHub, file: str, token: str = ADA) -> Iterator[Callable]:
-    """A process that runs functions of a test file one after another: call it as `run_client`, without the Hub."""
+def lasting_client(hub: LoopbackHub) -> Iterator[Callable]:
+    """One process for many functions, one after another: call it as `run_client`, without the Hub."""
     home = hub.store.root.parent / "home"
     process = subprocess.Popen(
-        [sys.executable, __file__, file],
-        env=os.environ | hub.environment(token, home) | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "PYTHONPATH": IMPORTS},
+        [sys.executable, __file__],
+        env=os.environ | hub.environment(ADA, home) | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "PYTHONPATH": IMPORTS},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
 
-    def call(function: Callable, **arguments):
-        print(json.dumps([function.__name__, arguments]), file=process.stdin, flush=True)
+    def call(function: Callable, token: str | None = ADA, **arguments):
+        asked = [inspect.getfile(function), function.__name__, token, arguments]
+        print(json.dumps(asked), file=process.stdin, flush=True)
         for line in process.stdout:
             if line.startswith(ANSWER):
-                return json.loads(line.removeprefix(ANSWER))
+                answer = json.loads(line.removeprefix(ANSWER))
+                assert "value" in answer, answer["traceback"]
+                return answer["value"]
         raise AssertionError(f"the client ended with {process.wait()}")
 
     yield call
@@ -131,12 +136,26 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def answer_calls() -> None:
+    """Run what `lasting_client` is called with. What a function does to time.sleep and the token ends with it."""
+    loaded: dict[str, dict] = {}
+    sleep = time.sleep
+    for line in sys.stdin:
+        file, name, token, arguments = json.loads(line)
+        os.environ["HF_TOKEN"] = token or ""
+        try:
+            if file not in loaded:
+                loaded[file] = runpy.run_path(file)
+            answer = {"value": loaded[file][name](**arguments)}
+        except Exception:
+            answer = {"traceback": traceback.format_exc()}
+        time.sleep = sleep
+        print(ANSWER + json.dumps(answer), flush=True)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        functions = runpy.run_path(sys.argv[1])
-        for line in sys.stdin:
-            name, arguments = json.loads(line)
-            print(ANSWER + json.dumps(functions[name](**arguments)), flush=True)
+    if len(sys.argv) == 1:
+        answer_calls()
     else:
         _, file, name, text = sys.argv
         print(json.dumps(runpy.run_path(file)[name](**json.loads(text))))

@@ -170,7 +170,7 @@ class BoundedClient(httpx2.Client):
                 fault = _fault(request, response)
                 if fault is None:
                     self.patience.renew()
-                if fault is None or _is_commit(request):
+                if fault is None or (_is_commit(request) and response.status_code != 429):
                     return response
             except httpx2.TransportError as error:
                 if _is_commit(request):

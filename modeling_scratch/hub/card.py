@@ -15,11 +15,10 @@ from ..errors import UserError
 from ..model.plain_card import METADATA, hub_link, limits, make_card
 from ..runs.folder import RECIPE
 from ..runs.records import RunRecords
-from .card_text import REQUIRED_METADATA, check_card, language_code, merge_card
+from .card_check import REQUIRED_METADATA
+from .languages import language_code
 from .model_folder import Conversion, read_facts
 from .run_card import card_of_run
-
-__all__ = ["build_card", "check_card", "merge_card", "required_metadata"]
 
 
 def check_license(license: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Which files of a model folder go to the Hub, chosen by an allow-list and by the code's imports."""
+"""Which files of a model folder go to the Hub: those on an allow-list, and the code that config.json names."""
 
 import re
 import shutil
@@ -15,7 +15,6 @@ from ..runs.folder import CURVES, METRICS, RECIPE, SAMPLES
 from .model_folder import CONVERSION, read_config, read_json, weight_files
 
 CARD = "README.md"
-INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -29,18 +28,18 @@ TOKENIZER_FILES = (
     "target.spm",
     "spiece.model",
 )
-# Files by name or pattern; code is chosen by following the imports of what config.json names.
+# Names and patterns. Code is found by following imports.
 ALLOWED = (
     "config.json",
     "generation_config.json",
     WEIGHTS,
     "model-*-of-*.safetensors",
-    INDEX,
+    "model.safetensors.index.json",
     *TOKENIZER_FILES,
     *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES),
     CURVES,
 )
-# What is read for the card, and stays.
+# Read for the card; they stay in the folder.
 RECORDS = (RECIPE, METRICS, SAMPLES, CONVERSION, CARD)
 
 
@@ -72,13 +71,11 @@ def code_files(folder: Path, config: dict[str, Any]) -> list[Path]:
 
 
 def _check_links(folder: Path) -> None:
-    """Raise UserError for a link out of the folder: what it leads to is not the model's, or not here tomorrow."""
+    """Raise UserError for a link out of the folder: its target is not the model's, or may be gone tomorrow."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        shared = (
-            path.suffix == ".py" or name in (*RECORDS, TARGET_FOLDER) or any(fnmatch(name, each) for each in ALLOWED)
-        )
-        if shared and path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        is_read = path.suffix == ".py" or any(fnmatch(name, each) for each in (*ALLOWED, *RECORDS, TARGET_FOLDER))
+        if is_read and path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
             raise UserError(
                 f"{path} is a symbolic link out of the folder, to {path.resolve()}: put the file itself there (cp -L), "
                 "or copy the folder (cp -rL)"
@@ -87,11 +84,11 @@ def _check_links(folder: Path) -> None:
 
 def chosen_files(folder: Path) -> dict[str, Path]:
     """
-    What goes to the Hub, card excepted: {path in the repository: file}. Chosen by an allow-list, so that optimizer
-    states, logs, environment files and pickles stay.
+    What goes to the Hub, all but the card: {path in the repository: file}. By an allow-list, so that optimizer states,
+    logs, environment files and pickles stay.
 
     Raises:
-        UserError: the folder holds no model of this architecture, or not all that a model needs, or links out of it.
+        UserError: the folder holds no model of this architecture, or part of one, or a link out of it.
     """
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} holds no model: there is no config.json; train.py and save_pretrained write one")
@@ -99,32 +96,22 @@ def chosen_files(folder: Path) -> dict[str, Path]:
     _check_links(folder)
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     chosen = {name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in ALLOWED)}
-    weights = weight_files(folder)
-    if weights[0].name == WEIGHTS:
+    if weight_files(folder)[0].name == WEIGHTS:
         chosen = {name: path for name, path in chosen.items() if not re.match(r"model-|model\.safetensors\.", name)}
-    else:
-        check_index(folder / INDEX, weights)
     if "generation_config.json" not in chosen:
         raise UserError(f"{folder}: generation_config.json is missing; the model has not been saved whole")
     config = read_json(chosen["config.json"])
     code = code_files(folder, config)
     if "AutoModelForSeq2SeqLM" not in (config.get("auto_map") or {}):
         raise UserError(
-            f"{chosen['config.json']}: auto_map names no AutoModelForSeq2SeqLM, so that nobody could load the model; "
-            "load it here, and save it again"
+            f"{chosen['config.json']}: auto_map names no AutoModelForSeq2SeqLM, without which nobody can load it; load "
+            "it here, and save it again"
         )
     return chosen | {path.name: path for path in code}
 
 
-def check_index(path: Path, weights: list[Path]) -> None:
-    """Raise UserError if the index of weights in several files names others than there are."""
-    named = read_json(path).get("weight_map")
-    if not isinstance(named, dict) or set(map(str, named.values())) != {each.name for each in weights}:
-        raise UserError(f"{path}: weight_map does not name the weights' files that are there; save the model again")
-
-
 def copy_files(folder: Path, copy: Path) -> dict[str, Path]:
-    """Copy what goes to the Hub, card excepted, to an empty folder: {path in the repository: copied file}."""
+    """Copy `chosen_files` to an empty folder: {path in the repository: copied file}."""
     files = {name: copy / name for name in chosen_files(folder)}
     for name, path in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,10 +14,10 @@ from .. import __version__
 from ..errors import UserError
 from ..files import write_whole
 from ..model.configuration_scratch import ScratchConfig
-from ..model.plain_card import ModelFacts, escape
+from ..model.plain_card import ModelFacts
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..runs.checkpoint_store import WEIGHTS
-from .card_text import LANGUAGES, language_code
+from .languages import language_code, language_codes, language_name
 
 CONVERSION = "conversion.json"
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -78,29 +78,6 @@ def _count_parameters(paths: Iterable[Path]) -> tuple[int, list[str]]:
     return count, sorted(dtypes)
 
 
-# -- languages ---------------------------------------------------------------------------------------------------------
-
-
-def language_name(tag: str) -> str:
-    """English for en, Portuguese (pt-BR) for pt-BR; a tag that is not known is its own name."""
-    name = LANGUAGES.get(language_code(tag) or "")
-    return escape(tag) if name is None else name if len(tag) == 2 else f"{name} ({escape(tag)})"
-
-
-def language_codes(tags: Iterable[str]) -> list[str]:
-    """Their ISO 639 codes, each once; none if one has none."""
-    codes = [language_code(tag) for tag in tags]
-    return list(dict.fromkeys(codes)) if all(codes) else []
-
-
-def _tokenizer_languages(folder: Path) -> list[str]:
-    """As the tokenizers of OPUS-MT say them."""
-    path = folder / "tokenizer_config.json"
-    content = read_json(path) if path.is_file() else {}
-    tags = [content.get("source_lang"), content.get("target_lang")]
-    return tags if all(isinstance(tag, str) and language_code(tag) for tag in tags) else []
-
-
 # -- the folder --------------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +108,14 @@ class Conversion:
         except (TypeError, ValueError) as error:  # HFValidationError is one
             raise UserError(f"{path}: not what a conversion writes ({error}); delete it") from None
         return conversion
+
+
+def _tokenizer_languages(folder: Path) -> list[str]:
+    """As the tokenizers of OPUS-MT say them."""
+    path = folder / "tokenizer_config.json"
+    content = read_json(path) if path.is_file() else {}
+    tags = [content.get("source_lang"), content.get("target_lang")]
+    return tags if all(isinstance(tag, str) and language_code(tag) for tag in tags) else []
 
 
 def read_facts(folder: Path, tags: Iterable[str] = ()) -> ModelFacts:

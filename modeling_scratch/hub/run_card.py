@@ -12,7 +12,6 @@ from ..recipe.schema import EMBEDDED_CORPUS
 from ..runs.folder import CURVES
 from ..runs.records import RunRecords, without_folders
 from ..training.metrics import METRICS, RESAMPLES, describe_score
-from .card_text import PLACEHOLDER
 from .model_folder import read_facts
 
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")
@@ -39,7 +38,7 @@ def card_of_run(
         "Results": _results(run),
         "Sample translations": _samples(run, facts),
         "Training": _training(run),
-        "Curves": f"![Loss, scores and learning rate over the updates]({CURVES})" * (run.folder / CURVES).is_file(),
+        "Curves": _curves(run),
         "Limits and intended use": _limits(run, facts),
     }
     return make_card(facts, repo_id, _origin(run), author, metadata, sections)
@@ -71,9 +70,9 @@ def _duration(seconds: float) -> str:
 
 
 def _widget(run: RunRecords) -> list[dict[str, Any]]:
-    """What the Hub shows beside the text: sentences to try, and what became of them."""
+    """What the Hub shows beside the text: sentences to try, and their translations."""
     pairs = [(sample.get("source", ""), sample.get("translation", "")) for sample in run.samples]
-    plain = [pair for pair in pairs if pair[0] and not any("\n" in text or PLACEHOLDER.search(text) for text in pair)]
+    plain = [pair for pair in pairs if pair[0] and not any("\n" in text for text in pair)]
     return [{"text": source, "output": {"text": translation}} for source, translation in plain[:_WIDGET_EXAMPLES]]
 
 
@@ -126,7 +125,7 @@ def _results(run: RunRecords) -> str:
         ]
         for record in run.scored
     ]
-    scores = table(["Test set", *map(_title, keys), *["Sentences"] * counted], rows)
+    scores = table(["Test set", *map(_title, keys), *(["Sentences"] if counted else [])], rows)
     evaluation = run.recipe.evaluation
     if run.finished:
         search = describe_search({"num_beams": evaluation.num_beams, "length_penalty": evaluation.length_penalty})
@@ -192,6 +191,12 @@ def _samples(run: RunRecords, facts: ModelFacts) -> str:
     split = next((split for split in ("test", "validation") if any(r["split"] == split for r in run.scored)), "test")
     shown = table([facts.languages[0], "Reference", "Translation"], rows)
     return f"The first sentences of the {split} split, not chosen:\n\n{shown}"
+
+
+def _curves(run: RunRecords) -> str:
+    if not (run.folder / CURVES).is_file():
+        return ""
+    return f"![Loss, scores and learning rate over the updates]({CURVES})"
 
 
 def _training(run: RunRecords) -> str:

@@ -16,19 +16,12 @@ from loopback_client import (
     finish_client,
     outcome,
     run_client,
-    running_hub,
     start_client,
 )
 from loopback_hub import LoopbackHub
 from loopback_server import appears
 
 CARD = "---\nlicense: apache-2.0\n---\n# Model\n"
-
-
-@pytest.fixture
-def hub(tmp_path):
-    with running_hub(tmp_path) as hub:
-        yield hub
 
 
 def client_faults(faults: list[dict]) -> list[dict]:
@@ -69,7 +62,7 @@ STEPS = {
 }
 
 
-def test_every_fault_at_every_request_of_a_push(hub):
+def test_every_fault_at_every_request_of_a_push(hub, client):
     """Which the client repeats by itself, what it raises otherwise, and that the server commits all or nothing."""
     hub.create(MODEL)
     answers = {
@@ -83,7 +76,7 @@ def test_every_fault_at_every_request_of_a_push(hub):
         "stall": {"answer": "stall", "seconds": 0.2},
     }
     cases = [(step, name) for step in STEPS for name in answers]
-    results = run_client(hub, client_faults, faults=[STEPS[step] | answers[name] for step, name in cases])
+    results = client(client_faults, faults=[STEPS[step] | answers[name] for step, name in cases])
     made = [commit["id"] for commit in hub.commits(MODEL)]
     arrived = {
         int(hub.files(MODEL, commit)["a.txt"]) for commit in made if "a.txt" in hub.commits(MODEL, commit)[0]["tree"]
@@ -124,7 +117,7 @@ def client_downloads(path: str) -> dict:
     return result | {"waits": waits}
 
 
-def test_a_download_goes_on_where_it_was_cut(hub):
+def test_a_download_goes_on_where_it_was_cut(hub, client):
     """In steps of the client's chunks of 10 MiB: what it has of an unfinished one is lost."""
     hub.create(MODEL)
     chunk = 10 * 1024 * 1024
@@ -139,7 +132,7 @@ def test_a_download_goes_on_where_it_was_cut(hub):
         hub.clear()
         hub.fail("cut", method="GET")
         hub.fail(503, method="HEAD")
-        found = run_client(hub, client_downloads, path=path)
+        found = client(client_downloads, path=path)
         assert found["value"] == oid
         head, gets = [[entry for entry in hub.requests if entry["method"] == method] for method in ("HEAD", "GET")]
         assert [entry["status"] for entry in head] == [503, 302 if server == "storage" else 200]
@@ -147,15 +140,15 @@ def test_a_download_goes_on_where_it_was_cut(hub):
         assert {entry["server"] for entry in gets} == {server}
 
 
-def test_a_fault_is_counted_from_now_and_matched(hub):
+def test_a_fault_is_counted_from_now_and_matched(hub, client):
     hub.create(MODEL)
     second = hub.fail(500, at=2, times=2, path="/refs")
     other = hub.fail("drop", method="DELETE")
-    assert run_client(hub, client_statuses, count=5) == [200, 500, 500, 200, 200]
+    assert client(client_statuses, count=5) == [200, 500, 500, 200, 200]
     assert (second.hits, other.hits) == (2, 0)
     hub.clear()
     hub.fail(429, times=None)
-    assert run_client(hub, client_statuses, count=2) == [429, 429]
+    assert client(client_statuses, count=2) == [429, 429]
     with pytest.raises(ValueError, match="must be one of"):
         hub.fail("explode")
 
@@ -189,13 +182,13 @@ def client_watch(home: str) -> list[list[str]]:
     return seen
 
 
-def test_readers_see_the_old_commit_or_the_new_one(hub, tmp_path):
+def test_readers_see_the_old_commit_or_the_new_one(hub, client, tmp_path):
     hub.create(MODEL)
     hub.commit(MODEL, {"a.txt": b"0", "deep/b.json": b"0", "model.safetensors": b"0" * 1000})
     readers = [start_client(hub, client_watch, token=None, home=str(tmp_path / f"cache{i}")) for i in range(2)]
     while sum("/revision/main" in entry["path"] for entry in list(hub.requests)) < 4:  # each has seen one
         time.sleep(0.01)
-    run_client(hub, client_commit_versions)
+    client(client_commit_versions)
     for reader in readers:
         seen = finish_client(reader)
         versions = [int(contents[0]) for contents in seen]

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from conftest import ROOT
 from huggingface_hub import (
     CommitOperationCopy,
     CommitOperationDelete,
@@ -23,7 +21,6 @@ from loopback_client import (
     digest,
     outcome,
     run_client,
-    running_hub,
 )
 from loopback_hub import LoopbackHub
 
@@ -37,12 +34,6 @@ FILES = {
     "empty.txt": b"",
 }
 LFS = {"model.safetensors", "curves.png"}
-
-
-@pytest.fixture
-def hub(tmp_path):
-    with running_hub(tmp_path) as hub:
-        yield hub
 
 
 def routes(hub: LoopbackHub) -> list[str]:
@@ -109,8 +100,8 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_model_is_pushed_and_read_back(hub):
-    pushed = run_client(hub, client_push)
+def test_a_model_is_pushed_and_read_back(hub, client):
+    pushed = client(client_push)
     assert pushed["url"] == f"{hub.url}/{MODEL}"
     assert pushed["commit_url"] == f"{hub.url}/{MODEL}/commit/{pushed['commit']}"
     files = hub.files(MODEL)
@@ -130,7 +121,7 @@ def test_a_model_is_pushed_and_read_back(hub):
 
     # The same again: no upload, no commit.
     hub.clear()
-    again = run_client(hub, client_push_again)
+    again = client(client_push_again)
     assert (again["name"], again["same"]) == (MODEL, pushed["commit"])
     assert (again["create"]["error"], again["create"]["status"]) == ("HfHubHTTPError", 409)
     assert len(hub.commits(MODEL)) == 2
@@ -144,7 +135,7 @@ def test_a_model_is_pushed_and_read_back(hub):
     assert again["whoami"]["name"] == "ada"
     assert again["whoami"]["auth"]["accessToken"]["role"] == "write"
 
-    read = run_client(hub, client_read, token=None)
+    read = client(client_read, token=None)
     paths = sorted([".gitattributes", *FILES])
     assert sorted(read["files"]) == sorted(read["snapshots"]) == paths
     assert sorted(read["top"]) == sorted(["deep", *(path for path in paths if "/" not in path)])
@@ -220,8 +211,8 @@ def client_revisions() -> dict:
     }
 
 
-def test_branches_tags_and_pull_requests(hub):
-    found = run_client(hub, client_revisions)
+def test_branches_tags_and_pull_requests(hub, client):
+    found = client(client_revisions)
     assert {key: (found[key]["error"], found[key]["status"]) for key in found if "error" in found[key]} == {
         "tag again": ("HfHubHTTPError", 409),
         "branch again": ("HfHubHTTPError", 409),
@@ -258,7 +249,7 @@ def test_branches_tags_and_pull_requests(hub):
 # -- ranges, Transformers, the command line ----------------------------------------------------------------------------
 
 
-def test_ranges(hub):
+def test_ranges(hub, client):
     """As RFC 9110 has them, over a plain socket."""
     hub.create(MODEL)
     hub.commit(MODEL, {"ten.txt": b"0123456789"})
@@ -290,8 +281,8 @@ def client_auto_config() -> dict:
     return {"type": config.model_type, "d_model": config.d_model}
 
 
-def test_transformers_pushes_and_loads_a_config(hub):
-    found = run_client(hub, client_auto_config)
+def test_transformers_pushes_and_loads_a_config(hub, client):
+    found = client(client_auto_config)
     assert (found["type"], found["d_model"]) == ("marian", 16)
     assert [commit["title"] for commit in hub.commits(MODEL)] == ["Upload config", "initial commit"]
     assert {entry["status"] for entry in hub.requests if entry["status"] >= 400} <= {404}
@@ -299,19 +290,18 @@ def test_transformers_pushes_and_loads_a_config(hub):
 
 def test_the_command_line_serves_what_is_on_disk(tmp_path):
     def serve():
-        options = ["--root", str(tmp_path / "hub"), "--token", f"{ADA}=ada"]
-        return subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "loopback_hub.py"), *options], stdout=subprocess.PIPE, text=True
-        )
+        script = Path(__file__).parents[1] / "loopback_hub.py"
+        command = [sys.executable, str(script), "--root", str(tmp_path / "hub"), "--token", f"{ADA}=ada"]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     commits = []
-    for client in (client_push, client_push_again):
+    for function in (client_push, client_push_again):
         process = serve()
         try:
             url = process.stdout.readline().strip()
             hub = LoopbackHub(tmp_path / "hub")
             hub.url = url
-            commits.append(run_client(hub, client))
+            commits.append(run_client(hub, function))
         finally:
             process.terminate()
             process.wait(timeout=10)

@@ -3,7 +3,6 @@
 import json
 import warnings
 
-import pytest
 from huggingface_hub import HfApi, ModelCard, hf_hub_download
 from loopback_card import validate
 from loopback_client import (
@@ -13,16 +12,7 @@ from loopback_client import (
     READER,
     additions,
     outcome,
-    run_client,
-    running_hub,
 )
-
-
-@pytest.fixture
-def hub(tmp_path):
-    with running_hub(tmp_path) as hub:
-        yield hub
-
 
 # -- tokens and private repositories -----------------------------------------------------------------------------------
 
@@ -60,13 +50,13 @@ def client_permissions(caches: str) -> dict:
     return results
 
 
-def test_tokens_and_private_repositories(hub, tmp_path):
+def test_tokens_and_private_repositories(hub, client, tmp_path):
     for name, private in (("ada/private", True), ("ada/public", False)):
         hub.create(name, private=private)
         hub.commit(name, {"a.txt": b"0"})
     hub.add_token("hf_fine_0123456789", "ada", role="fineGrained", writes=["ada/public"])
     hub.add_token("hf_team_0123456789", "ada", organizations=["team"])
-    found = run_client(hub, client_permissions, token=None, caches=str(tmp_path))
+    found = client(client_permissions, token=None, caches=str(tmp_path))
 
     def errors(who):
         return {key: (value.get("error"), value.get("status")) for key, value in found[who].items()}
@@ -139,11 +129,11 @@ def client_conflicts(head: str) -> dict:
     }
 
 
-def test_a_commit_on_another_parent_is_refused(hub):
+def test_a_commit_on_another_parent_is_refused(hub, client):
     hub.create(MODEL)
     head = hub.commits(MODEL)[0]["id"]
     hub.repository(MODEL).set_reference("refs/tags/v1", head)
-    found = run_client(hub, client_conflicts, head=head)
+    found = client(client_conflicts, head=head)
     assert (found["stale"]["error"], found["stale"]["status"]) == ("HfHubHTTPError", 412)
     assert "A commit has happened since. Please refresh and try again." in found["stale"]["message"]
     assert [commit["title"] for commit in hub.commits(MODEL)] == ["four", "three", "one", "initial commit"]
@@ -153,11 +143,11 @@ def test_a_commit_on_another_parent_is_refused(hub):
     assert found["the same as stale"] == found["overtaken"]
 
 
-def test_somebody_can_commit_between_two_requests_of_a_client(hub):
+def test_somebody_can_commit_between_two_requests_of_a_client(hub, client):
     hub.create(MODEL)
     head = hub.commits(MODEL)[0]["id"]
     hub.fail(lambda: hub.commit(MODEL, {"a.txt": b"theirs"}, title="Theirs"), method="POST", path="/commit/")
-    found = run_client(hub, client_push_once, parent=head)
+    found = client(client_push_once, parent=head)
     assert (found["error"], found["status"]) == ("HfHubHTTPError", 412)
     assert hub.files(MODEL)["a.txt"] == b"theirs"
     assert [commit["title"] for commit in hub.commits(MODEL)] == ["Theirs", "initial commit"]
@@ -201,9 +191,9 @@ CARDS = {
 }
 
 
-def test_model_cards_are_validated(hub):
+def test_model_cards_are_validated(hub, client):
     hub.create(MODEL)
-    found = run_client(hub, client_cards, cards=CARDS)
+    found = client(client_cards, cards=CARDS)
     valid = {"valid", "without metadata", "odd task"}
     assert {name for name in CARDS if "value" in found[name]["commit"]} == valid
     # The client's card class mends a key given twice; what its own reading refuses never reaches the server.
@@ -238,9 +228,9 @@ def test_model_cards_are_validated(hub):
         assert validate(hub.files(MODEL, commit["id"])["README.md"].decode())["errors"] == []
 
 
-def test_an_invalid_card_is_refused_by_the_commit_too(hub):
+def test_an_invalid_card_is_refused_by_the_commit_too(hub, client):
     hub.create(MODEL)
     hub.fail(200, times=None, path="validate-yaml")
-    refused = run_client(hub, client_cards, cards={"license": CARDS["license"]})["license"]["commit"]
+    refused = client(client_cards, cards={"license": CARDS["license"]})["license"]["commit"]
     assert (refused["error"], refused["status"]) == ("BadRequestError", 400)
     assert len(hub.commits(MODEL)) == 1

@@ -8,32 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, run_command
-from loopback_client import ADA, GRACE, READER, lasting_client, run_client, running_hub
-from loopback_push import change_weights, client_upload, without_waits
-from safetensors.torch import load_file, save_file
+from loopback_client import ADA, GRACE, READER, running_hub
+from loopback_push import change_weights, client_train, client_upload, without_waits
 
-from modeling_scratch.hub import check as folder_check
+from modeling_scratch.hub.files import chosen_files
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 NAME = "ada/model"
-
-
-@pytest.fixture(scope="module")
-def hub_and_client(tmp_path_factory):
-    """One for all tests of this module: a process takes seconds to start."""
-    with running_hub(tmp_path_factory.mktemp("hub")) as hub, lasting_client(hub, __file__) as client:
-        yield hub, client
-
-
-@pytest.fixture
-def hub(hub_and_client):
-    """Empty, and without faults."""
-    hub, _ = hub_and_client
-    yield hub
-    assert hub.leaks() == []
-    hub.clear()
-    for user in list(hub.store.root.iterdir()):
-        shutil.rmtree(user)
 
 
 @pytest.fixture
@@ -51,90 +32,7 @@ def upload(hub, *arguments: str, token: str | None = ADA, **environment: str):
     return result
 
 
-# -- the check ---------------------------------------------------------------------------------------------------------
-
-
-def test_what_goes_and_what_stays(run):
-    (run / "optimizer.pt").write_bytes(b"pickle")
-    (run / ".env").write_text("HF_TOKEN=hf_secret")
-    (run / "notes.py").write_text("import requests")
-    chosen = set(folder_check.chosen_files(run))
-    assert {"config.json", "generation_config.json", WEIGHTS, "tokenizer.json", "curves.png", "stacks.py"} <= chosen
-    assert not chosen & {"optimizer.pt", ".env", "notes.py", "metrics.jsonl", "recipe.yaml", "samples.md"}
-    assert not any(name.startswith("checkpoints/") for name in chosen)
-
-
-def damage(run: Path, how: str) -> None:
-    config = json.loads((run / "config.json").read_text())
-    if how == "nan":
-        change_weights(run, float("nan"))
-    elif how == "truncated":
-        (run / WEIGHTS).write_bytes((run / WEIGHTS).read_bytes()[:-100])
-    elif how == "imports":
-        (run / "loss.py").write_text("import datasets\n" + (run / "loss.py").read_text())
-    elif how == "neighbour":
-        (run / "loss.py").unlink()
-    elif how == "generation":
-        (run / "generation_config.json").write_text(json.dumps({"num_beams": 1, "early_stopping": True}))
-    elif how == "weights missing":
-        weights = load_file(run / WEIGHTS)
-        weights.pop("model.encoder.layers.0.self_attn.q_proj.weight")
-        save_file(weights, run / WEIGHTS, {"format": "pt"})
-    elif how == "other code":
-        text = (run / "position_embeddings.py").read_text()
-        (run / "position_embeddings.py").write_text(text.replace("10000.0", "20000.0"))
-    elif how == "ties":
-        (run / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
-    elif how == "sizes":
-        (run / "config.json").write_text(json.dumps(config | {"d_model": 64}))
-    elif how == "tokenizer":
-        (run / "tokenizer.json").write_text((run / "tokenizer.json").read_text()[:-20])
-    elif how == "picture":
-        (run / "curves.png").write_bytes((run / "curves.png").read_bytes()[:-5000])
-    elif how == "token":
-        (run / "config.json").write_text(json.dumps(config | {"note": "hf_" + "a" * 30}))
-    elif how == "connection":
-        text = "import socket\nsocket.create_connection(('127.0.0.1', 9))\n"
-        (run / "fast_cpu.py").write_text((run / "fast_cpu.py").read_text() + text)
-    elif how == "pipeline":
-        text = (run / "translation_pipeline.py").read_text()
-        (run / "translation_pipeline.py").write_text(
-            text.replace('"translation_text": text', '"translation_text": "x"')
-        )
-
-
-DAMAGE = {
-    "nan": "holds NaN or infinite values",
-    "truncated": "cannot be read as safetensors, perhaps it is truncated",
-    "imports": r"loss.py: line 1 imports datasets; code that travels may import",
-    "neighbour": "loss.py is imported but missing",
-    "generation": r"generation_config.json: .*early_stopping",
-    "weights missing": r"weights are missing or left over here: model.encoder.layers.0.self_attn.q_proj.weight",
-    "other code": r"gives other positions.*logits \(by .*save it there again",
-    "ties": r"weights are missing or left over here: lm_head.weight",
-    "sizes": r"run cannot be loaded here: RuntimeError",
-    "tokenizer": r"tokenizer.json: not JSON",
-    "picture": r"curves.png: not a whole picture",
-    "token": r"config.json: it holds what looks like a token",
-    "connection": r"the folder's code wants a connection",
-    "pipeline": r"gives other pipeline: ",
-}
-
-
-@pytest.mark.parametrize("how", DAMAGE)
-def test_what_is_wrong_with_a_folder_is_found(how, run, tmp_path):
-    damage(run, how)
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    with pytest.raises(ValueError, match=DAMAGE[how]) as error:
-        folder_check.check_folder(run, copy)
-    assert str(copy) not in str(error.value)
-
-
-# -- the push ----------------------------------------------------------------------------------------------------------
-
-
-def test_push_change_push_again_and_load(hub, run, tmp_path):
+def test_a_stranger_loads_what_was_pushed(hub, run, tmp_path):
     result = upload(hub, run, NAME, "--tag", "v1", "--message", "First")
     assert result.returncode == 0, result.stderr
     (first, _) = hub.commits(NAME)
@@ -142,14 +40,9 @@ def test_push_change_push_again_and_load(hub, run, tmp_path):
     assert hub.references(NAME)["refs/tags/v1"] == first["id"]
     files = hub.files(NAME)
     assert files[WEIGHTS] == (run / WEIGHTS).read_bytes()
-    assert set(files) - {".gitattributes"} == {*folder_check.chosen_files(run), "README.md"}
+    assert set(files) - {".gitattributes"} == {*chosen_files(run), "README.md"}
     card = files["README.md"].decode()
     assert ADA not in card
-
-    again = upload(hub, run, NAME, "--tag", "v1")
-    assert again.returncode == 0, again.stderr
-    assert "nothing has changed since" in again.stdout
-    assert hub.commits(NAME)[0]["id"] == first["id"]  # no changes, no commit
 
     # A stranger, with nothing of this project, gets the same logits from the repository's name.
     script = """
@@ -206,34 +99,45 @@ class Pushes:
 
 
 @pytest.fixture
-def pushes(hub_and_client, hub, run):
-    return Pushes(hub_and_client[1], hub, run)
+def pushes(client, hub, run):
+    return Pushes(client, hub, run)
 
 
-def test_edited_cards(hub, run, pushes):
-    """In the folder, on the Hub, in both; and what is not edited is of the last push."""
+def test_edits_on_the_hub_and_in_the_folder_stay(hub, run, pushes):
     pushes()
     remote = pushes.card().replace("license: apache-2.0", "license: mit") + "\n## From the Hub\n\nHello.\n"
     hub.commit(NAME, {"README.md": remote.encode()}, "Edit the card")
-    pushes.edit("## Citation", "## Thanks\n\nFirst.\n\n## Citation")
     weights = change_weights(run, 0.5)
     pushes()
     assert hub.files(NAME)[WEIGHTS] == weights
-    assert all(text in pushes.card() for text in ("license: mit", "From the Hub", "First."))
-    # A second edit of what was edited before, and one taken back.
-    pushes.edit("license: mit", "license: gpl-3.0")
-    pushes.edit("First.", "Second.")
-    pushes.edit("## From the Hub\n\nHello.\n", "")
-    pushes()
-    assert all(text in pushes.card() for text in ("license: gpl-3.0", "Second."))
-    assert not any(text in pushes.card() for text in ("First.", "From the Hub"))
+    assert "license: mit" in pushes.card()
+    assert "From the Hub" in pushes.card()
     assert (run / "README.md").read_text() == pushes.card()
-    # The same edited on both sides: the folder's edit.
-    hub.commit(NAME, {"README.md": pushes.card().replace("Second.", "Theirs.").encode()}, "Edit the card")
-    pushes.edit("Second.", "Ours.")
+    pushes.edit("license: mit", "license: gpl-3.0")
+    pushes.edit("## From the Hub\n\nHello.\n", "Thanks to all.\n")
     pushes()
-    assert "Ours." in pushes.card()
-    # To another repository and back: each has its own name in it, and the scores of the last push.
+    assert "license: gpl-3.0" in pushes.card()
+    assert "Thanks to all." in pushes.card()
+    assert "From the Hub" not in pushes.card()
+
+
+def test_edits_on_both_sides_are_for_the_user_to_choose_from(hub, run, pushes):
+    pushes()
+    hub.commit(NAME, {"README.md": f"{pushes.card()}\nTheirs.\n".encode()}, "Edit the card")
+    pushes.edit("license: apache-2.0", "license: mit")
+    assert "the model card was edited both on the Hub and in" in pushes(code=2)
+    pushes(overwrite=True)
+    assert "license: mit" in pushes.card()
+    assert "Theirs." not in pushes.card()
+    hub.commit(NAME, {"README.md": f"{pushes.card()}\nTheirs.\n".encode()}, "Edit the card")
+    (run / "README.md").unlink()
+    pushes()
+    assert "Theirs." in pushes.card()
+
+
+def test_each_push_generates_the_scores_anew_and_the_names_of_its_repository(run, pushes):
+    pushes()
+    pushes.edit("license: apache-2.0", "license: mit")
     pushes("ada/other")
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     changed = [record | ({"bleu": 11.11} if record.get("final") else {}) for record in records]
@@ -242,9 +146,43 @@ def test_edited_cards(hub, run, pushes):
     assert pushes.card().count("11.11") == 2  # in the table and in the model-index
     assert 'from_pretrained("ada/model"' in pushes.card()
     assert "ada/other" not in pushes.card()
-    assert "Ours." in pushes.card()
-    said = pushes(code=2, license="mit")
-    assert "--license is mit, but the card, which was edited by hand, says gpl-3.0" in said
+    assert "license: mit" in pushes.card()
+
+
+def client_upload_as_earlier(folder: str, repo_id: str) -> list:
+    """A push that leaves what earlier versions left: a card without marked parts, and another record."""
+    from modeling_scratch.hub import card_edits
+
+    def without_marks(card) -> str:
+        front = card_edits.yaml_dump(card.metadata, sort_keys=False).strip()
+        return f"---\n{front}\n---\n" + "".join((card.above, card.generated or "", card.below))
+
+    marked = card_edits.EditableCard.__str__
+    card_edits.EditableCard.__str__ = without_marks
+    try:
+        result = client_upload(folder, repo_id)
+    finally:
+        card_edits.EditableCard.__str__ = marked
+    path = Path(folder) / ".hub.json"
+    last = json.loads(path.read_text())["repositories"][repo_id]["main"] | {"parent": None}
+    record = {"written": last["card"], "repositories": {repo_id: {"main": {"done": last}}}}
+    path.write_text(json.dumps(record))
+    (Path(folder) / ".card.md").write_text(last["card"])
+    return result
+
+
+@pytest.mark.parametrize("edited", [False, True], ids=["as generated", "edited"])
+def test_a_folder_that_an_earlier_version_pushed(edited, hub, run, pushes):
+    assert pushes.client(client_upload_as_earlier, folder=str(run), repo_id=NAME)[0] == 0
+    if edited:
+        pushes.edit("## Results", "My own words.\n\n## Results")
+    weights = change_weights(run, 0.5)
+    said = pushes()
+    assert hub.files(NAME)[WEIGHTS] == weights
+    assert ("the card's text is kept as it is" in said) == edited
+    assert ("modeling_scratch: the next push replaces" in pushes.card()) != edited
+    assert ("My own words." in pushes.card()) == edited
+    assert not (run / ".card.md").exists()
 
 
 def test_the_license_lasts(hub, run, pushes):
@@ -265,13 +203,10 @@ def test_private_branches_tags_and_pull_requests(hub, run, pushes):
     assert hub.files(NAME) == first
     assert hub.references(NAME)["refs/tags/v1"] == hub.commits(NAME, "experiment")[0]["id"]
     pushes(revision="experiment", tag="v1")  # nothing new
-    change_weights(run, 0.75)
-    assert "the tag v1 exists, at" in pushes(code=2, revision="experiment", tag="v1")
-    assert hub.files(NAME, "experiment")[WEIGHTS] != (run / WEIGHTS).read_bytes()
+    assert "the tag v1 exists, at" in pushes(code=2, tag="v1")
     hub.create("grace/open")
     hub.commit("grace/open", {"config.json": b"{}", "pytorch_model.bin": b"theirs", "notes.txt": b"theirs"}, "Theirs")
-    for _ in range(2):  # the second finds the first
-        pushes("grace/open", create_pr=True)
+    pushes("grace/open", create_pr=True)
     assert [name for name in hub.references("grace/open") if "pr" in name] == ["refs/pr/1"]
     proposed = hub.files("grace/open", "refs/pr/1")
     assert proposed[WEIGHTS] == (run / WEIGHTS).read_bytes()
@@ -289,14 +224,12 @@ def test_what_replaces_a_model_leaves_nothing_of_it(hub, run, pushes):
     hub.commit(NAME, theirs, "Theirs")
     pushes(code=2)
     pushes(overwrite=True)
-    assert set(hub.files(NAME)) == {*folder_check.chosen_files(run), "README.md", "a.txt", ".gitattributes"}
+    assert set(hub.files(NAME)) == {*chosen_files(run), "README.md", "a.txt", ".gitattributes"}
     # A file of the last push that the folder has no more.
     (run / "curves.png").unlink()
-    pushes.edit("![Loss", "Loss was ![Loss")  # keeps the section, whose picture is gone
-    assert "curves.png" in pushes(code=2)
-    pushes.edit("Loss was ![Loss, scores and learning rate over the updates](curves.png)", "Lost.")
     pushes()
     assert "curves.png" not in hub.files(NAME)
+    assert "curves.png" not in pushes.card()
 
 
 def client_lost(folder: str, faults: list[dict]) -> list:
@@ -339,21 +272,13 @@ def test_somebody_commits_on_top_of_a_commit_whose_answer_is_lost(hub, run, push
     assert hub.files(NAME)["theirs.txt"] == b"theirs"
 
 
-def test_a_list_of_commits_that_lags_behind_is_not_believed(hub, run, pushes):
-    """What create_commit answers is; and where the answer is lost, what the branch holds."""
+def test_a_list_of_commits_that_lags_behind_makes_no_second_commit(hub, run, pushes):
     hub.create(NAME)
-    for value, lost in ((0.25, False), (0.5, True)):
-        change_weights(run, value)
-        hub.clear()
-        hub.fail("lag", path="/commits/", times=None)
-        if lost:
-            hub.fail("lose", path="/commit/main")
-        said = pushes()
-        newest = hub.commits(NAME)[0]
-        assert newest["id"] in said
-        assert hub.files(NAME)[WEIGHTS] == (run / WEIGHTS).read_bytes()
-    assert [commit["title"] for commit in hub.commits(NAME)] == ["Upload model"] * 2 + ["initial commit"]
-    assert "nothing has changed since" in pushes()
+    hub.fail("lag", path="/commits/", times=None)
+    hub.fail("lose", path="/commit/main")
+    said = pushes()
+    assert hub.commits(NAME)[0]["id"] in said
+    assert [commit["title"] for commit in hub.commits(NAME)] == ["Upload model", "initial commit"]
 
 
 def test_what_nobody_could_see_is_not_called_nothing(hub, run, pushes):
@@ -464,7 +389,10 @@ def client_upload_with_xet(folder: str) -> list:
     from huggingface_hub import constants
 
     constants.HF_HUB_DISABLE_XET = False
-    return client_upload(folder, NAME)
+    try:
+        return client_upload(folder, NAME)
+    finally:
+        constants.HF_HUB_DISABLE_XET = True
 
 
 def test_no_request_goes_past_the_client_that_has_a_limit(hub, run, pushes):
@@ -491,7 +419,7 @@ def test_a_damaged_record_and_a_folder_that_cannot_be_written(hub, run, pushes):
         hub.repository(NAME)
 
 
-def test_mistakes_push_nothing(hub, run, tmp_path):
+def test_mistakes_push_nothing(hub, client, run, tmp_path):
     hub.create("grace/model")
     hub.create("ada/taken")
     hub.commit("ada/taken", {"config.json": b"{}", WEIGHTS: b"theirs"}, "Somebody's model")
@@ -508,9 +436,7 @@ def test_mistakes_push_nothing(hub, run, tmp_path):
         "public": (ADA, run, "ada/public", "exists and is public"),
     }
     cases = [[token, str(folder), name, what == "public"] for what, (token, folder, name, _) in mistakes.items()]
-    for (what, (*_, message)), (code, said) in zip(
-        mistakes.items(), run_client(hub, client_mistakes, cases=cases), strict=True
-    ):
+    for (what, (*_, message)), (code, said) in zip(mistakes.items(), client(client_mistakes, cases=cases), strict=True):
         assert code == 2, (what, said)
         assert message in said, (what, said)
         assert len(said.strip().splitlines()) == 1, (what, said)
@@ -530,6 +456,7 @@ def client_mistakes(cases: list[list]) -> list[list]:
     return results
 
 
+@pytest.mark.slow
 def test_no_network(run, tmp_path):
     with running_hub(tmp_path / "gone") as hub:
         environment = hub.environment(ADA, tmp_path / "home")
@@ -558,24 +485,26 @@ def test_somebody_else_s_commit_is_not_overwritten(hub, run, pushes):
 # -- from a run --------------------------------------------------------------------------------------------------------
 
 
-def test_a_recipe_pushes(hub, tmp_path):
-    from conftest import SMALL_RUN
-
-    command = [str(ROOT / "train.py"), *SMALL_RUN, f"output_dir={tmp_path / 'pushing'}", "hub.repository=ada/pushed"]
-    home = hub.store.root.parent / "home"
-    result = run_command(*command, "hub.push=best", **(os.environ | hub.environment(ADA, home)))
-    assert result.returncode == 0, result.stderr
+def test_a_recipe_pushes_each_better_model_and_the_last(hub, client, tmp_path):
+    run = tmp_path / "pushing"
+    arguments = [f"output_dir={run}", "hub.repository=ada/pushed", "hub.push=best", "optimization.max_steps=10"]
+    code, said = client(client_train, arguments=arguments)
+    assert code == 0, said
     titles = [commit["title"] for commit in hub.commits("ada/pushed")]
-    assert titles[0] == "Upload model"
-    assert any(title.startswith("Upload model of step") for title in titles)
-    assert hub.files("ada/pushed")[WEIGHTS] == (tmp_path / "pushing" / WEIGHTS).read_bytes()
-    refused = run_command(*command, "--overwrite", **(os.environ | hub.environment(READER, home)))
-    assert refused.returncode == 2
-    assert "this token may only read" in refused.stderr
+    assert titles == ["Upload model", "Upload model of step 10", "initial commit"]
+    assert hub.files("ada/pushed")[WEIGHTS] == (run / WEIGHTS).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [(READER, "this token may only read"), (ADA, "was not pushed from this folder")],
+    ids=["token", "repository"],
+)
+def test_a_recipe_s_push_that_would_fail_is_refused_before_anything_is_deleted(token, message, hub, client, run):
     hub.create("ada/taken")
     hub.commit("ada/taken", {"config.json": b"{}", WEIGHTS: b"theirs"}, "Somebody's model")
-    command[-1] = "hub.repository=ada/taken"
-    refused = run_command(*command, "--overwrite", **(os.environ | hub.environment(ADA, home)))
-    assert refused.returncode == 2
-    assert "was not pushed from this folder" in refused.stderr
-    assert (tmp_path / "pushing" / WEIGHTS).exists()  # refused before anything was deleted
+    arguments = [f"output_dir={run}", "hub.repository=ada/taken"]
+    code, said = client(client_train, token=token, arguments=arguments, overwrite=True)
+    assert code == 2
+    assert message in said
+    assert (run / WEIGHTS).exists()

@@ -1,0 +1,98 @@
+"""Where a push goes, as it is on the Hub, and whether the push may go there."""
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+
+from .files import ALLOWED, CARD
+from .options import PushOptions
+from .record import LastPush
+from .repository import HubRepository, PushError
+
+EDITABLE = {CARD, ".gitattributes"}  # what may change on the Hub between two pushes
+# What makes a model, as this project and others write it.
+MODEL_FILES = (
+    *ALLOWED,
+    "*.py",
+    "*.safetensors",
+    "*.index.json",
+    "*.bin",
+    "*.pt",
+    "*.h5",
+    "*.msgpack",
+    "*.onnx",
+    "*.spm",
+)
+
+
+@dataclass
+class Destination:
+    """A branch of a repository on the Hub."""
+
+    exists: bool = False  # the repository
+    has_branch: bool = False
+    head: str | None = None  # the newest commit of the branch, or of main if the branch is yet to be made
+    own: str | None = None  # this folder's newest commit, if the branch holds its model
+    tree: dict[str, str] = field(default_factory=dict)  # the files of `head`; see `HubRepository.tree`
+    card: str | None = None  # with edits to keep
+    tag: str | None = None  # the commit that already has the tag's name
+
+    def model_files(self) -> set[str]:
+        """The files that belong to a model, this folder's or another."""
+        return {name for name in self.tree if any(fnmatch(name, pattern) for pattern in MODEL_FILES)}
+
+
+def look(repository: HubRepository, options: PushOptions, last: LastPush) -> Destination:
+    """
+    Look at the destination of a push.
+
+    Raises:
+        PushError: it must not get this model.
+    """
+    private = repository.is_private()
+    if private is None:
+        if options.create_pr:
+            raise PushError(f"{options.repo_id} does not exist, or is private and this token may not see it")
+        return Destination()
+    if options.private and not private:
+        raise PushError(
+            f"{options.repo_id} exists and is public; make it private in its settings, or push without --private"
+        )
+    branches, tags = repository.references()
+    has_branch = options.branch in branches
+    head = branches.get(options.branch, branches.get("main"))
+    found = Destination(True, has_branch, head, tag=tags.get(options.tag))
+    if head is not None:
+        found.tree = repository.tree(head)
+        found.own = _own_commit(repository, options.branch, last, head) if has_branch else None
+    if found.own is None and found.model_files():
+        if has_branch and not (options.overwrite or options.create_pr):
+            raise PushError(_somebody_elses(options.repo_id, last, found))
+    elif CARD in found.tree:
+        found.card = repository.text(CARD, head, found.tree[CARD])
+    return found
+
+
+def _own_commit(repository: HubRepository, branch: str, last: LastPush, head: str) -> str | None:
+    """This folder's newest commit, if nothing but the card has changed since; its arrival need not have been seen."""
+    own = last.commit
+    if last.mark and own != head:
+        own = repository.find_commit(branch, last.mark) or own
+    if own is None or own == head:
+        return own
+    changed = repository.changed_between(own, head)
+    return own if changed is not None and changed <= EDITABLE else None
+
+
+def _somebody_elses(repo_id: str, last: LastPush, found: Destination) -> str:
+    replace = "hub_upload.py --overwrite (in a recipe: hub.overwrite=true) replaces it"
+    if last.commit or last.mark:
+        since = "a push from here whose end was not seen" if last.mark else f"this folder's push {last.commit[:7]}"
+        return (
+            f"{repo_id} has moved to {found.head[:7]} since {since}: what may be somebody else's commit is not "
+            f"overwritten. Look at it; {replace}"
+        )
+    names = ", ".join(sorted(found.model_files())[:3])
+    return (
+        f"{repo_id} holds a model ({names}) that was not pushed from this folder; {replace}, or choose another name or "
+        "revision"
+    )

@@ -1,0 +1,310 @@
+"""One repository on the Hub: what a push asks and does there, and one line for whatever goes wrong."""
+
+import hashlib
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx2
+from huggingface_hub import CommitInfo, HfApi, RepoFile, get_session, get_token, hf_hub_url
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, validate_repo_id
+
+from ..errors import UserError
+from ..redaction import RedactingFilter, redact
+from .bounded_client import ATTEMPTS, NoAnswer, bounded_requests
+
+logger = logging.getLogger(__name__)
+
+COMMIT_ATTEMPTS = 2  # one that gets no answer takes half of the time limit
+COMMITS_BACK = 50  # how far back to look for a commit of ours
+UNREADABLE = (json.JSONDecodeError, KeyError, TypeError, AttributeError)  # a gateway's page, or half of an answer
+COMMIT_ERRORS = (NoAnswer, httpx2.TransportError, HfHubHTTPError, *UNREADABLE)
+
+
+class PushError(UserError):
+    """Nothing was pushed; the message says why, and what to do."""
+
+    prefix = "not pushed: "
+
+
+class UnseenError(PushError):
+    """Nobody knows whether something was pushed."""
+
+    prefix = "perhaps pushed: "
+
+
+# -- what went wrong ---------------------------------------------------------------------------------------------------
+
+
+def _said(error: Exception) -> str:
+    return redact(" ".join(str(error).split())) or type(error).__name__
+
+
+def _status(error: Exception) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _reason(error: HfHubHTTPError, doing: str, repo_id: str) -> str:
+    status = _status(error)
+    if status == 401 and isinstance(error, RepositoryNotFoundError) and doing != "asking who you are":
+        return f"{repo_id} does not exist, or is private and this token may not see it"
+    if status == 401:
+        return "the token is not valid (any more); log in again with `hf auth login`"
+    if status in (403, 409, 412):
+        words = " ".join((error.server_message or "").split()) or error.response.reason_phrase
+        return f"the Hub refused this for {repo_id} and changed nothing ({redact(f'{status}: {words}')})"
+    if status is not None and status >= 500:
+        return f"the Hub answered {status}; push again later"
+    return _said(error)
+
+
+def _may_have_arrived(error: Exception) -> bool:
+    """Whether a commit that seemed to fail may have been made."""
+    status = _status(error)
+    return not isinstance(error, NoAnswer) and (status is None or status == 408 or status >= 500)
+
+
+# -- the repository ----------------------------------------------------------------------------------------------------
+
+
+def check_name(repo_id: str) -> None:
+    """Raise PushError for anything but `user/name`."""
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise PushError(f"{repo_id!r} is not a repository's name: {error}") from None
+    if repo_id.count("/") != 1:
+        raise PushError(f"{repo_id!r} is not a repository's name; it must be user/name")
+
+
+@contextmanager
+def opened_repository(repo_id: str, timeout: float) -> Iterator["HubRepository"]:
+    """A repository whose requests end once the Hub has left them without an answer for `timeout` seconds."""
+    for handler in logging.getLogger("huggingface_hub").handlers:
+        if not any(isinstance(each, RedactingFilter) for each in handler.filters):
+            handler.addFilter(RedactingFilter())
+            handler.addFilter(lambda record: "not supported by Xet Storage" not in record.msg)  # on purpose
+    with bounded_requests(timeout):
+        yield HubRepository(repo_id)
+
+
+class HubRepository:
+    """One repository of models, as the token's owner sees it."""
+
+    def __init__(self, repo_id: str):
+        check_name(repo_id)
+        self.api, self.repo_id = HfApi(), repo_id
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        """Turn what huggingface_hub raises into a PushError of one line."""
+        try:
+            try:
+                yield
+            except RuntimeError as error:  # huggingface_hub wraps what ended the upload of a large file
+                raise error.__cause__ or error from None
+        except PushError:
+            raise
+        except OfflineModeIsEnabled:
+            raise PushError(f"{doing}: HF_HUB_OFFLINE is set; unset it to push") from None
+        except NoAnswer as error:
+            raise PushError(f"{doing}: {_said(error)}; push again later") from error
+        except HfHubHTTPError as error:
+            raise PushError(f"{doing}: {_reason(error, doing, self.repo_id)}") from error
+        except UNREADABLE as error:
+            raise PushError(f"{doing}: the Hub's answer could not be read; push again") from error
+        except (ConnectionError, httpx2.HTTPError) as error:
+            raise PushError(
+                f"{doing}: no connection to the Hub, or it was lost ({_said(error)}); push again"
+            ) from error
+
+    def url(self, commit: str) -> str:
+        return f"{self.api.endpoint}/{self.repo_id}/commit/{commit}"
+
+    def check_account(self, may_be_others: bool) -> None:
+        """Raise PushError if there is no valid token that may write, or the repository belongs to somebody else."""
+        if get_token() is None:
+            raise PushError("there is no token: log in with `hf auth login`, or set HF_TOKEN")
+        with self._explained("asking who you are"):
+            account = self.api.whoami()
+            role = ((account.get("auth") or {}).get("accessToken") or {}).get("role")
+            own = {account["name"], *(organization["name"] for organization in account.get("orgs") or [])}
+        if role == "read":
+            raise PushError("this token may only read; make one with write permission at /settings/tokens")
+        owner = self.repo_id.partition("/")[0]
+        if owner not in own and not may_be_others:
+            raise PushError(
+                f"{self.repo_id} belongs to {owner}, and you are {account['name']}; push to {account['name']}/..., or "
+                "open a pull request with --create-pr"
+            )
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def is_private(self) -> bool | None:
+        """None: there is no such repository."""
+        with self._explained("looking at the repository"):
+            try:
+                return bool(self.api.repo_info(self.repo_id).private)
+            except RepositoryNotFoundError as error:
+                if _status(error) == 401:
+                    raise
+                return None
+
+    def references(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The newest commit of each branch, and the commit of each tag."""
+        with self._explained("looking at the repository"):
+            found = self.api.list_repo_refs(self.repo_id)
+        return tuple({each.name: each.target_commit for each in kind} for kind in (found.branches, found.tags))
+
+    def tree(self, commit: str) -> dict[str, str]:
+        """{path: sha256 of a large file, git's identifier of another} of a commit."""
+        with self._explained("looking at the repository"):
+            entries = self.api.list_repo_tree(self.repo_id, recursive=True, revision=commit)
+            files = [entry for entry in entries if isinstance(entry, RepoFile)]
+            return {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
+
+    def text(self, path: str, commit: str, identifier: str) -> str:
+        """A small file of a commit; its identifier in `tree` shows whether all of it was sent."""
+        url = hf_hub_url(self.repo_id, path, revision=commit, endpoint=self.api.endpoint)
+        with self._explained(f"reading {path}"):
+            for _ in range(ATTEMPTS):
+                answer = get_session().get(url, headers=build_hf_headers())
+                hf_raise_for_status(answer)
+                content = answer.content
+                if hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == identifier:
+                    return content.decode("utf-8", errors="replace")
+        raise PushError(f"reading {path}: the Hub did not send all of it, in {ATTEMPTS} attempts; push again later")
+
+    def changed_between(self, before: str, after: str) -> set[str] | None:
+        """Paths whose contents differ between two commits; None if one of them is gone."""
+        try:
+            first, second = self.tree(before), self.tree(after)
+        except PushError as error:
+            if isinstance(error.__cause__, RevisionNotFoundError | EntryNotFoundError):
+                return None
+            raise
+        return {path for path in first | second if first.get(path) != second.get(path)}
+
+    def find_commit(self, revision: str, mark: str) -> str | None:
+        """The commit whose description holds a mark, among the newest of a revision."""
+        with self._explained("looking at the history"):
+            for commit in self.api.list_repo_commits(self.repo_id, revision=revision)[:COMMITS_BACK]:
+                if mark in commit.message:
+                    return commit.commit_id
+        return None
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def create(self, private: bool) -> None:
+        with self._explained("making the repository"):
+            self.api.create_repo(self.repo_id, private=private or None, exist_ok=True)
+
+    def create_branch(self, name: str) -> None:
+        with self._explained("making the branch"):
+            self.api.create_branch(self.repo_id, branch=name, exist_ok=True)
+
+    def create_tag(self, name: str, commit: str) -> None:
+        """Name a commit. The tag may be there already, from a request whose answer was lost."""
+        with self._explained(f"tagging it {name!r}"):
+            try:
+                self.api.create_tag(self.repo_id, tag=name, revision=commit, exist_ok=False)
+            except HfHubHTTPError as error:
+                if _status(error) != 409 or self.references()[1].get(name) != commit:
+                    raise
+
+    def commit(self, operations: Callable[[], list], message: str, mark: str, revision: str, parent: str | None) -> str:
+        """
+        Make one commit. If an answer is lost, look whether the commit arrived before trying again.
+
+        Args:
+            operations: makes them anew for each attempt.
+            mark: the commit's description, by which it is recognized.
+            parent: the Hub refuses the commit if this is not the newest commit any more.
+
+        Returns:
+            The commit's id.
+
+        Raises:
+            UnseenError: the commit may have been made.
+            PushError: it was not.
+        """
+        lost = False
+        with self._explained("committing"):
+            for attempt in range(1, COMMIT_ATTEMPTS + 1):
+                try:
+                    return self._create_commit(operations(), message, mark, revision, parent).oid
+                except COMMIT_ERRORS as error:
+                    lost = lost or _may_have_arrived(error)
+                    if not lost:
+                        raise
+                    logger.warning(f"the answer to the commit was lost ({_said(error)}); looking at the Hub")
+                    if (found := self._find_arrived(revision, mark)) is not None:
+                        return found
+                    if attempt == COMMIT_ATTEMPTS or not _may_have_arrived(error):
+                        raise UnseenError(
+                            f"the answer to the commit was lost, and it is not to be seen there ({_said(error)}); "
+                            "push again: what has arrived is not sent twice"
+                        ) from error
+                time.sleep(1)
+        raise AssertionError("unreachable")
+
+    def open_pull_request(self, operations: list, message: str, parent: str | None) -> tuple[str, str]:
+        """Make one commit on a new pull request: its id, and the pull request's address. Raises as `commit` does."""
+        with self._explained("opening the pull request"):
+            try:
+                done = self._create_commit(operations, message, "", "main", parent, create_pr=True)
+            except COMMIT_ERRORS as error:
+                if not _may_have_arrived(error):
+                    raise
+                raise UnseenError(
+                    f"the answer was lost ({_said(error)}): look whether the pull request is at "
+                    f"{self.api.endpoint}/{self.repo_id}/discussions before you push again"
+                ) from error
+        return done.oid, done.pr_url
+
+    def _create_commit(
+        self,
+        operations: list,
+        message: str,
+        description: str,
+        revision: str,
+        parent: str | None,
+        create_pr: bool = False,
+    ) -> CommitInfo:
+        """Commit, and log huggingface_hub's warnings, without any token."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            done = self.api.create_commit(
+                self.repo_id,
+                operations,
+                commit_message=message,
+                commit_description=description,
+                revision=revision,
+                create_pr=create_pr,
+                parent_commit=parent,
+            )
+        for warning in caught:
+            if issubclass(warning.category, UserWarning):
+                logger.warning(redact(" ".join(str(warning.message).split())))
+        return done
+
+    def _find_arrived(self, revision: str, mark: str) -> str | None:
+        """A commit whose answer was lost, if it arrived."""
+        try:
+            return self.find_commit(revision, mark)
+        except PushError as error:
+            raise UnseenError(
+                "the connection was lost while the commit was on its way, and the Hub cannot be asked whether it "
+                f"arrived ({error}); push again: what has arrived is not sent twice"
+            ) from error

@@ -1,0 +1,114 @@
+"""The check before a push: what goes, and what is wrong with a folder."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from loopback_push import change_weights
+from safetensors.torch import load_file, save_file
+
+from modeling_scratch.hub import probe
+from modeling_scratch.hub.check import check_folder
+from modeling_scratch.hub.files import chosen_files
+from modeling_scratch.runs.checkpoint_store import WEIGHTS
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def test_what_goes_and_what_stays(run):
+    (run / "optimizer.pt").write_bytes(b"pickle")
+    (run / ".env").write_text("HF_TOKEN=hf_secret")
+    (run / "notes.py").write_text("import requests")
+    chosen = set(chosen_files(run))
+    assert {"config.json", "generation_config.json", WEIGHTS, "tokenizer.json", "curves.png", "stacks.py"} <= chosen
+    assert not chosen & {"optimizer.pt", ".env", "notes.py", "metrics.jsonl", "recipe.yaml", "samples.md"}
+    assert not any(name.startswith("checkpoints/") for name in chosen)
+
+
+def damage(run: Path, how: str) -> None:
+    config = json.loads((run / "config.json").read_text())
+    if how == "nan":
+        change_weights(run, float("nan"))
+    elif how == "truncated":
+        (run / WEIGHTS).write_bytes((run / WEIGHTS).read_bytes()[:-100])
+    elif how == "imports":
+        (run / "loss.py").write_text("import datasets\n" + (run / "loss.py").read_text())
+    elif how == "neighbour":
+        (run / "loss.py").unlink()
+    elif how == "generation":
+        (run / "generation_config.json").write_text(json.dumps({"num_beams": 1, "early_stopping": True}))
+    elif how == "weights missing":
+        weights = load_file(run / WEIGHTS)
+        weights.pop("model.encoder.layers.0.self_attn.q_proj.weight")
+        save_file(weights, run / WEIGHTS, {"format": "pt"})
+    elif how == "other code":
+        text = (run / "position_embeddings.py").read_text()
+        (run / "position_embeddings.py").write_text(text.replace("10000.0", "20000.0"))
+    elif how == "ties":
+        (run / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    elif how == "sizes":
+        (run / "config.json").write_text(json.dumps(config | {"d_model": 64}))
+    elif how == "tokenizer":
+        (run / "tokenizer.json").write_text((run / "tokenizer.json").read_text()[:-20])
+    elif how == "picture":
+        (run / "curves.png").write_bytes((run / "curves.png").read_bytes()[:-5000])
+    elif how == "token":
+        (run / "config.json").write_text(json.dumps(config | {"note": "hf_" + "a" * 30}))
+    elif how == "connection":
+        text = "import socket\nsocket.create_connection(('127.0.0.1', 9))\n"
+        (run / "fast_cpu.py").write_text((run / "fast_cpu.py").read_text() + text)
+    elif how == "pipeline":
+        text = (run / "translation_pipeline.py").read_text()
+        (run / "translation_pipeline.py").write_text(
+            text.replace('"translation_text": text', '"translation_text": "x"')
+        )
+
+
+DAMAGE = {
+    "nan": "holds NaN or infinite values",
+    "truncated": "cannot be read as safetensors, perhaps it is truncated",
+    "imports": r"loss.py: line 1 imports datasets; code that travels may import",
+    "neighbour": "loss.py is imported but missing",
+    "generation": r"generation_config.json: .*early_stopping",
+    "weights missing": r"weights are missing or left over here: model.encoder.layers.0.self_attn.q_proj.weight",
+    "other code": r"gives other positions.*logits \(by .*save it there again",
+    "ties": r"weights are missing or left over here: lm_head.weight",
+    "sizes": r"run cannot be loaded here: RuntimeError",
+    "tokenizer": r"tokenizer.json: not JSON",
+    "picture": r"curves.png: not a whole picture",
+    "token": r"config.json: it holds what looks like a token",
+    "connection": r"the folder's code wants a connection",
+    "pipeline": r"gives other pipeline: ",
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_what_is_wrong_with_a_folder_is_found(how, run, tmp_path):
+    damage(run, how)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    with pytest.raises(ValueError, match=DAMAGE[how]) as error:
+        check_folder(run, copy)
+    assert str(copy) not in str(error.value)
+
+
+@pytest.mark.parametrize("act", ["socket", "name", "message", "process", "shell"])
+def test_the_check_refuses_connections_and_processes(act):
+    code = {
+        "socket": "socket.create_connection(('127.0.0.1', 9))",
+        "name": "socket.gethostbyname('localhost')",
+        "message": "socket.socket(type=socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, ('127.0.0.1', 9))",
+        "process": "subprocess.run(['true'])",
+        "shell": "os.system('true')",
+    }[act]
+    hook = "import os, runpy, socket, subprocess, sys\n"
+    hook += f"loaded = runpy.run_path({probe.__file__!r})\nsys.addaudithook(loaded['_no_connections'])\n"
+    result = subprocess.run([sys.executable, "-c", hook + code], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "PermissionError: the folder's code wants a connection, or another process" in result.stderr
