@@ -69,11 +69,11 @@ def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, 
     from modeling_scratch.data.sources import load_pairs
     from modeling_scratch.data.tokenization import PairTokenizer, texts, tokenize_pairs
     from modeling_scratch.loading import load_tokenizers
+    from modeling_scratch.metrics import score
     from modeling_scratch.recipe.reading import load_recipe, model_fields
     from modeling_scratch.runs.processes import make_accelerator
     from modeling_scratch.training.evaluation import translate
     from modeling_scratch.training.global_batches import EpochBatches
-    from modeling_scratch.training.metrics import score
 
     recipe = load_recipe(RECIPE, overrides)
     optimization, pairs = recipe.optimization, load_pairs(recipe.data, recipe.seed)

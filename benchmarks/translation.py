@@ -90,7 +90,7 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
 
 
 def compare(contenders: dict[str, Translate], beams: int, sources: list[str], references: list[str], rounds: int):
-    from modeling_scratch.training.metrics import score
+    from modeling_scratch.metrics import score
 
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     outputs = {name: translate(sources, beams) for name, translate in contenders.items()}

@@ -49,11 +49,15 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. UserError that names the file if it holds anything else."""
+    """A JSON file that holds an object. UserError names the file, if it is anything else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; save the model again") from None
+    except RecursionError:
+        raise UserError(f"{path}: nested too deeply to be read; save the model again") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected an object, found {type(content).__name__}")
     return content

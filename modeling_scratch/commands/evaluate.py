@@ -38,7 +38,7 @@ def main(
 
 
 def describe_scores(scores: dict[str, Any]) -> list[str]:
-    from ..training.metrics import METRICS, describe_score
+    from ..metrics import METRICS, describe_score
 
     return [
         f"  {metric.title} {describe_score(scores, key)}  ({scores[f'{key}_signature']})"

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..training.metrics import METRICS
+from ..metrics import METRICS
 from .saving import BLUE, GREEN, ORANGE, VERMILLION, save
 
 _STYLES = [(BLUE, "o"), (VERMILLION, "s"), (GREEN, "^"), (ORANGE, "D")]  # of the scores, in turn

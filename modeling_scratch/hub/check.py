@@ -18,13 +18,14 @@ from transformers import GenerationConfig
 
 from .. import __version__
 from ..errors import UserError
+from ..files import read_json
 from ..model import configuration_scratch
 from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import ScratchTranslationPipeline
 from ..redaction import TOKEN
 from . import probe
 from .files import copy_files
-from .model_folder import read_config, read_json
+from .model_folder import read_config
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,11 @@ from typing import Any
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from ..errors import UserError
+from ..files import read_json
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import CURVES, METRICS, RECIPE, SAMPLES
-from .model_folder import CONVERSION, read_config, read_json, weight_files
+from .model_folder import CONVERSION, read_config, weight_files
 
 CARD = "README.md"
 TOKENIZER_FILES = (

@@ -5,14 +5,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError, safe_open
 
 from .. import __version__
 from ..errors import UserError
-from ..files import write_whole
+from ..files import read_json, write_whole
 from ..model.configuration_scratch import ScratchConfig
 from ..model.plain_card import ModelFacts
 from ..model.translation_pipeline import TARGET_FOLDER
@@ -24,21 +23,6 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 
 # -- what is in files --------------------------------------------------------------------------------------------------
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object. UserError names the file, if it is anything else."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; save the model again") from None
-    except RecursionError:
-        raise UserError(f"{path}: nested too deeply to be read; save the model again") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected an object, found {type(content).__name__}")
-    return content
 
 
 def read_config(folder: Path) -> ScratchConfig:

@@ -7,11 +7,11 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard
 from huggingface_hub.utils import yaml_dump
 
+from ..metrics import METRICS, RESAMPLES, describe_score
 from ..model.plain_card import ModelFacts, describe_search, escape, hub_link, limits, make_card, plural, table
 from ..recipe.schema import EMBEDDED_CORPUS
 from ..runs.folder import CURVES
 from ..runs.records import RunRecords, without_folders
-from ..training.metrics import METRICS, RESAMPLES, describe_score
 from .model_folder import read_facts
 
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from ..hub.bounded_client import SECONDS_TO_ANSWER
-from ..training.metrics import METRICS
+from ..metrics import METRICS
 
 EMBEDDED_CORPUS = "embedded"
 SOURCE, TARGET = "source", "target"  # the two sides of a pair

@@ -9,11 +9,11 @@ from typing import Any
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from .. import metrics
 from ..errors import UserError
 from ..recipe.reading import load_recipe
 from ..recipe.schema import EMBEDDED_CORPUS
 from ..redaction import TOKEN
-from ..training import metrics
 from .folder import METRICS, RECIPE, SAMPLES
 
 _LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")

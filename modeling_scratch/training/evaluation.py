@@ -17,11 +17,11 @@ from ..data.sources import load_pairs
 from ..data.tokenization import pair_lengths, texts
 from ..errors import Stopped
 from ..loading import load_tokenizers, load_translator
+from ..metrics import score
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, tokenize
 from ..recipe.schema import Recipe
 from ..runs.processes import main_first, on_main
 from ..runs.stopping import StopDecoding, StopRequest
-from .metrics import score
 from .sharding import is_sharded
 
 # In a batch whose loss is evaluated, at most: a global batch of many GPUs does not fit on one.

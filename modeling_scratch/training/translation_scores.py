@@ -5,7 +5,7 @@ from typing import Any
 import datasets
 import evaluate
 
-from .metrics import score
+from ..metrics import score
 
 _CITATION = """\
 @inproceedings{post-2018-call, title = "A Call for Clarity in Reporting {BLEU} Scores", author = "Post, Matt",

@@ -11,13 +11,13 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..data.tokenization import texts
+from ..metrics import METRICS, higher_is_better, score
 from ..recipe.schema import Recipe
 from ..runs.faults import explained_lack_of_memory
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
 from .compilation import not_compiled
 from .evaluation import EVALUATION_TOKENS, corpus_loss, translate
-from .metrics import METRICS, higher_is_better, score
 
 logger = logging.getLogger(__name__)
 

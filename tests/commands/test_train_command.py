@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SMALL_RUN, free_port, run_training, small_run
+from conftest import ROOT, SMALL_RUN, run_training, small_run
+from forked import free_port
 
 from modeling_scratch.cli import print_whatever_happens
 from modeling_scratch.hub import push as hub
