@@ -1,5 +1,6 @@
 """Compiled training: the losses of eager mode, three graphs for all batches, the same checkpoints, exact resuming."""
 
+import json
 import re
 import sys
 from contextlib import nullcontext
@@ -7,12 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, SMALL_RUN, read_metrics, run_command, run_training
+from conftest import ROOT, SHALLOW, SMALL_RUN, quick_run, read_metrics, run_training
+from forked import run_group
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils._triton import has_triton
+from train_on_processes import count_graphs
 
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.data.batching import PairCollator
@@ -24,7 +27,7 @@ from modeling_scratch.training.compilation import LENGTHS_OF, compile_layers, ex
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import ceilings
 
-MIXED = [*SMALL_RUN, "optimization.max_steps=100", "optimization.tokens_per_batch=128", "evaluation.every=50"]
+MIXED = ["optimization.max_steps=50", "optimization.tokens_per_batch=128", "evaluation.every=25"]
 
 
 @pytest.fixture(autouse=True)
@@ -40,30 +43,25 @@ def losses(run) -> list[float]:
 
 
 def test_compiled_training_is_eager_training(tmp_path):
-    """Over 100 updates of mixed lengths, some of one pair, with evaluations between."""
-    runs = {}
-    for compiled in ("false", "true"):
-        runs[compiled] = tmp_path / compiled
-        options = [f"compile={compiled}", "model.overrides.dropout=0.0", f"output_dir={runs[compiled]}"]
-        run_training(*MIXED, *options)
+    """Over updates of mixed lengths, some of one pair, with evaluations between them."""
+    options = [*MIXED, "model.overrides.dropout=0.0"]
+    eager, compiled = (quick_run(tmp_path / each, *options, f"compile={each}") for each in ("false", "true"))
     assert counters["stats"]["unique_graphs"] == 3
     assert not counters["graph_break"]
-    assert losses(runs["true"]) == pytest.approx(losses(runs["false"]), abs=1e-4)
-    weights = [load_file(run / "model.safetensors") for run in runs.values()]
-    assert set(weights[0]) == set(weights[1])
-    ScratchForConditionalGeneration.from_pretrained(runs["true"])
+    assert losses(compiled) == pytest.approx(losses(eager), abs=1e-4)
+    assert set(load_file(compiled / "model.safetensors")) == set(load_file(eager / "model.safetensors"))
+    ScratchForConditionalGeneration.from_pretrained(compiled)
 
 
+@pytest.mark.slow
 def test_a_compiled_run_goes_on_as_if_it_had_not_been_stopped(tmp_path):
     """With dropout, which compiled layers draw in their own way."""
-    options = [*SMALL_RUN, "compile=true", "checkpoints.every=5", "optimization.max_steps=10"]
-    run_training(*options, f"output_dir={tmp_path / 'whole'}")
-    run_training(*options, f"output_dir={tmp_path / 'run'}")
+    options = ["compile=true", "checkpoints.every=5", "optimization.max_steps=10"]
+    whole, run = (quick_run(tmp_path / name, *options) for name in ("whole", "run"))
     torch._dynamo.reset()
-    run_training(*options, f"output_dir={tmp_path / 'run'}", resume_from="step-0000005")
-    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
-    weights = [(tmp_path / run / "model.safetensors").read_bytes() for run in ("whole", "run")]
-    assert weights[0] == weights[1]
+    quick_run(run, *options, resume_from="step-0000005")
+    assert losses(run) == losses(whole)
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
 def test_accelerates_own_compiling_is_refused(tmp_path, monkeypatch, capsys):
@@ -99,27 +97,29 @@ def test_no_micro_batch_waits_for_the_device(monkeypatch):
 def test_hooks_and_adapters_are_compiled_with_their_layers(make_model):
     """Those that are there before the first batch."""
     torch.manual_seed(0)
-    adapted = get_peft_model(make_model(dropout=0.0), LoraConfig(target_modules=["q_proj", "down_proj"], r=2)).train()
+    model = make_model(dropout=0.0, **SHALLOW)
+    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj", "down_proj"], r=2)).train()
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:  # which begins as zeros, and then changes nothing
             torch.nn.init.normal_(parameter)
-    model = adapted.base_model.model
-    model.model.encoder.layers[1].feed_forward.register_forward_hook(lambda module, inputs, output: 1.5 * output)
+    model.model.encoder.layers[0].feed_forward.register_forward_hook(lambda module, inputs, output: 1.5 * output)
     batch = example_batch(model, torch.device("cpu"))
-    results = []
-    for compiled in (False, True):
-        if compiled:
-            compile_layers(model, backend="aot_eager")
+
+    def loss_and_gradients() -> list[torch.Tensor]:
         adapted.zero_grad()
         torch.manual_seed(1)
         loss = adapted(**batch, skip_logits=True).loss
         loss.backward()
         gradients = [parameter.grad.clone() for parameter in adapted.parameters() if parameter.grad is not None]
-        results.append([loss.detach(), *gradients])
+        return [loss.detach(), *gradients]
+
+    eager = loss_and_gradients()
+    compile_layers(model, backend="eager")  # what is traced is the point
+    compiled = loss_and_gradients()
     assert counters["stats"]["unique_graphs"] > 0
-    assert len(results[0]) > 10
-    for eager, compiled in zip(*results, strict=True):
-        torch.testing.assert_close(compiled, eager, atol=1e-5, rtol=1e-4)
+    assert len(eager) > 10
+    for found, expected in zip(compiled, eager, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
     assert not any("_orig_mod" in name for name in model.state_dict())
 
 
@@ -149,23 +149,5 @@ def broken(graph, example_inputs):
 
 
 def test_layers_are_whole_graphs_in_ddp(tmp_path):
-    """Of more than DDP's first bucket, a MiB, at which it would cut a graph."""
-    script = tmp_path / "script.py"
-    script.write_text(DDP)
-    result = run_command(str(script), MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
-    assert result.stdout.split() == ["2", "2"], result.stderr
-
-
-DDP = """
-import torch
-from torch._dynamo.utils import counters
-from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.training.compilation import compile_layers, example_batch
-torch.distributed.init_process_group("gloo")
-shape = {"encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024}
-model = ScratchForConditionalGeneration(ScratchConfig(vocab_size=61, d_model=256, **shape)).train()
-wrapped = torch.nn.parallel.DistributedDataParallel(model)
-compile_layers(model, backend="aot_eager")
-wrapped(**example_batch(model, torch.device("cpu")), skip_logits=True).loss.backward()
-print(counters["stats"]["unique_graphs"], counters["aot_autograd"]["ok"])
-"""
+    run_group(tmp_path, 1, count_graphs, str(tmp_path / "graphs"))
+    assert json.loads((tmp_path / "graphs").read_text()) == [2, 2]  # an encoder's and a decoder's layer
