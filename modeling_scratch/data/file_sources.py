@@ -14,7 +14,7 @@ from ..recipe.schema import SOURCE, TARGET, DataSection, Files
 from .columns import select_columns
 from .lines import check_file, read_lines
 from .pair_files import as_paths, find_files
-from .pair_source import PairSource, Provenance
+from .pair_source import PairSource, Provenance, local_provenance
 from .table_formats import FORMATS, TableFormat
 
 
@@ -45,8 +45,7 @@ class FileSource(PairSource):
         return ", ".join(f"{path} ({path.stat().st_size:,} bytes, beginning {_beginning(path)})" for path in paths)
 
     def provenance(self) -> Provenance:
-        names = [self.files] if isinstance(self.files, str) else self.files
-        return Provenance(f"local files ({', '.join(Path(name).name for name in names)})")
+        return local_provenance(self.files)
 
 
 class TextFiles(FileSource):

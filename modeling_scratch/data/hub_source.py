@@ -7,6 +7,7 @@ from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builde
 from datasets.exceptions import DatasetNotFoundError
 
 from ..errors import UserError
+from ..model.plain_card import escape
 from ..recipe.schema import DataSection
 from .columns import select_columns
 from .pair_source import PairSource, Provenance
@@ -52,9 +53,9 @@ class HubDataset(PairSource):
         return f"{self.data.name} {self.data.subset} {self.split} {self.revision}"
 
     def provenance(self) -> Provenance:
-        subset = f" ({self.data.subset})" if self.data.subset else ""
-        link = f"[{self.name}](https://huggingface.co/datasets/{self.name}){subset}"
-        return Provenance(link, dataset=self.name, subset=self.data.subset)
+        name, subset = self.name, self.data.subset
+        link = f"[{name}](https://huggingface.co/datasets/{name})" + (f" ({escape(subset)})" if subset else "")
+        return Provenance(link, name, name, hub_name=name, subset=subset, split=self.split)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -2,18 +2,42 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import PureWindowsPath
 
 from datasets import Dataset, IterableDataset
+
+from ..model.plain_card import escape
+from ..redaction import TOKEN
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a model card says about the data."""
+    """
+    What a model card says about the data of a split.
 
-    text: str  # in Markdown
-    dataset: str | None = None  # its name on the Hub
+    Args:
+        text: names it, in Markdown.
+        dataset_type, dataset_name: for the card's metadata.
+        hub_name: of a data set on the Hub.
+        subset, split: the parts of it, by their names there.
+        limits: what the data do to the model; None: what holds for any natural text.
+    """
+
+    text: str
+    dataset_type: str
+    dataset_name: str
+    hub_name: str | None = None
     subset: str | None = None
-    caveat: str | None = None  # what a reader must know to judge the scores
+    split: str | None = None
+    limits: str | None = None
+
+
+def local_provenance(files: str | list[str]) -> Provenance:
+    """Files that stay where they are; of their folders nothing is said."""
+    paths = [files] if isinstance(files, str) else files
+    # Parted at / and \, wherever the card is written.
+    names = ", ".join(TOKEN.sub("hf_...", PureWindowsPath(path).name) for path in paths)
+    return Provenance(f"local files ({escape(names)})", "local", names)
 
 
 class PairSource(ABC):
@@ -45,4 +69,4 @@ class PairSource(ABC):
 
     @abstractmethod
     def provenance(self) -> Provenance:
-        """For the model card."""
+        """For the model card. It must not need the data: the card may be written elsewhere."""

@@ -53,11 +53,13 @@ class EmbeddedCorpus(PairSource):
         return f"the embedded corpus, {self.part_size} pairs a part, seed {self.seed}"
 
     def provenance(self) -> Provenance:
-        return Provenance(
-            "the embedded corpus of modeling_scratch",
-            caveat="The embedded corpus is made by a small grammar: a few hundred words, and one right translation for "
-            "each sentence.",
+        name = "the embedded corpus of modeling_scratch"
+        limits = (
+            "The embedded corpus is made by a small grammar: a few hundred words, and one right translation for each "
+            "sentence. The model knows nothing else: it shows that the training works, and does not translate ordinary "
+            "text. Its scores cannot be compared with those on natural text."
         )
+        return Provenance(name, EMBEDDED_CORPUS, name, limits=limits)
 
 
 def source_of(split: str, data: DataSection, seed: int) -> PairSource | None:

@@ -9,7 +9,6 @@ from huggingface_hub.utils import yaml_dump
 
 from ..metrics import METRICS, RESAMPLES, describe_score
 from ..model.plain_card import ModelFacts, describe_search, escape, hub_link, limits, make_card, plural, table
-from ..recipe.schema import EMBEDDED_CORPUS
 from ..runs.folder import CURVES
 from ..runs.records import RunRecords, without_folders
 from .model_folder import read_facts
@@ -28,7 +27,7 @@ def card_of_run(
     results = _eval_results(run, tags)
     metadata |= {
         "language_bcp47": tags if facts.codes and any("-" in tag for tag in tags) else None,
-        "datasets": [run.dataset] if run.dataset else None,
+        "datasets": [hub_name] if (hub_name := run.provenance().hub_name) else None,
         "widget": _widget(run) or None,
         "metrics": list(dict.fromkeys(result.metric_type for result in results)),
         "model_name": repo_id.split("/")[-1],
@@ -50,17 +49,7 @@ def _origin(run: RunRecords) -> str:
     else:
         origin = "fine-tuned from another model" if run.recipe.model.start_from else "trained from random weights"
     version = run.machine.get("modeling_scratch")
-    return f"It was {origin} on {_data_name(run)}, with modeling_scratch{f' {version}' if version else ''}."
-
-
-def _data_name(run: RunRecords) -> str:
-    data = run.recipe.data
-    if run.local:
-        return f"local files ({escape(run.file_names('train'))})"
-    if run.embedded:
-        return "the embedded corpus of modeling_scratch"
-    subset = f" ({escape(data.subset)})" if data.subset else ""
-    return f"[{data.name}](https://huggingface.co/datasets/{data.name}){subset}"
+    return f"It was {origin} on {run.provenance().text}, with modeling_scratch{f' {version}' if version else ''}."
 
 
 def _duration(seconds: float) -> str:
@@ -85,18 +74,16 @@ def _title(key: str) -> str:
 
 
 def _eval_results(run: RunRecords, tags: list[str]) -> list[EvalResult]:
-    data, results = run.recipe.data, []
+    results = []
     for record in run.scored:
         split = record["split"]
         if name := record.get("name"):
             dataset = {"dataset_type": name, "dataset_name": name}
-        elif run.dataset:
-            dataset = {"dataset_type": run.dataset, "dataset_name": run.dataset, "dataset_config": data.subset}
-            split = getattr(data, split) or split
-        elif run.local:
-            dataset = {"dataset_type": "local", "dataset_name": run.file_names(split)}
         else:
-            dataset = {"dataset_type": EMBEDDED_CORPUS, "dataset_name": "the embedded corpus of modeling_scratch"}
+            found = run.provenance(split)
+            dataset = {"dataset_type": found.dataset_type, "dataset_name": found.dataset_name}
+            dataset |= {"dataset_config": found.subset} if found.subset else {}
+            split = found.split or split
         for key in _scores_of(record):
             signature = record.get(f"{key}_signature")
             results.append(
@@ -211,8 +198,10 @@ def _training(run: RunRecords) -> str:
     if recipe.checkpoints.average_last > 1 and run.finished:
         kept = f"the average of the last {plural(recipe.checkpoints.average_last, 'checkpoint')}"
     precision = machine.get("mixed_precision")
+    pairs = f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""
     rows = {
-        "Data": _data_name(run) + (f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""),
+        "Data": run.provenance().text
+        + (f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""),
         "Pairs left out": f"empty ones, those above {data.max_source_tokens:,} source or {data.max_target_tokens:,} "
         "target tokens",
         "Preprocessing": _preprocessing(run),
@@ -266,22 +255,12 @@ def _hardware(machine: dict[str, Any]) -> str:
 
 def _limits(run: RunRecords, facts: ModelFacts) -> str:
     data = run.recipe.data
-    if run.embedded and not run.local:
-        domain = (
-            "The embedded corpus is made by a small grammar: a few hundred words, and one right translation for each "
-            "sentence. The model knows nothing else: it shows that the training works, and does not translate ordinary "
-            f"{facts.languages[0]} text. Its scores cannot be compared with those on natural text."
-        )
-    else:
-        there = (
-            ": see there for where the text is from and what its terms are"
-            if run.dataset
-            else ", not part of this repository"
-        )
-        domain = (
-            f"It was trained on {_data_name(run)}{there}. Its scores are on text of the same origin; expect worse on "
-            "text of another topic, style, time or spelling."
-        )
+    found = run.provenance()
+    terms = ": see there for where the text is from and what its terms are" if found.hub_name else ""
+    domain = found.limits or (
+        f"It was trained on {found.text}{terms or ', not part of this repository'}. Its scores are on text of the same "
+        "origin; expect worse on text of another topic, style, time or spelling."
+    )
     if run.recipe.model.start_from:
         domain += " What the model that it was fine-tuned from had learnt, and its limits, are in it too."
     length = (

@@ -10,9 +10,10 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from .. import metrics
+from ..data.pair_source import Provenance, local_provenance
+from ..data.sources import source_of
 from ..errors import UserError
 from ..recipe.reading import load_recipe
-from ..recipe.schema import EMBEDDED_CORPUS
 from ..redaction import TOKEN
 from .folder import METRICS, RECIPE, SAMPLES
 
@@ -76,10 +77,6 @@ class RunRecords:
         self.samples = _read_samples(folder / SAMPLES) if final else []
         data = self.recipe.data
         self.tags = [tag.strip().replace("_", "-") for tag in (data.source_language, data.target_language)]
-        self.embedded = data.name == EMBEDDED_CORPUS
-        self.local = any([data.train_files, data.validation_files, data.test_files])
-        if not self.local and not self.embedded:
-            self.local = not self._is_on_hub(data.name)
 
     def _judge(self, record: dict[str, Any]) -> float:
         """The lower the better, by the recipe's metric."""
@@ -136,15 +133,14 @@ class RunRecords:
         name = self.recipe.model.start_from
         return name if name and "/" in name and self._is_on_hub(name) else None
 
-    @property
-    def dataset(self) -> str | None:
-        return None if self.local or self.embedded else self.recipe.data.name
-
-    def file_names(self, split: str) -> str:
-        """A split's local files, without their folders."""
-        data = self.recipe.data
-        files = getattr(data, f"{split}_files") or data.train_files or data.name
-        return ", ".join(map(_file_name, [files] if isinstance(files, str) else files))
+    def provenance(self, split: str = "train") -> Provenance:
+        """Where the pairs of a split are from, or the training pairs that it was held out of."""
+        recipe = self.recipe
+        source = source_of(split, recipe.data, recipe.seed) or source_of("train", recipe.data, recipe.seed)
+        found = source.provenance()
+        if found.hub_name is not None and not self._is_on_hub(found.hub_name):
+            return local_provenance(found.hub_name)
+        return found
 
     def shown_recipe(self) -> dict[str, Any]:
         """What made the model, without the folders of the machine that it was made on."""

@@ -12,7 +12,6 @@ from accelerate import Accelerator
 from datasets import Dataset
 from tqdm.auto import tqdm
 
-from ..figures.curves import plot_curves
 from ..files import write_whole
 from ..runs.faults import explained_failure_to_write
 from ..runs.folder import CURVES, METRICS, SAMPLES, RunFolder
@@ -131,6 +130,8 @@ class RunLog:
         Args:
             older_than: seconds; what was plotted since then, or when the run began, will do.
         """
+
+        from ..figures.curves import plot_curves  # matplotlib takes a second to import
 
         def draw() -> None:  # by the main process's clock
             if time.monotonic() - self._drawn >= older_than:
