@@ -198,7 +198,7 @@ def _training(run: RunRecords) -> str:
     if recipe.checkpoints.average_last > 1 and run.finished:
         kept = f"the average of the last {plural(recipe.checkpoints.average_last, 'checkpoint')}"
     precision = machine.get("mixed_precision")
-    pairs = f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""
+    f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""
     rows = {
         "Data": run.provenance().text
         + (f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""),
