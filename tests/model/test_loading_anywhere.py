@@ -13,7 +13,7 @@ from modeling_scratch import ScratchTranslationPipeline
 
 SENTENCES = ["The cat sleeps.", "", "The dog can see the old cat."]
 
-# A process that has nothing of this project; prints what it got, and pushes it on.
+# In a process without this project: prints what it loaded, and pushes it on.
 STRANGER = """
 import json, sys
 class Refuse:
@@ -81,10 +81,10 @@ def test_two_vocabularies_change_hands(tmp_path):
         travels = {name for name in files if name.endswith((".py", "tokenizer.json"))}
         assert {"translation_pipeline.py", "target_tokenizer/tokenizer.json"} < travels
         assert {name: copied[name] for name in travels} == {name: files[name] for name in travels}
-        assert b"--" not in copied["config.json"]  # a name in it would fetch the code from ada
+        assert b"--" not in copied["config.json"]  # a reference to ada/two would fetch the code from there
         assert b"base_model: ada/two\n" in copied["README.md"]
         assert b"More Information Needed" not in copied["README.md"]
-        # No answer is an error, and never the source's tokenizer in place of the target's.
+        # A refusal is an error; the source's tokenizer never replaces the target's.
         hub.fail(403, path="target_tokenizer/tokenizer_config.json")
         fourth = stranger(hub, tmp_path / "alan", None, "grace/copy")
     assert third["refused"] is None
