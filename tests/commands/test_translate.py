@@ -1,11 +1,11 @@
-"""python -m modeling_scratch.translate: one line out for each line in, whatever the lines are."""
+"""The translate command: one line out for each line in, whatever the lines are."""
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -13,7 +13,6 @@ from test_translation_pipeline import SENTENCES, by_hand, make_folder
 from transformers import T5Config
 
 from modeling_scratch.commands import translate
-from modeling_scratch.loading import load_tokenizers
 
 UMASK = os.umask(0)
 os.umask(UMASK)
@@ -66,7 +65,7 @@ def test_a_line_for_each_line(run, expected):
         (one + b"\n\n" + two + b"\n", lines(first, "", second)),
         (one + b"\r\n\r\n" + two + b"\r\n", lines(first, "", second)),
         (one + b"\n" + two, lines(first, second)),  # no line feed at the end
-        (b"\xef\xbb\xbf" + one + b"\n \t\n\n", lines(first, "", "")),  # as some editors begin a file
+        (b"\xef\xbb\xbf" + one + b"\n \t\n\n", lines(first, "", "")),  # a byte order mark, as some editors write
         (b"\n", lines("")),
         (b"", b""),
     ]:
@@ -85,7 +84,7 @@ def test_generation_options(run, folder):
 
 
 def test_n_best_and_scores(run, expected, folder):
-    code, output, _ = run(lines(SENTENCES[0], "", SENTENCES[1]), n_best=4)  # the model was saved with three beams
+    code, output, _ = run(lines(SENTENCES[0], "", SENTENCES[1]), n_best=4)  # more than the model's three beams
     rows = [line.split("\t") for line in output.decode().splitlines()]
     assert code == 0
     assert [row[:2] for row in rows] == [[str(line), str(rank)] for line in (1, 2, 3) for rank in range(1, 5)]
@@ -107,9 +106,9 @@ def test_files(run, expected, tmp_path, monkeypatch):
     target.write_text("before")
     assert run(input=source, output=target) == (0, b"", "")
     assert target.read_bytes() == lines(*expected)
-    assert run(input=source, output=source)[0] == 0  # over itself
+    assert run(input=source, output=source)[0] == 0  # overwriting its input
     assert source.read_bytes() == lines(*expected)
-    # An error, or Ctrl-C, in the middle leaves what was there.
+    # An error or Ctrl-C in the middle leaves the old file.
     monkeypatch.setattr(translate.ScratchTranslationPipeline, "postprocess", lambda *_: 1 / 0)
     code, _, said = run(input=source, output=target)
     assert code == 1
@@ -126,7 +125,7 @@ def test_files(run, expected, tmp_path, monkeypatch):
 
 
 def test_what_the_output_is(run, expected, tmp_path):
-    """A link stays a link, a named pipe a pipe, and a file keeps its permissions."""
+    """Links remain links, named pipes remain pipes, and files keep their permissions."""
     text = lines(*SENTENCES)
     target, link, pipe = tmp_path / "out.txt", tmp_path / "link.txt", tmp_path / "pipe"
     target.write_text("before")
@@ -147,23 +146,24 @@ def test_what_the_output_is(run, expected, tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_an_output_that_cannot_be_is_seen_first(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("none/out.txt", "it must be a file, in a folder that exists"),
+        (".", "it must be a file, in a folder that exists"),
+        ("n" * 256, "File name too long"),
+        ("/proc/none", "nothing can be written to /proc"),
+    ],
+)
+def test_an_output_that_cannot_be_is_seen_first(output, message, run, tmp_path, monkeypatch):
     monkeypatch.setattr(translate, "load_pipeline", None)
-    (tmp_path / "folder").mkdir()
-    for output, message in [
-        (tmp_path / "none" / "out.txt", "it must be a file, in a folder that exists"),
-        (tmp_path / "folder", "it must be a file, in a folder that exists"),
-        (tmp_path / ("n" * 256), "File name too long"),
-        ("", "--input and --output take the name of a file"),
-        (Path("/proc/none"), "nothing can be written to /proc"),
-    ]:
-        code, _, error = run(output=output)
-        assert (code, error.count("\n")) == (2, 1), output
-        assert message in error
+    code, _, error = run(output=tmp_path / output)  # pathlib keeps an absolute path
+    assert (code, error.count("\n")) == (2, 1)
+    assert message in error
 
 
 def test_lengths_are_checked_in_windows(run, expected, monkeypatch):
-    """The tokens of the whole input are never held."""
+    """The tokens of the whole input are never in memory at once."""
     monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 2)
     monkeypatch.setattr(translate, "SENTENCES_AHEAD", 3)
     sizes, original = [], translate.ScratchTranslationPipeline.preprocess
@@ -202,33 +202,39 @@ def test_line_ends_within_a_translation(run, monkeypatch):
     assert run(lines(*SENTENCES[:2]))[1] == lines(*["a b  c\td"] * 2)
 
 
-def test_bad_input(run, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(translate.ScratchTranslationPipeline, "_forward", None)  # nothing is translated
-    source, t5 = tmp_path / "in.txt", tmp_path / "t5"
-    source.write_bytes(lines("a", "", "b " * 60))
-    T5Config().save_pretrained(t5)
-    length = len(load_tokenizers(folder)[0](("b " * 60).strip()).input_ids)
-    too_long = f"line 3: {length} tokens, but the model takes 60"
-    for given, message in [
-        ({"text": source.read_bytes()}, f"standard input, {too_long}"),
-        ({"input": source}, f"{source}, {too_long}"),
-        ({"text": b"a\nb\xffc\n"}, "standard input, line 2: not valid UTF-8 (invalid start byte)"),
-        ({"input": tmp_path / "none"}, f"No such file or directory: '{tmp_path / 'none'}'"),
-        ({"output": tmp_path / "none" / "out.txt"}, "out.txt: it must be a file, in a folder that exists"),
-        ({"output": tmp_path}, "it must be a file, in a folder that exists"),
+LONG = "b " * 60  # more than 60 tokens
+TOO_LONG = r"line 3: \d+ tokens, but the model takes 60\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"text": lines("a", "", LONG)}, f"standard input, {TOO_LONG}"),
+        ({"input": "FILES/in.txt"}, f"/in.txt, {TOO_LONG}"),
+        ({"text": b"a\nb\xffc\n"}, r"standard input, line 2: not valid UTF-8 \(invalid start byte\)"),
+        ({"input": "FILES/none"}, "No such file or directory: '.*/none'"),
+        ({"input": ""}, "--input and --output take the name of a file"),
+        ({"output": ""}, "--input and --output take the name of a file"),
         ({"n_best": 3, "num_beams": 2}, "--n-best 3: --num-beams is 2; it must be at least as large"),
-        ({"model": tmp_path / "none"}, "none: no such folder"),
-        ({"model": tmp_path}, "holds no model: there is no config.json"),
-        ({"model": source}, "in.txt is a file; a model is a folder or a name on the Hub"),
-        ({"model": t5}, "is a t5 model; this takes a scratch model"),
-        ({"revision": "v1"}, "--revision v1: "),
+        ({"model": "FILES/none"}, "none: no such folder"),
+        ({"model": "FILES"}, "holds no model: there is no config.json"),
+        ({"model": "FILES/in.txt"}, "in.txt is a file; a model is a folder or a name on the Hub"),
+        ({"model": "FILES/t5"}, "is a t5 model; this takes a scratch model"),
+        ({"revision": "v1"}, "--revision v1: .* is a folder"),
         ({"length_penalty": float("nan")}, "--length-penalty nan: it must be a number"),
-    ]:
-        code, output, error = run(**given)
-        assert (code, output) == (2, b""), given
-        assert error.startswith("error: "), given
-        assert message in error
-        assert error.count("\n") == 1
+    ],
+    ids=str,
+)
+def test_bad_input(options, message, run, tmp_path, monkeypatch):
+    """One line on standard error, and nothing is translated."""
+    monkeypatch.setattr(translate.ScratchTranslationPipeline, "_forward", None)
+    (tmp_path / "in.txt").write_bytes(lines("a", "", LONG))
+    T5Config().save_pretrained(tmp_path / "t5")
+    files = {name: value.replace("FILES", str(tmp_path)) for name, value in options.items() if isinstance(value, str)}
+    code, output, error = run(**(options | files))
+    assert (code, output) == (2, b"")
+    assert re.match(f"error: .*{message}", error)
+    assert error.count("\n") == 1
 
 
 def test_progress_is_for_terminals(run, expected):
@@ -242,9 +248,9 @@ def test_progress_is_for_terminals(run, expected):
 
 
 def test_a_reader_that_has_enough_and_an_interrupt(folder):
-    """Two processes at once, whose first lines are read before the reader goes away or Ctrl-C is pressed."""
+    """Two processes at once; their first lines are read before the reader goes away or Ctrl-C is pressed."""
     command = [sys.executable, "-m", "modeling_scratch.translate", str(folder), "--num-beams", "1"]
-    expected = lines(*by_hand(folder, SENTENCES[:1], num_beams=1))  # before: the processes do not wait
+    expected = lines(*by_hand(folder, SENTENCES[:1], num_beams=1))  # computed first, while nothing is running
     processes = [
         subprocess.Popen(
             command,
@@ -253,7 +259,7 @@ def test_a_reader_that_has_enough_and_an_interrupt(folder):
             stderr=subprocess.PIPE,
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-            # What a shell has started in the background ignores Ctrl-C, and so would these.
+            # Background jobs of a shell ignore Ctrl-C, and so would these.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         for _ in range(2)

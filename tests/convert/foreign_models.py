@@ -8,7 +8,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 
-OPUS = {  # as OPUS-MT's checkpoints, but small
+OPUS = {  # like OPUS-MT's checkpoints, but small
     "vocab_size": 61,
     "d_model": 32,
     "encoder_layers": 2,
@@ -51,7 +51,7 @@ SHAPES = {
 
 @torch.no_grad()
 def randomise(module: nn.Module, seed: int = 0) -> nn.Module:
-    """Every weight, bias and norm a random number, none 0 or 1."""
+    """Set every weight, bias and norm to random numbers, none of them 0 or 1."""
     random = torch.Generator().manual_seed(seed)
     for name, weight in module.named_parameters():
         if "embed_positions" not in name:
@@ -61,14 +61,14 @@ def randomise(module: nn.Module, seed: int = 0) -> nn.Module:
 
 def marian(shape: str = "opus", **fields) -> MarianMTModel:
     model = randomise(MarianMTModel(MarianConfig(**(OPUS | SHAPES[shape] | fields))))
-    if shape == "shared, not tied":  # which Marian holds as two embeddings
+    if shape == "shared, not tied":  # Marian has two embeddings then
         model.model.shared.load_state_dict(model.model.encoder.embed_tokens.state_dict())
         model.model.decoder.embed_tokens.load_state_dict(model.model.encoder.embed_tokens.state_dict())
     bias = model.final_logits_bias
     bias.copy_(torch.randn(bias.shape, generator=torch.Generator().manual_seed(1)))
     settings = {"max_length": 24, "num_beams": 4, "forced_eos_token_id": 0}
     settings["bad_words_ids"] = [[model.config.pad_token_id]]
-    settings["no_repeat_ngram_size"] = 1  # random weights would say one token over and over
+    settings["no_repeat_ngram_size"] = 1  # random weights would repeat one token
     model.generation_config.update(**settings)
     return model
 

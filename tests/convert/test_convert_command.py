@@ -27,8 +27,10 @@ from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.training.evaluation import translate
 
-# torch's note that a faster path is not taken
-pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),  # torch's, of a faster path
+    pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses:UserWarning"),  # of Marian's tokenizer
+]
 
 
 PAIRS = make_corpus(300, 10, 10, seed=0)["train"]
@@ -41,7 +43,7 @@ def invoke(*arguments, code: int = 0):
 
 
 def refusal(folder, *arguments) -> str:
-    """The one line that a command says; nothing new may be left in `folder`."""
+    """The error line of a command, which must leave nothing new in `folder`."""
     before = sorted(folder.iterdir())
     result = invoke(*arguments, code=2)
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
@@ -53,7 +55,7 @@ def refusal(folder, *arguments) -> str:
 
 @pytest.fixture(scope="module")
 def opus_folder(tmp_path_factory):
-    """A folder as OPUS-MT's: a Marian model, SentencePiece files, and a tokenizer config that names no class."""
+    """A folder like OPUS-MT's: a Marian model, SentencePiece files, and a tokenizer config without a class."""
     sentencepiece = pytest.importorskip("sentencepiece")
     folder = tmp_path_factory.mktemp("opus")
     pieces = []
@@ -73,7 +75,7 @@ def opus_folder(tmp_path_factory):
 
 
 def run_folder(folder, tokenizers: int = 1, **fields):
-    """A folder as training writes it, of a model that Marian can express."""
+    """A folder like one that training writes, with a model that Marian can express."""
     languages = [("en", "de")] if tokenizers == 1 else [("en",), ("de",)]
     made = [train_tokenizer(iter([[pair[each] for pair in PAIRS for each in group]]), 300) for group in languages]
     sizes = {"vocab_size": len(made[0])}
@@ -90,10 +92,10 @@ def translations(folder) -> list[str]:
     return translate(load_translator(str(folder)), *load_tokenizers(str(folder)), ["The cat sleeps.", PAIRS[0]["en"]])
 
 
-# Lines of source in, translations out, by Transformers alone.
+# Translates with Transformers alone.
 LOADS_ALONE = """
 import json, sys
-sys.modules["modeling_scratch"] = None  # as on a machine that has nothing of this project
+sys.modules["modeling_scratch"] = None  # as on a machine without this project
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 outputs = []
 for folder, target, trust in json.loads(sys.argv[1]):
@@ -176,49 +178,68 @@ def test_torch_commands(tmp_path):
     assert all(torch.equal(back[name], state[name]) for name in state)
 
 
-def test_bad_commands(tmp_path, monkeypatch):
-    good, prepared = tmp_path / "marian", tmp_path / "scratch"
-    marian().save_pretrained(good)
-    scratch(norm_position="pre").save_pretrained(prepared)
-    scratch(position_embedding_type="learned", max_position_embeddings=20).save_pretrained(tmp_path / "learned")
-    torch.save(tutorial(), tmp_path / "pickled.pt")
-    torch.save({"model": tutorial().state_dict(), "epoch": 3}, tmp_path / "checkpoint.pt")
-    torch.save([1], tmp_path / "list.pt")
-    (tmp_path / "text.pt").write_text("no weights")
-    out = tmp_path / "out"
-    told = ["--num-heads=4", "--norm-position=post", "--activation-function=relu", "--no-scale-embedding"]
-    told += ["--pad-token-id=1", "--bos-token-id=2", "--eos-token-id=3"]
-    for arguments, message in (
-        (["marian", good, prepared], "exists; choose another name"),
-        (["marian", good, tmp_path / "no" / "out"], "there is no folder"),
-        (["marian", tmp_path / "nowhere", out], "nowhere"),
-        (["marian", prepared, out], "is a scratch model; this command reads a marian model"),
-        (["to-marian", good, out], "is a marian model; this command reads a scratch model"),
-        (["to-marian", prepared, out], "norm_position is 'pre' and must be 'post'"),
-        (["to-torch", tmp_path / "learned", out], "must be 'sinusoidal'"),
-        (["to-torch", prepared, tmp_path / "list.pt"], "exists; choose another name"),
-        (["torch", tmp_path / "none.pt", out, *told], "no such file"),
-        (["torch", tmp_path / "pickled.pt", out, *told], "not a state dict written by torch.save"),
-        (["torch", tmp_path / "text.pt", out, *told], "not a state dict written by torch.save"),
-        (["torch", tmp_path / "list.pt", out, *told], "holds a list"),
-        (["torch", tmp_path / "checkpoint.pt", out, *told], "not a state dict: model, epoch"),
-        (["torch", tmp_path / "checkpoint.pt", out, *told, "--output-projection=x"], "not a state dict"),
-    ):
-        assert message in refusal(tmp_path, *arguments)
-    for value in (1e-2, math.nan):  # a conversion that went wrong is found out, and its folder goes
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    marian().save_pretrained(folder / "marian")
+    scratch(norm_position="pre").save_pretrained(folder / "pre-norm")
+    scratch(position_embedding_type="learned", max_position_embeddings=20).save_pretrained(folder / "learned")
+    torch.save(tutorial(), folder / "pickled.pt")
+    torch.save({"model": tutorial().state_dict(), "epoch": 3}, folder / "checkpoint.pt")
+    torch.save([1], folder / "list.pt")
+    (folder / "text.pt").write_text("no weights")
+    return folder
 
-        def wrong(model, value=value):
-            converted = from_marian(copy.deepcopy(model))
-            converted.lm_head.bias.data[5] += value
-            return converted
 
-        monkeypatch.setattr(convert, "from_marian", wrong)
-        assert "the conversion went wrong" in refusal(tmp_path, "marian", good, out)
-    monkeypatch.undo()
-    weights = good / "model.safetensors"
+FLAGS = ["--num-heads=4", "--norm-position=post", "--activation-function=relu", "--no-scale-embedding"]
+FLAGS += ["--pad-token-id=1", "--bos-token-id=2", "--eos-token-id=3"]
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "out", "message"),
+    [
+        ("marian", "marian", "pre-norm", "exists; choose another name"),
+        ("marian", "marian", "no/out", "there is no folder"),
+        ("marian", "nowhere", "out", "nowhere"),
+        ("marian", "pre-norm", "out", "is a scratch model; this command reads a marian model"),
+        ("to-marian", "marian", "out", "is a marian model; this command reads a scratch model"),
+        ("to-marian", "pre-norm", "out", "norm_position is 'pre' and must be 'post'"),
+        ("to-torch", "learned", "out", "must be 'sinusoidal'"),
+        ("to-torch", "pre-norm", "list.pt", "exists; choose another name"),
+        ("torch", "none.pt", "out", "no such file"),
+        ("torch", "pickled.pt", "out", "not a state dict written by torch.save"),
+        ("torch", "text.pt", "out", "not a state dict written by torch.save"),
+        ("torch", "list.pt", "out", "holds a list"),
+        ("torch", "checkpoint.pt", "out", "not a state dict: model, epoch"),
+    ],
+)
+def test_bad_commands(command, source, out, message, files):
+    flags = FLAGS if command == "torch" else []
+    assert message in refusal(files, command, files / source, files / out, *flags)
+
+
+@pytest.mark.parametrize("error", [1e-2, math.nan])
+def test_a_conversion_that_goes_wrong_is_noticed(error, files, monkeypatch):
+    """Its folder is deleted."""
+
+    def wrong(model):
+        converted = from_marian(copy.deepcopy(model))
+        converted.lm_head.bias.data[5] += error
+        return converted
+
+    monkeypatch.setattr(convert, "from_marian", wrong)
+    assert "the conversion went wrong" in refusal(files, "marian", files / "marian", files / "out")
+
+
+def test_a_truncated_file(tmp_path):
+    marian().save_pretrained(tmp_path / "marian")
+    weights = tmp_path / "marian" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    refusal(tmp_path, "marian", good, out)
-    assert "Traceback" in invoke("marian", tmp_path / "nowhere", out, "--debug", code=2).stderr
+    assert "its weights cannot be read" in refusal(tmp_path, "marian", tmp_path / "marian", tmp_path / "out")
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    assert "Traceback" in invoke("marian", tmp_path / "nowhere", tmp_path / "out", "--debug", code=2).stderr
 
 
 def test_python_m_lists_the_commands(monkeypatch, capsys):

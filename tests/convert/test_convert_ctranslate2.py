@@ -32,7 +32,7 @@ def vocabularies(config) -> list[list[str]]:
 
 
 def randomise(model):
-    """Norms and biases too, which a new model has at 1 and 0."""
+    """Randomise norms and biases, which are 1 and 0 in a new model."""
     random = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         if parameter.ndim == 1:
@@ -41,7 +41,7 @@ def randomise(model):
 
 
 def check_probabilities(model, folder):
-    """Of random targets after random sources of different lengths, in one batch."""
+    """Compare log-probabilities of random targets after random sources of different lengths, in one batch."""
     names, config, random = vocabularies(model.config), model.config, torch.Generator().manual_seed(1)
     spec = to_ctranslate2(model, *names)
     folder.mkdir()
@@ -124,7 +124,7 @@ def test_command(trained, tmp_path):
     assert (small / "model.bin").stat().st_size < 0.7 * (out / "model.bin").stat().st_size
     assert sorted(tmp_path.iterdir()) == [small, out]
     settings = json.loads((out / "generation.json").read_text())
-    assert settings["beam_size"] == 2  # of the run's evaluation
+    assert settings["beam_size"] == 2  # from the run's evaluation
     assert settings["max_decoding_length"] == 8
 
     tokenizer, model = AutoTokenizer.from_pretrained(out), load_translator(str(trained))
@@ -140,7 +140,7 @@ def test_command(trained, tmp_path):
     assert any(said)
     translator = ctranslate2.Translator(str(small))
     translator.translate_batch(tokens, **settings)
-    with pytest.raises(RuntimeError, match="position"):  # and not cut off
+    with pytest.raises(RuntimeError, match="position"):  # instead of truncating
         translator.translate_batch([tokens[0] * 200], **settings)
 
 
@@ -159,6 +159,7 @@ def test_settings(make_model, tmp_path, caplog):
     assert all(name in caplog.text for name in left_out)
 
 
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default `max_length`:UserWarning")  # that is tested here
 @pytest.mark.parametrize(
     "settings",
     [
@@ -220,7 +221,7 @@ def test_bad_commands(make_model, trained, tmp_path, monkeypatch):
     make_model(activation_function="mish").save_pretrained(tmp_path / "plain")
     out = tmp_path / "out"
     assert "exists; choose another name" in refusal(tmp_path, "ctranslate2", trained, tmp_path / "plain")
-    assert str(tmp_path / "plain") in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)  # has no tokenizer
+    assert str(tmp_path / "plain") in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)  # it has no tokenizer
     load_tokenizers(str(trained))[0].save_pretrained(tmp_path / "plain")
     assert "rows" in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)
     monkeypatch.setattr(convert, "LARGEST_DIFFERENCE", -1.0)

@@ -64,7 +64,7 @@ def test_generation_settings_are_heeded():
         output = converted.generate(**batch(model))
         assert favourite not in output
         assert output.shape[1] <= 12
-        assert all(0 in row for row in output[:, 1:])  # forced at the end where it did not come by itself
+        assert all(0 in row for row in output[:, 1:])  # forced where it did not come by itself
         assert converted.generation_config.to_dict() == model.generation_config.to_dict()
         assert converted.generation_config is not model.generation_config
 
@@ -104,7 +104,7 @@ def test_to_marian(fields):
     torch.testing.assert_close(converted(**inputs).logits, model(**inputs).logits, atol=1e-5, rtol=0)
     assert converted.config.forced_eos_token_id is None  # MarianConfig's default would force token 0
     again = from_marian(converted)
-    if not model.config.lm_head_bias:  # Marian's is always there
+    if not model.config.lm_head_bias:  # Marian always has one
         assert not again.lm_head.bias.any()
         again.lm_head.bias = None
     assert identical(again, model)
@@ -127,7 +127,7 @@ def test_dtype_and_mode_are_kept(tmp_path):
     double = marian().double()
     inputs = batch(double) | {"decoder_input_ids": torch.arange(1, 7).view(3, 2)}
     difference = double(**inputs).logits - from_marian(double)(**inputs).logits
-    assert difference.abs().max() < 1e-6  # float64 but for Marian's table, whose sines are of float32
+    assert difference.abs().max() < 1e-6  # exact except for Marian's float32 table
 
 
 def test_warnings(caplog):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:Use
 @torch.no_grad()
 def test_tutorial_logits():
     user = tutorial()
-    state = {f"module.{name}": weight for name, weight in user.state_dict().items()}  # as DataParallel saves it
+    state = {f"module.{name}": weight for name, weight in user.state_dict().items()}  # as saved by DataParallel
     names = {role: f"module.{name}" for role, name in NAMES.items()}
     model = from_torch(state, **names, **TOLD, **SPECIAL)
     assert isinstance(model, ScratchForConditionalGeneration)
@@ -99,7 +99,7 @@ def test_scratch_to_torch_and_back_is_bit_identical(fields):
 
 
 def change(state: dict, **changes) -> dict:
-    """A state dict without the names whose value is None, and with the others'."""
+    """A state dict with changed tensors; None removes one."""
     state = state | {name.replace("/", "."): value for name, value in changes.items()}
     return {name: value for name, value in state.items() if value is not None}
 

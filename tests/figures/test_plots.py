@@ -1,4 +1,4 @@
-"""Pictures: what is drawn against formulas, generate() and the text; the command line against bad input."""
+"""Figures show what formulas, generate() and the text say; bad input is one line on the command line."""
 
 import json
 import math
@@ -27,17 +27,22 @@ def tokenizers():
     return train_tokenizer(iter([ENGLISH * 3]), 320), train_tokenizer(iter([GERMAN * 3]), 300)
 
 
+def short(model):
+    model.generation_config.max_new_tokens = 20
+    return model
+
+
 @pytest.fixture
 def two_vocabularies(make_model, tokenizers):
-    """A model whose source and target have a tokenizer each, and the tokenizers."""
+    """A model with separate vocabularies, and its two tokenizers."""
     source, target = tokenizers
     sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
-    return make_model(**sizes, share_encoder_decoder_embeddings=False), source, target
+    return short(make_model(**sizes, share_encoder_decoder_embeddings=False)), source, target
 
 
 @pytest.fixture
 def shared_vocabulary(make_model, tokenizers):
-    return make_model(vocab_size=len(tokenizers[0])), tokenizers[0], tokenizers[0]
+    return short(make_model(vocab_size=len(tokenizers[0]))), tokenizers[0], tokenizers[0]
 
 
 @pytest.fixture
@@ -72,7 +77,7 @@ def test_labels_are_the_text_s_tokens(sentence, tokenizers):
         labels = attention.token_labels(tokenizer, ids)
         assert labels[-1] == "</s>"
         whole = "".join(labels[:-1]).replace("▁", " ").encode().decode("unicode_escape").encode("latin-1").decode()
-        assert whole == " " + sentence  # '\\xe2' and its like, parts of a character, put together again
+        assert whole == " " + sentence  # '\\xe2' and other parts of a character are joined again
         for token, label in zip(tokenizer.convert_ids_to_tokens(ids), labels, strict=True):
             if "\\x" not in label:
                 assert decoders.ByteLevel().decode([token]) == label.replace("▁", " ")
@@ -153,7 +158,7 @@ def test_the_translation_is_in_the_title(shared_vocabulary):
 
 @pytest.mark.parametrize("heads", [1, 3, 8])
 def test_labels_do_not_overlap(heads, make_model, tokenizers):
-    model = make_model(vocab_size=len(tokenizers[0]), d_model=48, encoder_attention_heads=heads)
+    model = short(make_model(vocab_size=len(tokenizers[0]), d_model=48, encoder_attention_heads=heads))
     maps = attention.attention_maps(model, tokenizers[0], tokenizers[0], "The old man gives the child a book. " * 3)
     figure = attention.attention_figure(maps, "encoder self-attention", layer=1)
     figure.draw_without_rendering()
@@ -282,15 +287,29 @@ def test_bad_attention(sentence, options, message, folder, tmp_path):
     assert not (tmp_path / "pictures").exists()
 
 
-def test_what_is_not_there(tmp_path):
-    fails("no such folder", "attention", tmp_path / "none", SENTENCE, "--out", tmp_path / "pictures")
-    fails("error: ", "attention", tmp_path, SENTENCE, "--out", tmp_path / "pictures")  # a folder without a model
-    fails("not a run's folder", "curves", tmp_path)
-    (tmp_path / "metrics.jsonl").write_text("")
-    fails("no records yet", "curves", tmp_path)
-    (tmp_path / "metrics.jsonl").write_text('{"split": "train", "step": 1}\nloss 3\n')
-    fails("metrics.jsonl, line 2: not JSON", "curves", tmp_path)
-    (tmp_path / "metrics.jsonl").write_text('{"loss": 1}\n')
-    fails("metrics.jsonl, line 1: not a record", "curves", tmp_path)
-    fails("give a name that ends in .png", "positions", "--out", tmp_path / "positions.svg")
-    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl"}
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("no such folder", ["attention", "FILES/none", SENTENCE, "--out", "FILES/pictures"]),
+        ("holds no model", ["attention", "FILES", SENTENCE, "--out", "FILES/pictures"]),
+        ("give a name that ends in .png", ["positions", "--out", "FILES/positions.svg"]),
+    ],
+)
+def test_what_is_not_there(message, arguments, tmp_path):
+    fails(message, *(argument.replace("FILES", str(tmp_path)) for argument in arguments))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (None, "not a run's folder"),
+        ("", "no records yet"),
+        ('{"split": "train", "step": 1}\nloss 3\n', "metrics.jsonl, line 2: not JSON"),
+        ('{"loss": 1}\n', "metrics.jsonl, line 1: not a record"),
+    ],
+)
+def test_metrics_that_cannot_be_drawn(metrics, message, tmp_path):
+    if metrics is not None:
+        (tmp_path / "metrics.jsonl").write_text(metrics)
+    fails(message, "curves", tmp_path)

@@ -1,9 +1,9 @@
-"""Choices of the config for tests that take their time with each, as compilers do."""
+"""Which config choices run by default in tests that are slow for each, such as those of compilers."""
 
 import pytest
 from conftest import CHOICES, DISTINCT
 
-# They differ in what is computed; the others, in which weights there are.
+# These compute different things; the others differ only in which weights exist.
 FAST = ("default", "rotary, rms, gated", "learned", "alibi")
 
 every_kind_of_position = pytest.mark.parametrize(

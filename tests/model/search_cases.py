@@ -40,10 +40,11 @@ SETTINGS = {
     "others sampled": {"do_sample": True, "min_p": 0.05, "typical_p": 0.9, "epsilon_cutoff": 0.01},
 }
 VOCABULARIES = [61, 3001]
+SEEDS = (4, 5, 6, 7)
 
 
 def enliven(model, seed):
-    """Larger weights, by which every change of the model changes what it says."""
+    """Make the weights large, so that every change of the model alters its output."""
     torch.manual_seed(seed)
     for parameter in model.parameters():
         if parameter.ndim > 1:
@@ -52,12 +53,12 @@ def enliven(model, seed):
 
 
 def inherited(model, **settings):
-    """By GenerationMixin's loops."""
+    """Generate with GenerationMixin's loops."""
     return GenerationMixin.generate(model, **settings)
 
 
 def same(found, expected) -> None:
-    """Tokens, and whatever else was asked for."""
+    """Assert equal tokens, and equal other outputs where requested."""
     if isinstance(expected, torch.Tensor):
         assert torch.equal(found, expected)
         return
@@ -65,7 +66,7 @@ def same(found, expected) -> None:
     assert {name for name in expected if name != "past_key_values"} <= set(found)
     if expected.get("sequences_scores") is not None:
         torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
-        # Beams that are alike at first stay so where a token is forced: which of them is which is of no account.
+        # Beams start out identical and remain so where a token is forced, so their order does not matter there.
         told = expected.sequences_scores > -1e8
         assert torch.equal(found.beam_indices[told], expected.beam_indices[told])
     for name in ("scores", "logits"):
@@ -75,7 +76,7 @@ def same(found, expected) -> None:
 
 
 class Large(StoppingCriteria):
-    """Ends a row at a token of the upper half."""
+    """Ends a row at any token from the upper half of the vocabulary."""
 
     is_rowwise = True
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import SMALL_MODEL, padded
-from search_cases import VOCABULARIES, enliven
+from search_cases import SEEDS, VOCABULARIES, enliven
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.model import search
@@ -11,16 +11,16 @@ from modeling_scratch.model import search
 
 @pytest.fixture(params=VOCABULARIES)
 def models(request):
-    """Models whose sentences end at different places, and what they read."""
+    """Makes models whose sentences end at different places, each with its inputs."""
 
     def make():
         torch.manual_seed(0)
         fields = SMALL_MODEL | {"vocab_size": request.param, "lm_head_bias": True}
         model = ScratchForConditionalGeneration(ScratchConfig(**fields)).eval()
-        for seed in range(4):
+        for seed in SEEDS:
             enliven(model, seed)
             torch.nn.init.normal_(model.lm_head.bias, std=0.5)
-            model.lm_head.weight.data[2] *= 3.0  # the end is now likely, now not
+            model.lm_head.weight.data[2] *= 3.0  # makes the end sometimes likely, sometimes not
             sentences = [torch.randint(4, request.param, (length,)) for length in (7, 4, 5, 9, 3, 6)]
             yield model, dict(zip(("input_ids", "attention_mask"), padded(sentences, 9), strict=True))
 
@@ -29,7 +29,7 @@ def models(request):
 
 @pytest.fixture
 def loops(monkeypatch):
-    """Names of our own loops, each time that one runs."""
+    """Names of our own loops in the order in which they run."""
     ran = []
     for name in ("sample", "beam_search"):
         loop = getattr(search, name)

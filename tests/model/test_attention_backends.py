@@ -1,4 +1,4 @@
-"""The attention backends against each other, for every kind of mask: outputs, gradients, and the memory of masks."""
+"""The attention backends agree in outputs and gradients for every kind of mask, and make no needless masks."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def square(mask: torch.Tensor, queries: int, heads: int = 1) -> torch.Tensor:
     return attend
 
 
-# From (batch_size, key_length), 1 attends, and the number of queries.
+# Each made from a mask (batch_size, key_length), where 1 attends, and the number of queries.
 MASKS = {
     "none": lambda mask, queries: None,
     "nothing but ones": lambda mask, queries: torch.ones_like(mask),
@@ -71,7 +71,7 @@ def test_eager_and_sdpa_agree(kind, model, sentences):
 
 @pytest.fixture
 def direct_flex(monkeypatch):
-    """The mathematics of flex run eagerly; the slow test below compiles it."""
+    """Run flex attention eagerly; a slow test below compiles it."""
     direct = lambda *tensors, training, **options: flex_attention(*tensors, **options)  # noqa: E731
     monkeypatch.setattr(flex_integration, "compile_friendly_flex_attention", direct)
 
@@ -107,7 +107,7 @@ def test_alibi_is_not_for_flex(make_model, sentences, direct_flex):
 )
 @torch.no_grad()
 def test_weights_are_eager_s(kind, implementation, model, sentences, direct_flex):
-    """Whatever computes attention otherwise: for the weights, eager does."""
+    """When weights are requested, eager attention computes them, whatever the implementation."""
     source, mask = padded(sentences, 8, "left")
     inputs = {"input_ids": source, "attention_mask": MASKS[kind](mask, 8), "output_attentions": True}
     model.config._attn_implementation = "eager"
@@ -121,7 +121,7 @@ def test_weights_are_eager_s(kind, implementation, model, sentences, direct_flex
 
 @pytest.mark.slow
 def test_flex_compiled():
-    """Generation with flex as it is used: compiled. In a process of its own: the compiler keeps state."""
+    """Generation with compiled flex attention, in a separate process because the compiler keeps state."""
     script = """
 import torch
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
@@ -139,7 +139,7 @@ assert torch.equal(model.generate(ids, attention_mask=mask, max_new_tokens=6), e
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager", "flex_attention"])
 def test_no_needless_mask(implementation, model, sentences, monkeypatch):
-    """What reaches the backend: no mask where a flag or nothing suffices, and else one row for all queries."""
+    """A backend gets no mask where the causal flag or nothing suffices, and else a single row for all queries."""
     shapes = []
 
     def attend(self, query, key, value, attention_mask, implementation):
@@ -159,7 +159,7 @@ def test_no_needless_mask(implementation, model, sentences, monkeypatch):
 
     for ones in (torch.ones_like(mask), torch.ones_like(mask).bool(), torch.ones_like(mask).float()):
         assert seen(attention_mask=ones, decoder_attention_mask=ones[:, :5]) == (None, None, None)
-        # Few batches of training have no padding, and all are to be alike to a compiler.
+        # In training, few batches lack padding, and a compiler must see the same kind of input for all.
         assert seen(training=True, attention_mask=ones) == ((3, 1, 1, 8), None, (3, 1, 1, 8))
     assert seen() == (None, None, None)
     assert seen(attention_mask=mask) == ((3, 1, 1, 8), None, (3, 1, 1, 8))
@@ -170,11 +170,11 @@ def test_no_needless_mask(implementation, model, sentences, monkeypatch):
     assert seen(**step) == (None, None, None)
     assert seen(**step, decoder_attention_mask=mask[:, :7]) == (None, (3, 1, 1, 7), None)
     several = {"past_key_values": cache, "decoder_input_ids": target[:, :3]}
-    assert seen(**several) == (None, (1, 1, 3, 10), None)  # a flag knows of no past
+    assert seen(**several) == (None, (1, 1, 3, 10), None)  # a flag cannot express past tokens
 
 
 def test_long_sequences_build_no_square(model, monkeypatch):
-    """Source of 3,000 and target of 3,000 tokens: no tensor of their product is made outside the backend."""
+    """With 3,000 source and target tokens, no tensor of the size of their product is made outside the backend."""
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -197,7 +197,7 @@ def test_long_sequences_build_no_square(model, monkeypatch):
 
 @pytest.mark.parametrize("mask", [None, "boolean", "float"])
 def test_sdpa_trains_in_float32_where_bf16_is_slow(mask, make_model, monkeypatch):
-    """On the CPU, under autocast. Without gradients it takes what it is given."""
+    """On the CPU under autocast. Without gradients, it keeps bfloat16."""
     model, seen = make_model(dropout=0.0).train(), set()
     attend = torch.nn.functional.scaled_dot_product_attention
 

@@ -88,5 +88,5 @@ if __name__ == "__main__":
         model.save_pretrained(folder)
         train_tokenizer(iter([SENTENCES * 3]), 280).save_pretrained(folder)
         for code in folder.glob("*.py"):
-            code.unlink()  # what is kept are the names and meanings in the files, not this version's code
+            code.unlink()  # the checkpoint fixes the names and meanings in the files, not this version's code
         (folder / "observed.json").write_text(json.dumps(observe(folder)))

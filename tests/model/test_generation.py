@@ -166,7 +166,7 @@ def test_forced_prefix(make_model, one):
     prefix = torch.tensor([[START, 9, 11]])
     expected = greedy_by_hand(model, one, prefix, 6)
     assert torch.equal(model.generate(**one, decoder_input_ids=prefix, max_new_tokens=6), expected)
-    # Prefixes of unequal length: padded on the left, with a mask.
+    # Prefixes of different lengths, padded on the left, with a mask.
     batch = {"input_ids": one["input_ids"].expand(2, -1)}
     prefixes, mask = padded([prefix[0], prefix[0, :2]], 3, "left")
     static = {"cache_implementation": "static"}
@@ -180,7 +180,7 @@ def test_forced_prefix(make_model, one):
 
 
 def repetitive(make_model):
-    """A model that repeats itself when decoding greedily, and does not end."""
+    """A model that repeats itself in greedy decoding and never ends."""
     return make_model(init_std=0.3, eos_token_id=None)
 
 
@@ -208,12 +208,12 @@ def test_speculative_decoding_changes_nothing(helper, fields, make_model, one):
     model.lm_head.register_forward_pre_hook(lambda module, given: steps.append(given[0].shape[1]))
     assert torch.equal(model.generate(**one, max_new_tokens=20, **options), expected)
     assert ("assistant" in steps) == (helper == "assistant")
-    assert helper == "assistant" or max(steps[1:]) > 1  # several tokens proposed and looked at in one step
+    assert helper == "assistant" or max(steps[1:]) > 1  # several proposed tokens are checked in one step
 
 
 @every_choice
 def test_transition_scores(fields, make_model, batch):
-    """What `compute_transition_scores` says of each token of a beam, against a plain forward pass."""
+    """`compute_transition_scores` agrees with a plain forward pass."""
     model = make_model(**fields)
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
     output = model.generate(**batch, num_beams=3, **options)

@@ -1,18 +1,19 @@
-"""A model with two vocabularies is trained, pushed, loaded over HTTP by a stranger, pushed on, and loaded again."""
+"""A model with two vocabularies is pushed, loaded over HTTP by a stranger, pushed on, and loaded again."""
 
 import json
 
 import pytest
 import torch
-from conftest import ROOT, run_command, small_run
+from conftest import ROOT, run_command
 from loopback_client import ADA, GRACE, running_hub
+from test_translation_pipeline import make_folder
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from modeling_scratch import ScratchTranslationPipeline
 
 SENTENCES = ["The cat sleeps.", "", "The dog can see the old cat."]
 
-# A process that has nothing of this project; prints what it got, and pushes it on.
+# In a process without this project: prints what it loaded, and pushes it on.
 STRANGER = """
 import json, sys
 class Refuse:
@@ -62,30 +63,32 @@ def stranger(hub, home, token, name: str, copy: str = "") -> dict:
 
 
 def test_two_vocabularies_change_hands(tmp_path):
-    run = small_run(tmp_path / "run", "tokenizer.shared=false")
-    translator = pipeline("translation", model=str(run), pipeline_class=ScratchTranslationPipeline)
-    source, model = AutoTokenizer.from_pretrained(run), AutoModelForSeq2SeqLM.from_pretrained(run).eval()
+    folder = make_folder(tmp_path / "two", target_size=330, updates=0)
+    translator = pipeline("translation", model=str(folder), pipeline_class=ScratchTranslationPipeline)
+    source, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     assert source.get_vocab() != translator.target_tokenizer.get_vocab()
     inputs = source(SENTENCES[::2], padding=True, return_tensors="pt")
     with torch.no_grad():
         logits = model(**inputs, decoder_input_ids=torch.arange(6).repeat(2, 1)).logits
     expected, best = translator(SENTENCES), translator(SENTENCES, num_beams=3, num_return_sequences=2)
     with running_hub(tmp_path) as hub:
-        pushed = run_command(str(ROOT / "hub_upload.py"), str(run), "ada/two", **hub.environment(ADA, tmp_path / "ada"))
+        pushed = run_command(
+            str(ROOT / "hub_upload.py"), str(folder), "ada/two", **hub.environment(ADA, tmp_path / "ada")
+        )
         assert pushed.returncode == 0, pushed.stderr
         third = stranger(hub, tmp_path / "grace", GRACE, "ada/two", "grace/copy")
         files, copied = hub.files("ada/two"), hub.files("grace/copy")
         travels = {name for name in files if name.endswith((".py", "tokenizer.json"))}
         assert {"translation_pipeline.py", "target_tokenizer/tokenizer.json"} < travels
         assert {name: copied[name] for name in travels} == {name: files[name] for name in travels}
-        assert b"--" not in copied["config.json"]  # a name in it would fetch the code from ada
+        assert b"--" not in copied["config.json"]  # a reference to ada/two would fetch the code from there
         assert b"base_model: ada/two\n" in copied["README.md"]
         assert b"More Information Needed" not in copied["README.md"]
-        # No answer is an error, and never the source's tokenizer in place of the target's.
+        # A refusal is an error; the source's tokenizer never replaces the target's.
         hub.fail(403, path="target_tokenizer/tokenizer_config.json")
         fourth = stranger(hub, tmp_path / "alan", None, "grace/copy")
     assert third["refused"] is None
-    assert fourth["refused"].startswith("grace/copy: the model has two vocabularies (400 and 400 tokens)")
+    assert fourth["refused"].startswith("grace/copy: the model has two vocabularies (300 and 330 tokens)")
     assert "could not be loaded from target_tokenizer: " in fourth["refused"]
     for found in (third, fourth):
         assert found["input_ids"] == inputs.input_ids.tolist()

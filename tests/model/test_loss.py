@@ -1,4 +1,4 @@
-"""The loss against torch's, and the fused one against the plain one, gradients included."""
+"""The loss equals its definition, and the fused loss the plain one, gradients included."""
 
 import copy
 
@@ -55,7 +55,7 @@ def test_fused_equals_plain(inputs, smoothing, bias, rows, monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_fused_in_mixed_precision(dtype, smoothing):
-    """Against the plain one in float64: as near as the narrow products of the plain one are, or nearer."""
+    """The fused loss is as close to float64 as the plain loss in the same precision."""
     torch.manual_seed(0)
     head, states, labels = nn.Linear(16, 3000), torch.randn(4, 40, 16), torch.randint(0, 3000, (4, 40))
     labels[0, 30:] = -100
@@ -82,7 +82,7 @@ def test_fused_in_mixed_precision(dtype, smoothing):
 
 @pytest.mark.parametrize("wanted", [("states",), ("weight",), ("bias",), ("states", "bias")])
 def test_only_the_gradients_that_are_wanted(wanted, inputs, monkeypatch):
-    """As a LoRA leaves the head frozen: what is not wanted is not made."""
+    """Gradients that are not needed, as when LoRA freezes the head, are not computed."""
     states, labels = inputs
     head = nn.Linear(8, 23).double()
     leaves = {"states": states.clone(), "weight": head.weight, "bias": head.bias}
@@ -107,7 +107,7 @@ def test_only_the_gradients_that_are_wanted(wanted, inputs, monkeypatch):
 
 
 def test_without_gradients_none_are_made(inputs, monkeypatch):
-    """Evaluation has no use for them, and they are two thirds of the work."""
+    """Evaluation does not need them, and they are two thirds of the work."""
     states, labels = inputs
     head = nn.Linear(8, 23).double()
     made = []

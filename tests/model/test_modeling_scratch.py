@@ -1,4 +1,4 @@
-"""The model: alone against batched, saved against loaded."""
+"""The whole model: batches, padding, saving, captured outputs, bad input."""
 
 import math
 
@@ -42,7 +42,7 @@ def test_padding_of_the_target_changes_nothing(implementation, make_model, sente
 @every_choice
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_steps_with_a_padded_prompt(cache, fields, make_model, sentences):
-    """Each step's logits are those of the whole forward pass for that sentence alone."""
+    """The logits of each step equal those of a forward pass over that sentence alone."""
     model = make_model(**fields, eos_token_id=None)
     ids, mask = padded(sentences, 8, "left")
     prompts = [torch.tensor([1, 9, 8, 7]), torch.tensor([1]), torch.tensor([1, 5, 6])]
@@ -131,7 +131,7 @@ def test_gradient_checkpointing_changes_no_gradient(make_model, sentences):
     gradients = []
     for checkpointing in (False, True):
         if checkpointing:
-            model.gradient_checkpointing_enable()
+            model.activation_checkpointing_enable()
         model.zero_grad()
         model(input_ids=source, attention_mask=mask, labels=labels).loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
@@ -163,9 +163,9 @@ def test_captured_outputs(implementation, make_model, sentences):
 
 
 def test_captured_outputs_can_be_the_config_s(make_model):
-    """And an argument of the call counts before it."""
+    """Arguments of a call override the config."""
     model = make_model(output_hidden_states=True)
-    model.set_attn_implementation("eager")  # or the config refuses the next line
+    model.set_attn_implementation("eager")  # the config requires it for the next line
     model.config.output_attentions = True
     inputs = {"input_ids": torch.tensor([[5, 6, 2]]), "decoder_input_ids": torch.tensor([[1, 7]])}
     assert len(model(**inputs).decoder_hidden_states) == 4
@@ -177,7 +177,7 @@ def test_captured_outputs_can_be_the_config_s(make_model):
 @every_choice
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_the_meta_device(implementation, fields, make_model, sentences):
-    """Shapes without numbers: nothing looks at the values of a mask or of ids."""
+    """On the meta device nothing reads the values of masks or ids."""
     model = make_model(**fields).to("meta")
     model.set_attn_implementation(implementation)
     ids, mask = (each.to("meta") for each in padded(sentences, 8, "left"))
@@ -200,7 +200,7 @@ def test_an_empty_batch(fields, make_model):
 
 
 def test_shared_layers_are_one_that_runs_again(make_model, tmp_path):
-    """As many weights as one layer has, and as many layers as the config says; alone it is that layer."""
+    """There are the weights of one layer, applied as many times as the config says."""
     model, shallow = make_model(share_layers=True), make_model(**SHALLOW)
     assert sum(each.numel() for each in model.parameters()) == sum(each.numel() for each in shallow.parameters())
     model.save_pretrained(tmp_path)
@@ -329,7 +329,7 @@ def test_more_wrong_inputs(make_model, sentences):
 
 
 def test_float_masks_of_ones_and_zeros_hide_what_they_mean(make_model, sentences):
-    """As PEFT's prompts make them: eager and compiled, whole and with the cache."""
+    """As PEFT's prompts make them; eager and compiled."""
     model = make_model(**SHALLOW)
     ids, mask = padded(sentences, 8, "left")
     target, target_mask = padded([sentence[:3] for sentence in sentences], 4, "left")
@@ -350,7 +350,7 @@ def test_learned_positions_count_tokens_not_columns(make_model):
 
 
 class Doubled(nn.Module):
-    """A head that something has wrapped, as adapters do."""
+    """A wrapped head, as adapters make it."""
 
     def __init__(self, head):
         super().__init__()
@@ -366,12 +366,12 @@ def wrap(model):
 
 def patch(model):
     forward = model.lm_head.forward
-    model.lm_head.forward = lambda states: 2 * forward(states)  # as offloading to another device does
+    model.lm_head.forward = lambda states: 2 * forward(states)  # as when offloading to another device
 
 
 @pytest.mark.parametrize("change", [wrap, patch])
 def test_a_wrapped_head_is_called(change, make_model, sentences):
-    """The fused loss reads the head's weight; what wraps or patches the head must be heeded."""
+    """The fused loss reads the head's weight, but must call a head that is wrapped or patched."""
     model = make_model()
     labels = torch.tensor([[5, 6, 2]])
     inputs = {"input_ids": sentences[0][None], "labels": labels}

@@ -1,4 +1,4 @@
-"""Positions, feed-forward, dropout, masks and attention, each against a formula written here."""
+"""Positions, feed-forward, dropout, masks and attention, each compared with a formula written here."""
 
 import math
 
@@ -64,7 +64,7 @@ def test_positions_count_attended_tokens():
         assert count_positions(form).tolist() == [[0, 0, 0, 1], [0, 1, 2, 2], [0, 0, 0, 1]]
 
 
-# Section 3 of the paper has 8 heads; 16 and what is no power of two are as its authors' code has them.
+# Section 3 of the paper has 8 heads; 16 and numbers that are not powers of two follow its authors' code.
 SLOPES = {
     1: [2**-8],
     2: [2**-4, 2**-8],
@@ -92,7 +92,7 @@ def test_alibi_subtracts_slope_times_distance(heads):
 
 
 def with_a_hole(sentences: list[torch.Tensor], length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Padding in the middle: after the second token."""
+    """Sentences padded in the middle, after the second token."""
     ids, mask = (torch.cat([each[:, :2], each[:, 2:].flip(1)], dim=1) for each in padded(sentences, length))
     return ids, mask
 
@@ -102,7 +102,7 @@ def with_a_hole(sentences: list[torch.Tensor], length: int) -> tuple[torch.Tenso
 @pytest.mark.parametrize("heads", [(4, 3), (8, 6)], ids=str)
 @pytest.mark.parametrize("kind", ["alibi", "rotary", "sinusoidal"])
 def test_positions_in_a_padded_batch(kind, heads, implementation, side):
-    """Logits, loss and every gradient of a padded batch are those of its sentences alone, by the formulas."""
+    """Logits, loss and gradients of a padded batch equal those of its sentences alone, by the formulas."""
     fields = SMALL | {"position_embedding_type": kind, "dropout": 0.0}
     fields |= {"encoder_attention_heads": heads[0], "decoder_attention_heads": heads[1], "d_model": 48}
     torch.manual_seed(0)
@@ -121,7 +121,7 @@ def test_positions_in_a_padded_batch(kind, heads, implementation, side):
     weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in model.named_parameters()}
     total = 0.0
     for index, (one, other) in enumerate(zip(sources, targets, strict=True)):
-        if side == "middle":  # as it stands between the padding
+        if side == "middle":  # in the order between the padding
             one, other = ids[index][mask[index] == 1], target[index][target_mask[index] == 1]
         logits = Reference(fields, weights).logits(one[None], torch.ones(1, len(one)), other[None])[0]
         torch.testing.assert_close(output.logits[index][target_mask[index] == 1], logits, rtol=0, atol=1e-10)
@@ -134,7 +134,7 @@ def test_positions_in_a_padded_batch(kind, heads, implementation, side):
 
 
 def packed(sentences: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids one after the other in one row, their places in their sentence, and the sentence that each is of."""
+    """Concatenated ids in one row, the position of each in its sentence, and the number of that sentence."""
     places = torch.cat([torch.arange(len(sentence)) for sentence in sentences])
     numbers = torch.cat([torch.full((len(sentence),), number) for number, sentence in enumerate(sentences)])
     return torch.cat(sentences)[None], places[None], numbers
@@ -143,7 +143,7 @@ def packed(sentences: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, t
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("kind", ["alibi", "rotary", "sinusoidal", "learned"])
 def test_packed_sentences(kind, implementation, make_model):
-    """Several in one row, kept apart by 4-D masks and `position_ids`: each is as alone."""
+    """Several sentences in one row, kept apart by 4-D masks and `position_ids`, behave as if alone."""
     model = make_model(position_embedding_type=kind).double().model
     model.set_attn_implementation(implementation)
     sources, targets = ([torch.randint(4, 61, (size,)) for size in sizes] for sizes in ((7, 4), (3, 5)))
@@ -163,7 +163,7 @@ def test_packed_sentences(kind, implementation, make_model):
 
 @pytest.mark.parametrize("kind", ["alibi", "rotary", "sinusoidal", "learned"])
 def test_positions_that_are_given(kind, make_model):
-    """Tokens at 0, 2 and 5 are as in a sequence of six whose other places a 4-D mask, which moves nothing, hides."""
+    """Tokens at positions 0, 2 and 5 behave as in a sequence of six with the others hidden by a 4-D mask."""
     model = make_model(position_embedding_type=kind).double().model
     whole, places = torch.randint(4, 61, (1, 6)), torch.tensor([[0, 2, 5]])
     ids, seen = whole[:, places[0]], torch.zeros(6).index_fill(0, places[0], 1.0).bool()
@@ -225,7 +225,7 @@ def reference_attention(layer, queries, keys, allowed, bias=0.0):
     for head in range(heads):
         part = slice(head * size, (head + 1) * size)
         scores = query[:, part] @ key[:, part].T / math.sqrt(size)
-        # What may attend to nothing attends to everything.
+        # A query with nothing to attend to attends to everything.
         nothing = ~allowed[head].any(axis=1, keepdims=True)
         scores = np.where(nothing, scores, np.where(allowed[head], scores + bias[head], -np.inf))
         for row in range(len(scores)):
@@ -260,7 +260,7 @@ def test_every_kind_of_mask(kind, causal, implementation):
     config = small_config(implementation)
     layer = ScratchSelfAttention(config, 2, is_causal=causal).double().eval()
     states = torch.randn(2, 4, 16, dtype=torch.float64)
-    whole = mask is None or mask.ndim == 4  # a 4-D mask is all there is to say
+    whole = mask is None or mask.ndim == 4  # a 4-D mask is complete
     prepared = as_bias(mask, states.dtype) if whole or not causal else causal_bias(mask, 4, 4, 0, states.dtype, "cpu")
     output, _ = layer(states, prepared)
 

@@ -34,9 +34,9 @@ def test_the_tokens_are_those_of_the_inherited_loops(settings, models, loops):
 @every_choice_and_variant
 @pytest.mark.parametrize("beams", [1, 3])
 def test_every_model_is_searched_as_it_is(fields, beams, make_model, sentences, monkeypatch, loops):
-    monkeypatch.setattr(fast_cpu, "_LARGE", 0)  # with the products that larger models have
+    monkeypatch.setattr(fast_cpu, "_LARGE", 0)  # use the linear layers of larger models
     model = make_model(**fields)
-    model.generation_config.eos_token_id = None  # twenty places: the caches grow
+    model.generation_config.eos_token_id = None  # twenty tokens, so the caches must grow
     ids, mask = padded(sentences, 9)
     for source in ({"input_ids": ids}, {"input_ids": ids, "attention_mask": mask}):
         options = {"num_beams": beams, "max_new_tokens": 20, "do_sample": False}
@@ -45,7 +45,7 @@ def test_every_model_is_searched_as_it_is(fields, beams, make_model, sentences, 
 
 
 def random_case(draw: random.Random) -> tuple[dict, dict, dict]:
-    """Fields of a model, its inputs, and settings of `generate`."""
+    """Config fields, inputs, and settings of `generate`."""
     fields = draw.choice(list(CHOICES.values()))
     rows, length = draw.randint(1, 6), draw.randint(1, 9)
     sentences = [torch.randint(4, 61, (draw.randint(1, length),)) for _ in range(rows)]
@@ -84,7 +84,7 @@ def random_case(draw: random.Random) -> tuple[dict, dict, dict]:
     for each in draw.sample(processors, draw.randint(0, 3)):
         settings |= each
     if settings.get("eos_token_id", 2) is None:
-        settings.pop("exponential_decay_length_penalty", None)  # which raises without an end
+        settings.pop("exponential_decay_length_penalty", None)  # which needs an end token
     return fields, source, {"max_new_tokens": draw.randint(1, 14)} | settings
 
 
@@ -119,7 +119,7 @@ def test_more_random_cases(seed, make_model, monkeypatch, loops):
 
 @pytest.mark.parametrize("name", ["greedy", "several", "two ends", "opus", "repetition", "several sampled", "short"])
 def test_the_probability_of_each_translation_is_the_model_s(name, models):
-    """Against a forward pass over the whole, whatever processors did to the search."""
+    """Compared with a forward pass over the translation, whatever the processors did."""
     for model, source in models():
         options = {"max_new_tokens": 12, "do_sample": False, "return_dict_in_generate": True} | SETTINGS[name]
         found = model.generate(**source, **options)

@@ -27,7 +27,7 @@ pytest_plugins = ["search_fixtures"]
 
 
 class Every(StoppingCriteria):
-    """Knows rows by their numbers."""
+    """Might identify rows by their index."""
 
     def __init__(self):
         self.seen = []
@@ -38,7 +38,7 @@ class Every(StoppingCriteria):
 
 
 class EveryOfItsOwnLength(MaxLengthCriteria):
-    """As Every, but of a class that would judge each row by itself."""
+    """Like Every, but derived from a class that treats rows independently."""
 
     def __init__(self):
         super().__init__(max_length=100)
@@ -64,7 +64,7 @@ def test_no_row_leaves_where_a_criterion_may_know_it(settings, kind, models):
             seen.append(set(criterion.seen))
         assert len(seen[0]) == 1
         left += len(seen[1]) > 1
-    assert left  # of some models rows leave where they may
+    assert left  # with some models, rows leave if they may
 
 
 def test_no_row_leaves_where_a_processor_may_know_it(models):
@@ -89,7 +89,7 @@ def test_other_ends_than_a_token(settings, models, loops):
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("given", ["argument", "config"])
 def test_stop_strings(given, beams, make_model, sentences, loops):
-    """And a bare `tokenizer`, which stays in the model's arguments."""
+    """They work, and so does `tokenizer` without them."""
     tokenizer = train_tokenizer(iter([["a b c d e f g h"]]), 61)
     model = enliven(make_model(vocab_size=len(tokenizer), eos_token_id=None), 1)
     ids, mask = padded(sentences, 9)
@@ -99,7 +99,7 @@ def test_stop_strings(given, beams, make_model, sentences, loops):
     strings = [tokenizer.decode(row[4:6]) for row in plain]
     assert all(strings)
     if given == "config":
-        model.generation_config.stop_strings = strings  # the inherited loops', which cannot be told to leave them out
+        model.generation_config.stop_strings = strings  # left to the inherited loops
     else:
         options["stop_strings"] = strings
     found = model.generate(**options, tokenizer=tokenizer)
@@ -137,7 +137,7 @@ def test_everything_else_is_inherited(settings, models, loops):
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("lacking", ["custom_generate", "encoder_outputs"])
 def test_a_release_without_what_the_loops_need(lacking, beams, models, loops, monkeypatch):
-    """It translates all the same, and says so once."""
+    """It still translates, with one warning."""
     model, source = next(iter(models()))
     expected = model.generate(**source, num_beams=beams, max_new_tokens=8)
     said = []
@@ -175,8 +175,9 @@ def test_errors_are_those_of_the_inherited_loops(models):
         model.generate(**source, num_beams=2, low_memory=True)
     encoded = model.get_encoder()(source["input_ids"][:1])
     for beams in (1, 2):
+        options = {"num_beams": beams, "max_new_tokens": 4}
         with pytest.raises(ValueError, match="this target needs"):
-            model.generate(encoder_outputs=encoded, decoder_input_ids=torch.ones(4, 1).long(), num_beams=beams)
+            model.generate(encoder_outputs=encoded, decoder_input_ids=torch.ones(4, 1).long(), **options)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -236,7 +237,7 @@ def test_encoder_outputs_in_any_form(beams, make_model, sentences, loops):
 
 
 class Halving(LogitsProcessor):
-    """Writes into what it is given, and keeps it."""
+    """Modifies its input in place and keeps it."""
 
     def __init__(self):
         self.kept = []
@@ -278,7 +279,7 @@ def test_arguments_that_are_spelt_out(make_model, sentences, loops):
 
 def test_gradient_checkpointing_takes_the_inherited_loop(make_model, sentences, loops):
     model = make_model()
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     model.train()
     model.generate(padded(sentences, 9)[0], max_new_tokens=2, num_beams=2)
     assert loops == []

@@ -34,7 +34,7 @@ def patched_projection(model):
 
 
 def hooked_head(model):
-    """Which is written for what the model gives it: (batch_size, length, d_model)."""
+    """The hook expects the shape that the model gives it, (batch_size, length, vocabulary)."""
 
     def ban(module, inputs, logits):
         logits[:, -1, 30:] = -100.0
@@ -55,7 +55,7 @@ def patched_norm(model):
 
 
 def with_dropout(model):
-    """As Monte Carlo dropout switches it on."""
+    """As in Monte Carlo dropout."""
     for module in model.model.decoder.layers.modules():
         if isinstance(module, ScratchDropout):
             module.p = 0.5
@@ -110,7 +110,7 @@ CHANGES = {
     "another forward": as_a(Masking),
     "other inputs": as_a(Preparing),
 }
-INHERITED = ("a prefix", "other inputs")  # what prepares inputs of its own
+INHERITED = ("a prefix", "other inputs")  # these prepare their own inputs
 
 
 @pytest.mark.parametrize("beams", [1, 2])
@@ -120,7 +120,7 @@ def test_what_is_changed_is_called(name, beams, make_model, sentences, loops, mo
     ids, mask = padded(sentences, 9)
     options = {"num_beams": beams, "max_new_tokens": 8, "do_sample": False, "attention_mask": mask}
     if name == "dropout":
-        options["eos_token_id"] = None  # where rows leave, others are drawn
+        options["eos_token_id"] = None  # if rows left, other numbers would be drawn
     before = enliven(make_model(), 1).generate(ids, **options)
     loops.clear()
     changed = CHANGES[name](enliven(make_model(), 1))
@@ -128,7 +128,7 @@ def test_what_is_changed_is_called(name, beams, make_model, sentences, loops, mo
     found = changed.generate(input_ids=ids, **options)
     assert bool(loops) == (name not in INHERITED)
     assert not torch.equal(found, before)
-    if beams == 1 or name != "dropout":  # of beams the cross-attention draws in another order
+    if beams == 1 or name != "dropout":  # with beams, cross-attention draws in another order
         torch.manual_seed(0)
         monkeypatch.setattr(ScratchForConditionalGeneration, "generate", GenerationMixin.generate)
         assert torch.equal(found, changed.generate(input_ids=ids, **options))
@@ -146,9 +146,9 @@ def test_what_was_recorded_once_changes_nothing(kind, models, loops):
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True` and a tied layer:UserWarning")
 @pytest.mark.parametrize("target", ["q_proj", "lm_head", "embed_tokens"])
 def test_each_sentence_may_have_its_adapter(target, models):
-    """Which are as many as the sentences, so that none of those may leave the batch."""
+    """There is one adapter per sentence, so none may leave the batch."""
     for model, source in models():
-        model.generation_config.eos_token_id = [2, 3, 5, 7, 11, 13, 17]  # sentences end early, and at different places
+        model.generation_config.eos_token_id = [2, 3, 5, 7, 11, 13, 17]  # sentences end early, at different places
         adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=[target], init_lora_weights=False))
         adapted.add_adapter("other", peft.LoraConfig(target_modules=[target], init_lora_weights=False))
         adapted.eval()

@@ -23,7 +23,7 @@ def test_what_is_done_leaves_the_batch(settings, models, monkeypatch):
         options = {"max_new_tokens": 30, "do_sample": False} | settings
         found = model.generate(**source, **options)
         hook.remove()
-        assert rows[0] == 6  # the beams of a sentence begin alike
+        assert rows[0] == 6  # the beams of a sentence start out identical
         beams = settings.get("num_beams", 1)
         assert rows[1:] == sorted(rows[1:], reverse=True)
         assert not any(each % beams for each in rows[1:])
@@ -38,7 +38,7 @@ def test_the_source_is_read_once_for_all_beams(models):
     for layer in model.model.decoder.layers:
         layer.cross_attn.k_proj.register_forward_pre_hook(lambda projection, given: rows.append(len(given[0])))
     model.generate(**source, num_beams=3, max_new_tokens=5)
-    assert rows == [6] * 3  # a sentence each, in each layer, at the first step alone
+    assert rows == [6] * 3  # one row per sentence, in each layer, only at the first step
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
@@ -82,7 +82,7 @@ def test_products(bias, rows, monkeypatch):
                 torch.testing.assert_close(layer(inputs.bfloat16().float()), layer(inputs), rtol=0.1, atol=0.1)
                 with torch.autocast("cpu", torch.bfloat16):
                     assert layer(inputs).dtype == torch.bfloat16
-    assert torch.equal(torch.get_rng_state(), state)  # a run continued would draw anew
+    assert torch.equal(torch.get_rng_state(), state)  # resumed runs depend on it
     assert not any("forward" in vars(layer) for layer in layers)
     with fast_products(layers.modules()):
         layers[0](inputs).sum().backward()

@@ -1,4 +1,4 @@
-"""The tools that people bring to a model of Transformers: compilers, exporters, PEFT, Trainer, loading options."""
+"""Common tools work with the model: compilers, exporters, PEFT, Trainer, loading options."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def test_the_fused_loss_compiles(make_model, inputs):
 
 
 class Logits(torch.nn.Module):
-    """The forward pass with tensors alone in and out, as exporters like it."""
+    """A forward pass with only tensors as input and output, for exporters."""
 
     def __init__(self, model):
         super().__init__()
@@ -102,7 +102,7 @@ def export_arguments(inputs):
 
 
 def other_shape():
-    """Inputs of another shape than the exporter saw, with padding."""
+    """Padded inputs of another shape than the exporter saw."""
     torch.manual_seed(3)
     ids, mask = padded([torch.randint(4, 61, (length,)) for length in (9, 6, 3, 8)], 11)
     return ids, mask, torch.randint(4, 61, (4, 8))
@@ -117,7 +117,7 @@ def test_torch_export(fields, make_model, inputs):
         torch.testing.assert_close(exported(*case), model(*case), rtol=0, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:# The axis name:UserWarning")  # of the exporter, about names that it merges
+@pytest.mark.filterwarnings("ignore:# The axis name:UserWarning")  # the exporter merges equal axes
 @pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning")  # its own
 @pytest.mark.parametrize("name", [pytest.param("default", marks=pytest.mark.slow), "rotary, rms, gated"])
 def test_onnx(name, make_model, inputs, tmp_path):
@@ -151,7 +151,7 @@ def test_the_encoder_alone(fields, make_model, inputs, tmp_path):
     encoder.save_pretrained(tmp_path / "encoder")
     again = AutoModelForTextEncoding.from_pretrained(tmp_path / "encoder")
     assert torch.equal(again(**source).last_hidden_state, expected)
-    model.model.save_pretrained(tmp_path / "base")  # from a checkpoint without the head, too
+    model.model.save_pretrained(tmp_path / "base")  # also from a checkpoint without the head
     from_base = AutoModelForTextEncoding.from_pretrained(tmp_path / "base")
     assert torch.equal(from_base(**source).last_hidden_state, expected)
 
@@ -187,7 +187,7 @@ def test_half_precision(fields, dtype, make_model, inputs, tmp_path):
     torch.testing.assert_close(half(**inputs).logits.float(), model(**inputs).logits, rtol=tolerance, atol=tolerance)
     source = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
     assert half.generate(**source, max_new_tokens=4).shape[0] == 3
-    # Saved in half precision it loads so, and as float32 gives the rounded weights and the exact positions.
+    # A model saved in half precision loads in it; loaded as float32 it has the rounded weights and exact positions.
     half.save_pretrained(tmp_path / "half")
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "half")
     assert again.dtype == dtype
@@ -245,7 +245,7 @@ def test_resizing_keeps_one_vocabulary_one(make_model):
 # -- training tools ------------------------------------------------------------------------------------------------
 
 
-# Two vocabularies: told by PEFT, and by save_pretrained against the weights themselves.
+# PEFT's note on embeddings that are not shared; save_pretrained looks at the weights themselves.
 @pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied after merging:UserWarning")
 @every_choice
 def test_lora(fields, make_model, inputs, tmp_path):
@@ -312,7 +312,7 @@ def test_other_ways_of_peft(config, make_model, inputs):
 
 
 def test_seq2seq_trainer(trained, tmp_path):
-    """Four micro-batches of accumulation make the update of one batch; the saved model reloads."""
+    """Accumulating four micro-batches gives the same update as one batch, and the saved model reloads."""
     tokenizer = AutoTokenizer.from_pretrained(trained)
     sources = ["The cat sleeps.", "The old man sees her.", "We run.", "The dog can see the old cat today."] * 2
     targets = ["Die Katze schläft.", "Der alte Mann sieht sie.", "Wir laufen.", "Der Hund kann sie sehen."] * 2
@@ -398,7 +398,7 @@ def test_code_and_auto_map_travel_with_every_head(make_model, tmp_path):
 
 REMOTE = """
 import sys
-sys.modules["modeling_scratch"] = None  # not to be had
+sys.modules["modeling_scratch"] = None  # cannot be imported
 import peft, torch
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 folder, out = sys.argv[1:]
@@ -407,7 +407,7 @@ ids, labels = torch.randint(4, 60, (2, 7)), torch.randint(4, 60, (2, 5))
 model = load(AutoModelForSeq2SeqLM, folder)
 generated = model.generate(ids, max_new_tokens=6, num_beams=3)
 states = model.get_encoder()(ids).last_hidden_state
-for number in range(2):  # saved by a stranger, and again by who got it from there
+for number in range(2):  # saved by a stranger, then by whoever loaded that
     for auto_class in (AutoModelForSeq2SeqLM, AutoModel, AutoModelForTextEncoding):
         path = f"{out}/{number}-{auto_class.__name__}"
         load(auto_class, folder).save_pretrained(path)
@@ -426,7 +426,7 @@ torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
 
 @pytest.mark.parametrize("name", [pytest.param("rotary, rms, gated", marks=pytest.mark.slow), "two vocabularies"])
 def test_remote_code_of_every_head(name, make_model, tmp_path):
-    """Where this package cannot be imported: all three heads, saved again twice over, and PEFT on them."""
+    """Without this package: all three heads, saved and loaded twice over, and PEFT."""
     make_model(**CHOICES[name]).save_pretrained(tmp_path / "folder")
     result = run_command("-c", REMOTE, str(tmp_path / "folder"), str(tmp_path), HF_HOME=str(tmp_path / "home"))
     assert result.returncode == 0, result.stderr

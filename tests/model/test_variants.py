@@ -15,7 +15,7 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, Scr
 from modeling_scratch.model.fast_cpu import ScratchDropout
 
 MODELS = sorted(path.stem for path in (ROOT / "configuration" / "models").glob("*.yaml"))
-# The sizes are reduced, and encoder and decoder differ; what else a file says is kept.
+# Small sizes that differ between encoder and decoder; the rest of a file is kept.
 SMALL = {"vocab_size": 23, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 20}
 SMALL |= {"decoder_ffn_dim": 28, "encoder_attention_heads": 4, "decoder_attention_heads": 3}
 OTHER_CHOICES = {
@@ -49,20 +49,20 @@ def model_file(name: str) -> dict:
 
 
 def drop(states: torch.Tensor, probability: float) -> torch.Tensor:
-    """A dropout whose choice is a function of the shape and the probability alone: the same here and in the model."""
+    """Deterministic dropout, which depends only on shape and probability: the same here and in the model."""
     draws = torch.arange(1, states.numel() + 1, dtype=torch.float64).mul(0.6180339887498949).frac().view(states.shape)
     return states * (draws >= probability) / (1 - probability)
 
 
 def slopes(heads: int) -> list[float]:
-    """Section 3 of the ALiBi paper: for 8 heads 1/2, 1/4, ..., 1/256; what is no power of two as its code has it."""
+    """Section 3 of the ALiBi paper: 1/2, 1/4, ..., 1/256 for 8 heads; other numbers as in its code."""
     below = 2 ** math.floor(math.log2(heads))
     series = [(2 ** (-8 / below)) ** (head + 1) for head in range(below)]
     return series if below == heads else series + slopes(2 * below)[::2][: heads - below]
 
 
 class Reference:
-    """The Transformer as the paper and the config's table have it; weights by the names of a checkpoint."""
+    """The Transformer as in the paper and the table of the config, with weights named as in a checkpoint."""
 
     defaults = {
         "norm_position": "pre",
@@ -112,7 +112,7 @@ class Reference:
         factor = self.config["rope_parameters"].get("factor", 1.0)
         rotated = torch.empty_like(x)
         for i in range(half):
-            # the frequency is kept in float32, as rotary implementations have it
+            # frequencies are float32, as in other implementations
             exponent = torch.tensor(2 * i, dtype=torch.float32) / (2 * half)
             angles = torch.arange(length, dtype=torch.float64) * (1.0 / (theta**exponent)).double() / factor
             first, second = x[:, :, i], x[:, :, i + half]
@@ -220,7 +220,7 @@ def test_equals_the_formulas(fields, training, monkeypatch):
     config._attn_implementation = "eager" if training else "sdpa"
     model = ScratchForConditionalGeneration(config).double().train(training)
     for parameter in model.parameters():
-        nn.init.normal_(parameter, mean=0.05, std=0.3)  # biases and norms too, or a misplaced one would not show
+        nn.init.normal_(parameter, mean=0.05, std=0.3)  # biases and norms too, so that a misplaced one shows
     if training:
         monkeypatch.setattr(ScratchDropout, "forward", lambda self, states: drop(states, self.p) if self.p else states)
         monkeypatch.setattr(nn.functional, "dropout", lambda x, p: drop(x, p) if p else x)
@@ -270,11 +270,87 @@ def copy_into(theirs: nn.Module, ours: nn.Module, convert) -> None:
 MASK_SETS = ["none", "key padding", "square", "all", "all, float"]
 
 
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")  # torch has no faster path for it
+def torch_masks(kind: str) -> dict[str, torch.Tensor]:
+    """
+    Masks by their names in torch.nn.Transformer, where True hides. Always causal. A row hidden completely would become
+    NaN there.
+    """
+    source_padding = torch.tensor([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]).bool()
+    target_padding = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()
+    source_square, memory_square = torch.rand(6, 6) < 0.3, torch.rand(5, 6) < 0.3
+    source_square[:, 0] = memory_square[:, 0] = False
+    masks = {"tgt_mask": torch.ones(5, 5).triu(1).bool()}
+    if kind in ("key padding", "all", "all, float"):
+        masks |= {"src_key_padding_mask": source_padding, "memory_key_padding_mask": source_padding}
+        masks |= {"tgt_key_padding_mask": target_padding}
+    if kind in ("square", "all", "all, float"):
+        masks |= {"src_mask": source_square, "memory_mask": memory_square}
+    if kind == "all, float":
+        return {
+            name: torch.randn(mask.shape, dtype=torch.float64).masked_fill(mask, float("-inf"))
+            for name, mask in masks.items()
+        }
+    return masks
+
+
+def combined(square: torch.Tensor | None, padding: torch.Tensor | None) -> torch.Tensor | None:
+    """Torch's two masks as one of ours: 2-D if there is only padding, else 4-D."""
+    if square is None:
+        return None if padding is None else ~padding
+    parts = [square[None, None]] + ([] if padding is None else [padding[:, None, None]])
+    if square.is_floating_point():
+        return sum(parts).expand(2, 1, -1, -1)
+    return ~(parts[0] if len(parts) == 1 else parts[0] | parts[1])
+
+
+def our_inputs(masks: dict[str, torch.Tensor], source: torch.Tensor, target: torch.Tensor) -> tuple[dict, dict]:
+    """What encoder and decoder take for the same masks. Padding has positions in torch, so they are explicit here."""
+    # The decoder makes a boolean 2-D mask causal itself.
+    causal = masks["tgt_mask"] if masks["tgt_mask"].is_floating_point() else None
+    cross = combined(masks.get("memory_mask"), masks.get("memory_key_padding_mask"))
+    if cross is not None and cross.ndim == 4:
+        cross = cross.expand(2, 1, 5, 6)
+    encoder = {
+        "input_ids": source,
+        "attention_mask": combined(masks.get("src_mask"), masks.get("src_key_padding_mask")),
+        "position_ids": torch.arange(6)[None],
+    }
+    decoder = {
+        "input_ids": target,
+        "attention_mask": combined(causal, masks.get("tgt_key_padding_mask")),
+        "encoder_attention_mask": cross,
+        "position_ids": torch.arange(5)[None],
+    }
+    return encoder, decoder
+
+
+def embedded(stack: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """What a stack's first layer reads."""
+    return stack.embed_positions.add(stack.embed(ids, None), torch.arange(ids.shape[1])[None]).detach()
+
+
+def check_weights(ours: ScratchModel, encoder_inputs: dict, decoder_inputs: dict, captured: dict) -> None:
+    """The attention weights of every layer equal those of torch's modules with the arguments of the captured calls."""
+    found = {}
+    for index, weights in enumerate(ours.encoder(**encoder_inputs, output_attentions=True).attentions):
+        found[f"encoder.layers.{index}.self_attn"] = weights
+    outputs = ours.decoder(**decoder_inputs, output_attentions=True)
+    for index in range(2):
+        found[f"decoder.layers.{index}.self_attn"] = outputs.attentions[index]
+        found[f"decoder.layers.{index}.multihead_attn"] = outputs.cross_attentions[index]
+    assert set(found) == set(captured)
+    for path, (module, args, kwargs) in captured.items():
+        module._forward_pre_hooks.clear()
+        kwargs = kwargs | {"need_weights": True, "average_attn_weights": False}
+        torch.testing.assert_close(found[path], module(*args, **kwargs)[1], rtol=0, atol=1e-9, msg=path)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")  # torch's, of a faster path
 @pytest.mark.parametrize("masks", MASK_SETS)
 @pytest.mark.parametrize("name", ["torch-post", "torch-pre"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_equals_torch_nn_transformer(name, masks, implementation):
+    """Hidden states, every gradient and the attention weights."""
     torch.manual_seed(0)
     sizes = {"d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20}
     sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 23, "decoder_vocab_size": 19}
@@ -286,62 +362,11 @@ def test_equals_torch_nn_transformer(name, masks, implementation):
     theirs = nn.Transformer(24, 4, 2, 2, 20, norm_first=name == "torch-pre", batch_first=True).double().eval()
     for stack in ("encoder", "decoder"):
         copy_into(getattr(theirs, stack), getattr(ours, stack), lambda parameter: parameter.detach().clone())
-
     source, target = torch.randint(4, 19, (2, 6)), torch.randint(4, 19, (2, 5))
-    # True hides, torch's convention. No row may be hidden whole: torch gives NaN there.
-    source_padding = torch.tensor([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]).bool()
-    target_padding = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()
-    causal = torch.ones(5, 5).triu(1).bool()
-    source_square, memory_square = torch.rand(6, 6) < 0.3, torch.rand(5, 6) < 0.3
-    source_square[:, 0] = memory_square[:, 0] = False
-    chosen = {"tgt_mask": causal}
-    if masks in ("key padding", "all", "all, float"):
-        chosen |= {"src_key_padding_mask": source_padding, "memory_key_padding_mask": source_padding}
-        chosen |= {"tgt_key_padding_mask": target_padding}
-    if masks in ("square", "all", "all, float"):
-        chosen |= {"src_mask": source_square, "memory_mask": memory_square}
-    if masks == "all, float":
-        chosen = {
-            key: torch.randn(mask.shape, dtype=torch.float64).masked_fill(mask, float("-inf"))
-            for key, mask in chosen.items()
-        }
-
-    def for_ours(square: str, padding: str, drop_causal: bool = False):
-        """Torch's two masks as our one: 2-D if the padding is all there is, else 4-D."""
-        square_mask, padding_mask = chosen.get(square), chosen.get(padding)
-        if drop_causal and masks != "all, float":
-            square_mask = None  # a 2-D mask is made causal by the decoder
-        parts = []
-        if square_mask is not None:
-            parts.append(square_mask[None, None])
-        if padding_mask is not None:
-            parts.append(padding_mask if square_mask is None else padding_mask[:, None, None])
-        if not parts:
-            return None
-        if masks == "all, float":
-            return sum(parts).expand(2, 1, -1, -1)
-        hidden = parts[0] if len(parts) == 1 else parts[0] | parts[1]
-        return ~hidden
-
-    positions = {"encoder": torch.arange(6)[None], "decoder": torch.arange(5)[None]}
-    embedded = {
-        stack: getattr(ours, stack).embed_positions.add(getattr(ours, stack).embed(ids, None), positions[stack])
-        for stack, ids in (("encoder", source), ("decoder", target))
-    }
-    # Padding has a place of its own in torch's world: explicit positions give it one here.
-    encoder_inputs = {"input_ids": source, "attention_mask": for_ours("src_mask", "src_key_padding_mask")}
-    encoder_inputs["position_ids"] = positions["encoder"]
+    chosen = torch_masks(masks)
+    encoder_inputs, decoder_inputs = our_inputs(chosen, source, target)
     memory = ours.encoder(**encoder_inputs).last_hidden_state
-    cross_mask = for_ours("memory_mask", "memory_key_padding_mask")
-    if cross_mask is not None and cross_mask.ndim == 4:
-        cross_mask = cross_mask.expand(2, 1, 5, 6)
-    decoder_inputs = {
-        "input_ids": target,
-        "attention_mask": for_ours("tgt_mask", "tgt_key_padding_mask", drop_causal=True),
-        "encoder_hidden_states": memory,
-        "encoder_attention_mask": cross_mask,
-        "position_ids": positions["decoder"],
-    }
+    decoder_inputs["encoder_hidden_states"] = memory
     decoded = ours.decoder(**decoder_inputs).last_hidden_state
 
     captured = {}
@@ -350,12 +375,9 @@ def test_equals_torch_nn_transformer(name, masks, implementation):
             hook = lambda module, args, kwargs, path=path: captured.update({path: (module, args, kwargs)})  # noqa: E731
             module.register_forward_pre_hook(hook, with_kwargs=True)
     encoder_masks = {"mask": chosen.get("src_mask"), "src_key_padding_mask": chosen.get("src_key_padding_mask")}
-    expected_memory = theirs.encoder(embedded["encoder"].detach(), **encoder_masks)
-    expected = theirs.decoder(
-        embedded["decoder"].detach(),
-        expected_memory,
-        **{key: mask for key, mask in chosen.items() if not key.startswith("src")},
-    )
+    expected_memory = theirs.encoder(embedded(ours.encoder, source), **encoder_masks)
+    decoder_masks = {key: mask for key, mask in chosen.items() if not key.startswith("src")}
+    expected = theirs.decoder(embedded(ours.decoder, target), expected_memory, **decoder_masks)
     torch.testing.assert_close(memory, expected_memory, rtol=0, atol=1e-9)
     torch.testing.assert_close(decoded, expected, rtol=0, atol=1e-9)
 
@@ -367,17 +389,4 @@ def test_equals_torch_nn_transformer(name, masks, implementation):
         copy_into(getattr(gradients, stack), getattr(ours, stack), lambda parameter: parameter.grad.clone())
     for (path, gradient), parameter in zip(gradients.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(gradient.data, parameter.grad, rtol=1e-9, atol=1e-9, msg=path)
-
-    ours_attentions = {}
-    outputs = ours.encoder(**encoder_inputs, output_attentions=True)
-    for index, weights in enumerate(outputs.attentions):
-        ours_attentions[f"encoder.layers.{index}.self_attn"] = weights
-    outputs = ours.decoder(**decoder_inputs, output_attentions=True)
-    for index in range(2):
-        ours_attentions[f"decoder.layers.{index}.self_attn"] = outputs.attentions[index]
-        ours_attentions[f"decoder.layers.{index}.multihead_attn"] = outputs.cross_attentions[index]
-    assert set(ours_attentions) == set(captured)
-    for path, (module, args, kwargs) in captured.items():
-        module._forward_pre_hooks.clear()
-        kwargs = kwargs | {"need_weights": True, "average_attn_weights": False}
-        torch.testing.assert_close(ours_attentions[path], module(*args, **kwargs)[1], rtol=0, atol=1e-9, msg=path)
+    check_weights(ours, encoder_inputs, decoder_inputs, captured)
