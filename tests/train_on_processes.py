@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, cli
 from modeling_scratch.commands import train
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.runs import agreement, processes
+from modeling_scratch.runs import agreement, folder, processes
 from modeling_scratch.runs.faults import explained_loss_of_a_process
 from modeling_scratch.training.compilation import compile_layers, example_batch
 from modeling_scratch.training.evaluation import score_model
@@ -111,6 +111,27 @@ def wait_for_the_main_process_and_then_for_another(waited: str) -> None:
         if not accelerator.is_main_process:
             time.sleep(60)
         accelerator.wait_for_everyone()
+
+
+def train_and_report_to_a_full_disk(*overrides: str) -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), sys.stdout.fileno())
+    train_one(*overrides)
+
+
+def meet_the_others() -> None:
+    """Saying twice a second, not every 15 seconds, who is missing."""
+    often = partial(processes.said_while_waiting, every=0.5)
+    with patch.object(processes, "said_while_waiting", often):
+        processes.make_accelerator()
+
+
+def lock_folder(path: str, locked: str) -> None:
+    """Of a run; then wait to be killed."""
+    with patch.object(folder, "_SECONDS_TO_LOCK", 0.1), cli.one_line_errors(False):
+        run = folder.RunFolder(path)
+        run.create()
+        Path(locked).touch()
+        time.sleep(60)
 
 
 def fail_on_the_second(error: str) -> None:

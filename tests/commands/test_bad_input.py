@@ -2,14 +2,13 @@
 
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL_RUN, read_metrics, run_command, run_training, small_run
+from conftest import SMALL_RUN, few_sentences, quick_run, read_metrics, run_training
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig
-
-from modeling_scratch.data.corpus import write_corpus
 
 
 def fails(capsys, *overrides, **options):
@@ -54,13 +53,13 @@ def test_another_kind_of_model(trained, tmp_path, capsys):
 
 
 def test_overwrite(tmp_path):
-    small_run(tmp_path / "run", "optimization.max_steps=2")
-    (tmp_path / "run" / "thesis.txt").write_text("not of the run")
-    (tmp_path / "run" / "modeling_old.py").write_text("of the old run")
-    small_run(tmp_path / "run", "optimization.max_steps=3", overwrite=True)
-    assert (tmp_path / "run" / "thesis.txt").exists()
-    assert not (tmp_path / "run" / "modeling_old.py").exists()
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-0000003"]
+    run = quick_run(tmp_path / "run", "optimization.max_steps=2")
+    (run / "thesis.txt").write_text("not of the run")
+    (run / "modeling_old.py").write_text("of the old run")
+    quick_run(run, "optimization.max_steps=3", overwrite=True)
+    assert (run / "thesis.txt").exists()
+    assert not (run / "modeling_old.py").exists()
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-0000003"]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.bin", "random_states_0.pkl", "training_state.json"])
@@ -121,7 +120,7 @@ def test_weights_that_are_missing_are_never_made_up(trained, tmp_path, capsys):
 def test_a_short_run_that_diverges_is_no_model(overrides, said, tmp_path, capsys):
     """Too short for the guard that counts skipped updates."""
     run = tmp_path / "run"
-    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", *overrides)
+    line = fails(capsys, *SMALL_RUN, *few_sentences(), f"output_dir={run}", *overrides)
     assert line.startswith("error: training has diverged: ")
     assert said in line
     assert not [record for record in read_metrics(run) if "final" in record]
@@ -147,13 +146,13 @@ def test_a_loss_that_is_no_number(tmp_path, capsys):
 
 
 def test_training_data_that_changed(tmp_path, capsys):
-    write_corpus(tmp_path / "text", 300)
-    files = [f"data.{split}_files={tmp_path / 'text' / split}" for split in ("train", "validation", "test")]
-    small_run(tmp_path / "run", *files, "optimization.max_steps=10")
+    shutil.copytree(Path(few_sentences()[0].partition("=")[2]).parent, tmp_path / "text")
+    data = [f"data.{split}_files={tmp_path / 'text' / split}" for split in ("train", "validation", "test")]
+    run = quick_run(tmp_path / "run", *data, "optimization.max_steps=10")
     for language in ("en", "de"):
         with (tmp_path / "text" / f"train.{language}").open("a") as file:
             file.write("One more.\n")
-    line = fails(capsys, *SMALL_RUN, f"output_dir={tmp_path / 'run'}", *files, "optimization.max_steps=10", resume=True)
+    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", *data, "optimization.max_steps=10", resume=True)
     assert "the training data is not what the run" in line
 
 
@@ -166,8 +165,10 @@ def test_what_to_score_on_is_never_guessed(trained, tmp_path, capsys):
     assert "do not go with it" in fails(capsys, evaluate=str(trained), resume=True)
 
 
-def test_the_traceback_is_there_for_who_asks(tmp_path):
-    result = run_command("train.py", "--config", str(tmp_path / "none.yaml"), "--debug")
-    assert result.returncode == 2
-    assert "Traceback" in result.stderr
-    assert result.stderr.splitlines()[-1].endswith("none.yaml: no such file")
+def test_the_traceback_is_there_for_who_asks(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        run_training(config=str(tmp_path / "none.yaml"), debug=True)
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert said.splitlines()[-1].endswith("none.yaml: no such file")

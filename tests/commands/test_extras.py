@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from packaging.requirements import Requirement
+from transformers import AutoModelForSeq2SeqLM
+
+from modeling_scratch.loading import load_tokenizers
+from modeling_scratch.training.evaluation import translate
 
 SITE = Path(sysconfig.get_paths()["purelib"])
 
@@ -55,9 +59,12 @@ def run_base(tmp_path_factory):
 
 
 def test_translate(run_base, trained):
-    result = run_base("modeling_scratch.translate", str(trained), text="The dog sees the cat.\n\n")
+    """As the project's own environment translates."""
+    result = run_base("modeling_scratch.translate", str(trained), text="The dog sees the cat.\n\nA bird.\n")
     assert result.returncode == 0, result.stderr
-    assert len(result.stdout.splitlines()) == 2
+    model, tokenizers = AutoModelForSeq2SeqLM.from_pretrained(trained), load_tokenizers(str(trained))
+    first, second = translate(model, *tokenizers, ["The dog sees the cat.", "A bird."])
+    assert result.stdout.split("\n") == [first, "", second, ""]
 
 
 def test_convert(run_base, make_model, tmp_path):
@@ -76,7 +83,15 @@ def test_plots_name_what_they_lack(run_base):
     )
 
 
-@pytest.mark.parametrize("command", [["train.py"], ["train.py", "--dry-run"], ["hub_upload.py", "runs/x", "a/b"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train.py"],
+        ["hub_upload.py", "runs/x", "a/b"],
+        pytest.param(["train.py", "--dry-run"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
 def test_what_is_missing_is_named(run_base, command):
     result = run_base(str(ROOT / command[0]), *command[1:])
     assert result.returncode == 2, result.stderr

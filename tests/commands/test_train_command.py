@@ -11,26 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SMALL_RUN, run_training, small_run
-from forked import free_port
+from conftest import ROOT, SMALL_RUN, few_sentences, quick_run
+from forked import free_port, start, start_group
+from train_on_processes import meet_the_others, train_and_die, train_and_report_to_a_full_disk
 
 from modeling_scratch.cli import print_whatever_happens
 from modeling_scratch.hub import push as hub
+from modeling_scratch.runs.stopping import StopRequest
 
-SHORT = [*SMALL_RUN, "optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2"]
-
-
-def start(*arguments: str, program: list[str] | None = None, **options) -> subprocess.Popen:
-    """A program, train.py if no other is named, with signals as a terminal's foreground process has them."""
-    program = [str(ROOT / "train.py")] if program in (None, ["train.py"]) else program
-    return subprocess.Popen(
-        [sys.executable, *program, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        **{"stdout": subprocess.PIPE, "cwd": ROOT, **options},
-    )
+SHORT = ["optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2"]
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
@@ -45,11 +34,10 @@ def test_letters_that_stdout_lacks_are_escaped(monkeypatch):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
 def test_a_full_disk_under_the_report_ends_no_run(tmp_path):
-    with open("/dev/full", "w") as full:
-        process = start(*SHORT, f"output_dir={tmp_path / 'run'}", stdout=full)
-    said = process.communicate(timeout=120)[1]
-    assert process.returncode == 0, said
-    assert "warning: standard output cannot be written (No space left on device)" in said
+    options = [*SMALL_RUN, *few_sentences(), *SHORT, f"output_dir={tmp_path / 'run'}"]
+    process = start(tmp_path / "stderr", train_and_report_to_a_full_disk, *options)
+    assert process.end() == 0, process.said
+    assert "warning: standard output cannot be written (No space left on device)" in process.said
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
@@ -70,12 +58,12 @@ def pushes(monkeypatch):
 def test_a_full_disk_under_the_report_keeps_no_model_from_the_hub(pushes, tmp_path, monkeypatch):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        run_training(*SHORT, f"output_dir={tmp_path / 'run'}", "hub.repository=ada/model")
+        quick_run(tmp_path / "run", *SHORT, "hub.repository=ada/model")
     assert pushes == ["ada/model"]
 
 
 def test_a_run_ends_with_the_line_that_loads_it(pushes, tmp_path, capsys):
-    run_training(*SHORT, f"output_dir={tmp_path / 'run'}", "hub.repository=ada/model")
+    quick_run(tmp_path / "run", *SHORT, "hub.repository=ada/model")
     line = 'AutoModelForSeq2SeqLM.from_pretrained("ada/model", revision="1", trust_remote_code=True)'
     assert capsys.readouterr().out.endswith(f"pushed: https://hub/1\n  {line}\n")
 
@@ -83,7 +71,7 @@ def test_a_run_ends_with_the_line_that_loads_it(pushes, tmp_path, capsys):
 def test_a_push_that_fails_leaves_the_report(pushes, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(hub, "push_run", lambda recipe: (_ for _ in ()).throw(hub.PushError("no connection")))
     with pytest.raises(SystemExit) as end:
-        run_training(*SHORT, f"output_dir={tmp_path / 'run'}", "hub.repository=ada/model")
+        quick_run(tmp_path / "run", *SHORT, "hub.repository=ada/model")
     assert end.value.code == 2
     said = capsys.readouterr()
     assert "The model is in" in said.out
@@ -98,7 +86,7 @@ def test_ctrl_c_in_the_push_says_that_the_model_is_whole_and_how_to_push_it(tmp_
     monkeypatch.setattr(hub, "push", interrupted)
     run = tmp_path / "run"
     with pytest.raises(SystemExit) as end:
-        run_training(*SHORT, f"output_dir={run}", "hub.repository=ada/model")
+        quick_run(run, *SHORT, "hub.repository=ada/model")
     assert end.value.code == 130
     said = capsys.readouterr()
     assert f"The model is whole in {run}; push it with: python hub_upload.py {run} ada/model" in said.err
@@ -106,10 +94,10 @@ def test_ctrl_c_in_the_push_says_that_the_model_is_whole_and_how_to_push_it(tmp_
 
 
 def test_a_log_without_a_terminal_says_what_is_left_and_what_it_does(tmp_path, capsys):
-    small_run(tmp_path / "run")
+    quick_run(tmp_path / "run")
     said = capsys.readouterr().err
     assert re.search(r"step 10 of 20: loss [\d.]+, [\d,]+ target tokens/s, about \d+ s left", said)
-    assert "translating the 500 sentences of the test split with the final weights" in said
+    assert "translating the 40 sentences of the test split with the final weights" in said
     assert "\r" not in said
 
 
@@ -120,7 +108,7 @@ def test_a_log_without_a_terminal_says_what_is_left_and_what_it_does(tmp_path, c
 def test_files_honour_the_umask(mask, mode, tmp_path):
     before = os.umask(mask)
     try:
-        small_run(tmp_path / "run", "optimization.max_steps=2", "checkpoints.average_last=2", "checkpoints.every=1")
+        quick_run(tmp_path / "run", "optimization.max_steps=2", "checkpoints.average_last=2", "checkpoints.every=1")
     finally:
         os.umask(before)
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
@@ -133,10 +121,20 @@ def test_files_honour_the_umask(mask, mode, tmp_path):
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [["train.py"], ["-m", "modeling_scratch.translate", "x"]], ids=["train", "-m"])
+@pytest.mark.parametrize(
+    "command", [[str(ROOT / "train.py")], ["-m", "modeling_scratch.translate", "x"]], ids=["train.py", "-m"]
+)
 @pytest.mark.parametrize("seconds", [0.2, 1.5])
 def test_ctrl_c_while_python_imports_prints_no_page(seconds, command, tmp_path):
-    process = start(*command[1:], program=command[:1], cwd=tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # as in a terminal's foreground
+    )
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
@@ -145,21 +143,8 @@ def test_ctrl_c_while_python_imports_prints_no_page(seconds, command, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_closed_terminal_leaves_a_checkpoint(tmp_path):
-    process = start(*SMALL_RUN, "optimization.max_steps=100000", "evaluation.every=5000", f"output_dir={tmp_path}/run")
-    for line in process.stderr:
-        if line.startswith("step 3 "):
-            process.send_signal(signal.SIGHUP)
-            break
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 75, said
-    assert re.search(r"stopped by SIGHUP after update \d+ of 100000; --resume continues from", said)
-
-
 def test_nohup_is_respected(monkeypatch, tmp_path):
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN if number == signal.SIGHUP else None)
-    from modeling_scratch.runs.stopping import StopRequest
-
     with StopRequest() as stop:
         assert signal.SIGHUP not in stop._before
         assert signal.SIGTERM in stop._before
@@ -169,63 +154,19 @@ def test_nohup_is_respected(monkeypatch, tmp_path):
 
 
 def test_a_process_that_waits_for_others_says_so(tmp_path):
-    script = tmp_path / "alone.py"
-    script.write_text(
-        "from modeling_scratch.runs import faults, processes\n"
-        "said = faults.said_while_waiting\n"
-        "processes.said_while_waiting = lambda what: said(what, every=0.5)\n"
-        "processes.make_accelerator()\n"
-    )
-    port = str(free_port())
-    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        env={**os.environ, **place, "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    said = next((line for line in process.stderr if line.startswith("waiting for")), "nothing")
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    place |= {"MASTER_PORT": str(free_port()), "ACCELERATE_USE_CPU": "true"}
+    process = start(tmp_path / "stderr", meet_the_others, **place)
+    process.wait_for("waiting for")
     process.kill()
-    process.communicate()
-    assert said.startswith(
-        f"waiting for all of 2 processes to meet at 127.0.0.1:{port} (this is process 0; start those"
-    )
-
-
-LOST = """
-import os, signal, sys
-from modeling_scratch.training import run as training
-from modeling_scratch.commands import train
-
-create = training.TrainingRun._create_folder
-
-def lost(*arguments):
-    if os.environ["RANK"] == "0":
-        os.kill(os.getpid(), signal.SIGKILL)
-
-training.TrainingRun._create_folder = lost
-train.main(sys.argv[1:])
-"""
+    address = f"127.0.0.1:{place['MASTER_PORT']}"
+    said = f"waiting for all of 2 processes to meet at {address} (this is process 0; start those"
+    assert process.said.startswith(said)
 
 
 def test_a_process_that_is_lost_while_the_folder_is_made_ends_the_others_at_once(tmp_path):
-    script = tmp_path / "lost.py"
-    script.write_text(LOST)
-    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    first, second = (
-        subprocess.Popen(
-            [sys.executable, str(script), *SHORT, f"output_dir={tmp_path / 'run'}"],
-            env={**os.environ, **place, "RANK": rank, "LOCAL_RANK": rank, "PYTHONPATH": str(ROOT)}
-            | {"ACCELERATE_USE_CPU": "true"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in "01"
-    )
-    first.communicate(timeout=120)
-    began = time.monotonic()
-    said = second.communicate(timeout=60)[1]
-    assert time.monotonic() - began < 20
-    assert second.returncode == 2
-    assert said.splitlines()[-1].startswith("error: process 1: another process has ended or cannot be reached")
+    options = [*SMALL_RUN, *few_sentences(), *SHORT, f"output_dir={tmp_path / 'run'}"]
+    lost, other = start_group(tmp_path / "said", train_and_die, [["recipe.yaml", *options]] * 2)
+    assert lost.end() == -signal.SIGKILL
+    assert other.end(20) == 2
+    assert other.said.splitlines()[-1].startswith("error: process 1: another process has ended or cannot be reached")

@@ -150,52 +150,66 @@ def test_null_cells_are_empty(tmp_path):
     assert loaded(DataSection(train_files=table(tmp_path, "jsonl", rows))) == [("a", ""), ("b", "c")]
 
 
-def test_bad_files(tmp_path):
-    def fails(message, **files):
-        with pytest.raises(ValueError, match=message):
-            load_pairs(DataSection(**files), 0)
+LINES = "one\ntwo\nthree\nfour\n"
+COMPRESSED = gzip.compress(b"one\ntwo\nthree\n" * 1000)
+CORRUPT = bytearray(COMPRESSED)
+CORRUPT[len(CORRUPT) // 2] ^= 255
 
-    good = text_files(tmp_path)
-    fails("none.en: no such file", train_files=str(tmp_path / "none"))
-    fails("x.jsonl: no such file", train_files=str(tmp_path / "x.jsonl"))
-    fails("two text files", train_files=[f"{good}.en"] * 3)
-    fails("data.train_files is not set", validation_files=good)
-    empty = write(tmp_path / "empty.en", "")
-    fails("empty.en: the file is empty", train_files=[empty, f"{good}.de"])
-    empty = write(tmp_path / "empty.en.gz", "", compress=True)
-    fails("empty.en.gz: the file is empty", train_files=[empty, f"{good}.de"])
-    short = write(tmp_path / "short.de", "eins\n")
-    fails("train.en has 4 lines and .*short.de has 1", train_files=[f"{good}.en", short])
-    (tmp_path / "latin.en").write_bytes(b"fine\nfine\ncaf\xe9\nfine\n")
-    fails("latin.en, line 3: not valid UTF-8", train_files=[str(tmp_path / "latin.en"), f"{good}.de"])
-    (tmp_path / "cut.en.gz").write_bytes(gzip.compress(b"one\n" * 1000)[:-10])
-    fails("cut.en.gz: not a complete gzip file", train_files=[str(tmp_path / "cut.en.gz"), f"{good}.de"])
-    (tmp_path / "bad.jsonl").write_text('{"en": "a", "de"\n')
-    fails("bad.jsonl: cannot be read as jsonl", train_files=str(tmp_path / "bad.jsonl"))
-    for text, message in (
-        ("en,de\na,b,c\n", "line 2: 3 fields, but the header has 2"),
-        ("en,de\na,b\nc\n", "line 3: 1 fields, but the header has 2"),
-        ('en,de\na,"b\n', "line 2: unexpected end of data"),
-        ("en,de\n", "no rows below the header"),
-    ):
-        fails(f"wrong.csv.*{message}", train_files=write(tmp_path / "wrong.csv", text))
-    (tmp_path / "latin.tsv").write_bytes(b"en\tde\na\tb\ncaf\xe9\tc\n")
-    fails("latin.tsv, line 3: not valid UTF-8", train_files=str(tmp_path / "latin.tsv"))
-    (tmp_path / "latin.jsonl").write_bytes(b'{"en": "a", "de": "b"}\n{"en": "caf\xe9", "de": "b"}\n')
-    fails("latin.jsonl, line 2: not valid UTF-8", train_files=str(tmp_path / "latin.jsonl"))
-    corrupt = bytearray(gzip.compress(b"one\ntwo\nthree\n" * 1000))
-    corrupt[len(corrupt) // 2] ^= 255
-    (tmp_path / "corrupt.en.gz").write_bytes(corrupt)
-    fails("corrupt.en.gz: not a complete gzip file", train_files=[str(tmp_path / "corrupt.en.gz"), f"{good}.de"])
-    text = write(tmp_path / "text.jsonl", '{"translation": "a"}\n')
-    fails("'translation' does not hold a sentence a language", train_files=text)
-    blank = write(tmp_path / "blank.en", "\n\n"), write(tmp_path / "blank.de", "\n\n")
-    fails("the train split has no pair with text on both sides", train_files=list(blank))
-    flat = table(tmp_path, "csv", [{"en": "a", "de": "b"}])
-    with pytest.raises(ValueError, match="has no column 'fr'; it has en, de"):
-        load_pairs(DataSection(train_files=flat, target_language="fr"), 0)
-    with pytest.raises(ValueError, match="the embedded corpus has the languages en and de"):
-        load_pairs(DataSection(target_language="fr"), 0)
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.en", None, "none.en: no such file"),
+        ("empty.en", b"", "empty.en: the file is empty"),
+        ("empty.en.gz", gzip.compress(b""), "empty.en.gz: the file is empty"),
+        ("short.en", b"one\n", "short.en has 1 lines and .*good.de has 4"),
+        ("latin.en", b"fine\nfine\ncaf\xe9\nfine\n", "latin.en, line 3: not valid UTF-8"),
+        ("cut.en.gz", COMPRESSED[:-10], "cut.en.gz: not a complete gzip file"),
+        ("corrupt.en.gz", bytes(CORRUPT), "corrupt.en.gz: not a complete gzip file"),
+        ("blank.en", b"\n\n\n\n", "the train split has no pair with text on both sides"),
+    ],
+)
+def test_bad_text_files(name, content, message, tmp_path):
+    (tmp_path / "good.de").write_text(LINES)
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_pairs(DataSection(train_files=[str(tmp_path / name), str(tmp_path / "good.de")]), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.jsonl", None, "none.jsonl: no such file"),
+        ("bad.jsonl", b'{"en": "a", "de"\n', "bad.jsonl: cannot be read as jsonl"),
+        ("latin.jsonl", b'{"en": "a", "de": "b"}\n{"en": "caf\xe9", "de": "b"}\n', "line 2: not valid UTF-8"),
+        ("text.jsonl", b'{"translation": "a"}\n', "'translation' does not hold a sentence a language"),
+        ("long.csv", b"en,de\na,b,c\n", "long.csv.*line 2: 3 fields, but the header has 2"),
+        ("short.csv", b"en,de\na,b\nc\n", "short.csv.*line 3: 1 fields, but the header has 2"),
+        ("open.csv", b'en,de\na,"b\n', "open.csv.*line 2: unexpected end of data"),
+        ("header.csv", b"en,de\n", "header.csv.*no rows below the header"),
+        ("french.csv", b"en,fr\na,b\n", "has no column 'de'; it has en, fr"),
+        ("latin.tsv", b"en\tde\na\tb\ncaf\xe9\tc\n", "latin.tsv, line 3: not valid UTF-8"),
+    ],
+)
+def test_bad_tables(name, content, message, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_pairs(DataSection(train_files=str(tmp_path / name)), 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"train_files": ["a", "b", "c"]}, "two text files"),
+        ({"validation_files": "a"}, "data.train_files is not set"),
+        ({"target_language": "fr"}, "the embedded corpus has the languages en and de"),
+    ],
+)
+def test_bad_sections(fields, message):
+    with pytest.raises(ValueError, match=message):
+        load_pairs(DataSection(**fields), 0)
 
 
 def test_tokenize_filters_and_counts(caplog):

@@ -193,24 +193,33 @@ def test_a_stream_from_the_hub_is_of_one_commit(tmp_path, monkeypatch):
     assert first.fingerprint != newest.fingerprint == main.fingerprint
 
 
-def test_bad_streams(tmp_path):
-    for fields, message in [
-        ({"train_files": str(tmp_path / "none-*.jsonl")}, "no file fits"),
-        ({"train_files": str(tmp_path / "none")}, "no such file"),
-        ({"train_files": str(tmp_path / "a.jsonl")}, "has no column 'en'; it has x"),
-        ({"train_files": str(tmp_path / "empty.tsv")}, "there is not a single row"),
-    ]:
-        (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
-        (tmp_path / "empty.tsv").write_text("en\tde\n")
-        with pytest.raises(ValueError, match=message):
-            open_stream(DataSection(streaming=True, **fields), 0)
-    for override, message in [
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none-*.jsonl", "no file fits"),
+        ("none", "no such file"),
+        ("a.jsonl", "has no column 'en'; it has x"),
+        ("empty.tsv", "there is not a single row"),
+    ],
+)
+def test_bad_streams(name, message, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
+    (tmp_path / "empty.tsv").write_text("en\tde\n")
+    with pytest.raises(ValueError, match=message):
+        open_stream(DataSection(streaming=True, train_files=str(tmp_path / name)), 0)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
         ("optimization.max_epochs=1", "nobody knows where a stream ends"),
         ("evaluation.every=epoch", "set evaluation.every to a number"),
         ("checkpoints.every=epoch", "set checkpoints.every to a number"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            load_recipe(ROOT / "configuration" / "recipes" / "embedded.yaml", [*STREAM, override])
+    ],
+)
+def test_a_stream_has_no_epochs(override, message):
+    with pytest.raises(ValueError, match=message):
+        load_recipe(ROOT / "configuration" / "recipes" / "embedded.yaml", [*STREAM, override])
 
 
 def test_parts_too_small_for_the_longest_pair(tmp_path):

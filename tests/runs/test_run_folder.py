@@ -4,15 +4,16 @@ import itertools
 import os
 import re
 import shutil
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
+from forked import start
 from safetensors.torch import load_file, save_file
+from train_on_processes import lock_folder
 
+from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import CONFIGURATION_FOLDER, load_recipe, recipe_text
 from modeling_scratch.runs import folder as run_folder
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
@@ -183,32 +184,22 @@ def flip_last_byte(path):
 
 
 def test_one_process_at_a_time(tmp_path, monkeypatch):
-    """Another one is told so, whether it resumes, replaces or begins; until this one has ended."""
-    script = """if True:
-        import sys
-        from modeling_scratch.runs import folder as run_folder
-        run_folder._SECONDS_TO_LOCK = 0.1
-        try:
-            folder = run_folder.RunFolder(sys.argv[1])
-            folder.create()
-        except ValueError as error:
-            sys.exit(str(error))
-        print("locked", flush=True)
-        sys.stdin.read()
-    """
-    folder = RunFolder(tmp_path / "run")
-    command = [sys.executable, "-c", script, str(folder.path)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout.readline() == "locked\n"
-        monkeypatch.setattr(run_folder, "_SECONDS_TO_LOCK", 0.1)
-        for options in ({"resume": False, "overwrite": False}, {"resume": False, "overwrite": True}):
-            with pytest.raises(ValueError, match="is in use by another run"):
-                folder.check(**options)
-        first.kill()
+    """Another is told so, whether it replaces or begins, until the first has ended."""
+    monkeypatch.setattr(run_folder, "_SECONDS_TO_LOCK", 0.1)
+    folder, locked = RunFolder(tmp_path / "run"), tmp_path / "locked"
+    first = start(tmp_path / "first", lock_folder, str(folder.path), str(locked))
+    while not locked.exists():
+        assert first.process.is_alive(), first.said
+        time.sleep(0.01)
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match="is in use by another run"):
+            folder.check(resume=False, overwrite=overwrite)
+    first.kill()
     folder.check(resume=False, overwrite=False)
-    folder.check(resume=False, overwrite=False)  # this process's own
-    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert "is in use by another run" in second.stderr
+    folder.check(resume=False, overwrite=False)  # its own lock is in nobody's way
+    second = start(tmp_path / "second", lock_folder, str(folder.path), str(locked))
+    assert second.end() == 2
+    assert "is in use by another run" in second.said
 
 
 def test_what_is_damaged_does_not_count_as_kept(folder):
@@ -255,31 +246,40 @@ def test_records_after_a_step_are_forgotten(folder):
     assert folder.metrics() == [{"step": 1, "split": "train"}, {"step": 2, "split": "train"}]
 
 
-def test_what_may_be_written_where(tmp_path):
-    new = RunFolder(tmp_path / "new")
-    new.check(resume=False, overwrite=False)
-    with pytest.raises(ValueError, match="no run to resume"):
-        new.check(resume=True, overwrite=False)
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    (foreign / "thesis.tex").write_text("precious")
-    for overwrite in (False, True):
-        with pytest.raises(ValueError, match="files that are not a run's"):
-            RunFolder(foreign).check(resume=False, overwrite=overwrite)
-    with pytest.raises(ValueError, match="is a file"):
-        RunFolder(foreign / "thesis.tex").check(resume=False, overwrite=True)
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "recipe.yaml").write_text("flour: 500 g")
-    with pytest.raises(ValueError, match="files that are not a run's"):
-        RunFolder(run).check(resume=False, overwrite=True)
-    shutil.copy(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", run / "recipe.yaml")
-    with pytest.raises(ValueError, match="already holds a run"):
-        RunFolder(run).check(resume=False, overwrite=False)
-    with pytest.raises(ValueError, match="give one of them"):
-        RunFolder(run).check(resume=True, overwrite=True)
-    RunFolder(run).check(resume=False, overwrite=True)
-    RunFolder(run).check(resume=True, overwrite=False)
+@pytest.fixture
+def places(tmp_path):
+    """What a folder to write to may be."""
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.tex").write_text("precious")
+    (tmp_path / "other recipe").mkdir()
+    (tmp_path / "other recipe" / "recipe.yaml").write_text("flour: 500 g")
+    (tmp_path / "run").mkdir()
+    shutil.copy(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", tmp_path / "run" / "recipe.yaml")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("place", "resume", "overwrite", "message"),
+    [
+        ("new", False, False, None),
+        ("new", True, False, "no run to resume"),
+        ("foreign", False, False, "files that are not a run's"),
+        ("foreign", False, True, "files that are not a run's"),
+        ("foreign/thesis.tex", False, True, "is a file"),
+        ("other recipe", False, True, "files that are not a run's"),
+        ("run", False, False, "already holds a run"),
+        ("run", True, True, "give one of them"),
+        ("run", False, True, None),
+        ("run", True, False, None),
+    ],
+)
+def test_what_may_be_written_where(place, resume, overwrite, message, places):
+    folder = RunFolder(places / place)
+    if message is None:
+        folder.check(resume, overwrite)
+        return
+    with pytest.raises(UserError, match=message):
+        folder.check(resume, overwrite)
 
 
 def test_a_new_run_deletes_what_runs_write_and_no_more(tmp_path):

@@ -1,13 +1,10 @@
 """Translations in order, each sentence once."""
 
 import copy
-import subprocess
-import sys
 
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import run_command
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch.data.corpus import make_corpus
@@ -43,12 +40,11 @@ def test_equals_generate_one_by_one(translator):
 
 def test_sources_are_read_as_the_pipeline_reads_them(translator, make_model):
     together = translate(*translator, SENTENCES[:3])
-    assert translate(*translator, [f" {SENTENCES[0]}\n", " ", *SENTENCES[1:3], ""]) == [
-        together[0],
-        "",
-        *together[1:],
-        "",
-    ]
+    around = [f" {SENTENCES[0]}\n", " ", *SENTENCES[1:3], ""]
+    assert translate(*translator, around) == [together[0], "", *together[1:], ""]
+
+
+def test_a_source_that_is_too_long_is_named(translator, make_model):
     short = make_model(vocab_size=400, position_embedding_type="learned", max_position_embeddings=4)
     with pytest.raises(ValueError, match=r"input 1 has \d+ tokens, but the model takes 4"):
         translate(short, *translator[1:], ["a", SENTENCES[0]])
@@ -89,26 +85,3 @@ def test_settings_are_valid_for_one_beam_and_many(translator, tmp_path):
         assert settings.max_new_tokens == 33
         assert settings.num_beams == (None if beams == 1 else 4)
         assert settings.length_penalty == (None if beams == 1 else 0.6)
-
-
-def test_translate_command(trained, tmp_path):
-    lines = tmp_path / "in.txt"
-    lines.write_text(f"{SENTENCES[0]}\n\n{SENTENCES[1]}\n")
-    with lines.open() as file:
-        result = subprocess.run(
-            [sys.executable, "-m", "modeling_scratch.translate", str(trained)],
-            stdin=file,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    model, source, target = AutoModelForSeq2SeqLM.from_pretrained(trained), *load_tokenizers(str(trained))
-    expected = translate(model, source, target, SENTENCES[:2])
-    assert result.stdout.split("\n") == [expected[0], "", expected[1], ""]
-
-
-def test_translate_command_refuses(tmp_path):
-    result = run_command("-m", "modeling_scratch.translate", str(tmp_path / "none"))
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: ")
-    assert "none: no such folder" in result.stderr
