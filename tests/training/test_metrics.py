@@ -104,6 +104,13 @@ def test_perfect_translations_have_no_uncertainty():
     assert (scores["bleu"], scores["ter"], scores["ter_interval"]) == (pytest.approx(100), 0, 0)
 
 
+def test_an_interval_of_poor_translations():
+    """Some resamples score 0, at which sacreBLEU's corpus_score fails."""
+    scores = score(SOURCES, [TRANSLATIONS[0], "a", "b", "c"], FIRST)
+    assert 0 < scores["bleu"] < scores["bleu_interval"]
+    assert score(SOURCES, ["a"] * 4, FIRST)["bleu_interval"] == 0
+
+
 def test_no_interval_of_one_sentence_or_of_too_many(monkeypatch):
     assert "bleu_interval" not in score(SOURCES[:1], TRANSLATIONS[:1], FIRST[:1])
     monkeypatch.setattr(metrics, "_MOST_RESAMPLED", 3)
