@@ -181,18 +181,26 @@ def test_a_score_is_shown_with_its_interval_if_there_is_one(record, shown):
 
 
 def right_length(sources, translations, references, resamples) -> Score:
-    found = sum(len(text) == len(one) for text, (one,) in zip(translations, references, strict=True))
+    found = sum(len(text) in map(len, several) for text, several in zip(translations, references, strict=True))
     return Score(100 * found / len(translations), "counted", interval=12.5 if resamples else None)
 
 
+NEW = Metric("Length", "length", "sentences of the right length, of 100", True, (-50, 100), right_length)
+
+
 @pytest.fixture(scope="module")
-def run_with_a_new_metric(tmp_path_factory):
-    """A run by TER with one metric more in the table."""
+def run_by_ter(tmp_path_factory):
+    """A run with one metric more in the table."""
     with pytest.MonkeyPatch.context() as patch:
-        new = Metric("Length", "length", "sentences of the right length, of 100", True, (-50, 100), right_length)
-        patch.setitem(METRICS, "length", new)
+        patch.setitem(METRICS, "length", NEW)
         options = ["optimization.max_steps=4", "evaluation.every=1", "evaluation.metric=ter", "data.embedded_size=100"]
-        yield small_run(tmp_path_factory.mktemp("runs") / "length", *options)
+        return small_run(tmp_path_factory.mktemp("runs") / "length", *options)
+
+
+@pytest.fixture
+def run_with_a_new_metric(run_by_ter, monkeypatch):
+    monkeypatch.setitem(METRICS, "length", NEW)
+    return run_by_ter
 
 
 def test_a_new_metric_is_evaluated(run_with_a_new_metric):
@@ -224,11 +232,11 @@ def test_a_new_metric_is_in_the_curves(run_with_a_new_metric):
     assert axis.get_ylim()[0] == -50
 
 
-def test_the_best_of_a_run_by_ter_is_its_lowest(run_with_a_new_metric, tmp_path):
+def test_the_best_of_a_run_by_ter_is_its_lowest(run_by_ter, tmp_path):
     """Of the record, as the card of a run that goes on has it."""
-    lines = (run_with_a_new_metric / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines = (run_by_ter / "metrics.jsonl").read_text().splitlines(keepends=True)
     for name in ("recipe.yaml", "config.json"):
-        (tmp_path / name).write_bytes((run_with_a_new_metric / name).read_bytes())
+        (tmp_path / name).write_bytes((run_by_ter / name).read_bytes())
     (tmp_path / "metrics.jsonl").write_text("".join(line for line in lines if '"final"' not in line))
     (best,) = RunRecords(tmp_path).scored
     assert best["ter"] == min(record["ter"] for record in read_metrics(tmp_path, "validation"))
