@@ -5,7 +5,6 @@ new metric is a new entry here and nothing else.
 Only the standard library is imported here, since recipes and figures read the table where sacreBLEU is not installed.
 """
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,16 +64,17 @@ class Metric:
 def _by_sacrebleu(name: str, sources: Texts, translations: Texts, references: References, resamples: int) -> Score:
     """A corpus score by sacreBLEU's defaults. Its bootstrap is seeded with 12345, or SACREBLEU_SEED."""
     import sacrebleu.metrics
+    from sacrebleu.significance import PairedTest
 
     metric = getattr(sacrebleu.metrics, name)()
     streams = [list(stream) for stream in zip_longest(*references)]  # the first references, the second ones, ...
-    score = metric.corpus_score(translations, streams, n_bootstrap=resamples or 1)
-    signature, interval = str(metric.get_signature()), None
-    if resamples:
-        # It names no interval where all resamples score 0.
-        described = json.loads(score.format(width=6, signature=signature, is_json=True))
-        interval = described.get("confidence_var", 0.0)
-    return Score(score.score, signature, interval)
+    if not resamples:
+        return Score(metric.corpus_score(translations, streams).score, str(metric.get_signature()))
+    # Of one system alone, since corpus_score's bootstrap fails where some resamples score 0 and others do not.
+    signatures, results = PairedTest([("", translations)], {name: metric}, streams, "bs", resamples)()
+    ((key, signature),) = signatures.items()
+    (result,) = results[key]
+    return Score(result.score, str(signature), float(result.ci))
 
 
 def _ter_seconds(translations: Texts, references: References) -> float:

@@ -16,6 +16,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch import ScratchConfig
 from modeling_scratch.hub.card import build_card, check_card, merge_card
+from modeling_scratch.training.metrics import METRICS, describe_score
 
 BLEU, CHRF = "nrefs:1|case:mixed|tok:13a|version:2.6.0", "nrefs:1|case:mixed|nc:6|version:2.6.0"
 SCORES = {"bleu": 31.25, "chrf": 57.123456789}
@@ -124,14 +125,11 @@ def test_a_real_run(trained):
     final = [record for record in read_metrics(trained) if record.get("final")]
     found = {(r.dataset_split, r.metric_type): (r.metric_value, r.metric_args) for r in card.data.eval_results}
     for record in final:
-        names = {"bleu": "sacrebleu", "chrf": "chrf", "ter": "ter"}
-        for name, metric in names.items():
-            assert found.pop((record["split"], metric)) == (
-                float(f"{record[name]:.2f}"),
-                {"signature": record[f"{name}_signature"]},
-            )
-        shown = [f"{record[name]:.2f} ± {record[f'{name}_interval']:.2f}" for name in names]
-        assert f"| {record['split']} | {' | '.join(shown)} | {record['sentences']} |" in section(text, "Results")
+        for key, metric in METRICS.items():
+            value, arguments = float(f"{record[key]:.2f}"), {"signature": record[f"{key}_signature"]}
+            assert found.pop((record["split"], metric.hub_id)) == (value, arguments)
+        shown = " | ".join(describe_score(record, key) for key in METRICS)
+        assert f"| {record['split']} | {shown} | {record['sentences']} |" in section(text, "Results")
         assert f"`{record['bleu_signature']}`" in text
     assert not found
     model = AutoModelForSeq2SeqLM.from_pretrained(trained)
