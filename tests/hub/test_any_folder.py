@@ -94,7 +94,7 @@ def test_a_model_that_was_saved(plain, tmp_path):
     assert known.data.language == ["pt", "de"]
     assert known.data.language_bcp47 == ["pt-BR", "de"]
     assert "# tiny: Portuguese (pt-BR) to German" in known.text
-    with pytest.raises(ValueError, match=r"--languages: 'english' is no ISO 639 code"):
+    with pytest.raises(ValueError, match=r"--languages: 'english' is not an ISO 639 code"):
         build_card(plain, "ada/tiny", languages=("english", "de"))
 
 

@@ -75,7 +75,7 @@ DAMAGE = {
     "neighbour": "loss.py is imported but missing",
     "generation": r"generation_config.json: .*early_stopping",
     "weights missing": r"weights are missing or left over here: model.encoder.layers.0.self_attn.q_proj.weight",
-    "other code": r"gives other positions.*logits \(by .*save it there again",
+    "other code": r"gives other .*logits \(by .*save it there again",
     "ties": r"weights are missing or left over here: lm_head.weight",
     "sizes": r"run cannot be loaded here: RuntimeError",
     "tokenizer": r"tokenizer.json: not JSON",
