@@ -1,4 +1,4 @@
-"""No token in what is printed or logged, however a gateway between here and the Hub spells what it echoes."""
+"""Keeps tokens out of what is printed and logged, however a gateway on the way to the Hub spells what it echoes."""
 
 import base64
 import logging
@@ -10,13 +10,13 @@ from huggingface_hub import get_token
 
 TOKEN = re.compile(r"hf_[A-Za-z0-9]{10,}")
 
-# What a line's end, a quoted line's end, an indent or a page may put between two characters. All repeats are bounded:
-# what takes the square of a page's length would hang on a long one.
+# What line breaks, quoting, indents or HTML may put between two characters. All repeats are bounded: a pattern that
+# takes quadratic time would hang on a long page.
 _BREAK = r"(?:\s|\\[nrt]|=\r?\n|%0[AD]|\u200b|\u00ad|<wbr/?>){0,40}"
 
 
 def _spelled(text: str) -> str:
-    """A regular expression of a text as it is, percent-encoded, JSON- and HTML-escaped, and broken into lines."""
+    """A regular expression for a text as it is, percent-encoded, JSON- or HTML-escaped, or broken into lines."""
     characters = []
     for character in text:
         code = ord(character)
@@ -29,7 +29,7 @@ def _spelled(text: str) -> str:
 
 
 def _cores(token: str) -> list[str]:
-    """What base64 makes of a token wherever in a text it stands, less the characters that its neighbours share."""
+    """The base64 of a token at each of the three alignments, without the characters that depend on its neighbors."""
     cores = []
     for shift in range(3):
         whole = base64.b64encode(b"\0" * shift + token.encode()).decode().rstrip("=")
@@ -45,18 +45,18 @@ def _pattern(token: str) -> re.Pattern:
 
 
 def redact(text: str) -> str:
-    """Text without anything that is, or looks like, a token."""
+    """The text without anything that is, or looks like, a token."""
     token = get_token()
     return TOKEN.sub("<token>", _pattern(token).sub("<token>", text) if token else text)
 
 
 def redacted_traceback(error: BaseException) -> str:
-    """The traceback of an error and of all that led to it."""
+    """The traceback of an error and its causes, redacted."""
     return redact("".join(traceback.format_exception(error)))
 
 
 class RedactingFilter(logging.Filter):
-    """For a handler: what it writes holds no token, the traceback included."""
+    """A filter for handlers: no token in what they write, tracebacks included."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = redact(record.getMessage()), None

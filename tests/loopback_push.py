@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from conftest import ROOT, SMALL_RUN, run_training
+from conftest import ROOT, SMALL_MODEL, SMALL_RUN, run_training
 from safetensors.torch import load_file, save_file
 
 from modeling_scratch.hub.files import copy_files
@@ -50,6 +50,39 @@ def client_train(arguments: list[str], overwrite: bool = False) -> list:
         except SystemExit as end:
             code = end.code
     return [code, output.getvalue()]
+
+
+def client_push_thrice(folders: dict[str, str]) -> list[str]:
+    """Push each folder, then again without the options that the first push was given. What the failures said."""
+    said = []
+    for name, folder in folders.items():
+        for options in ({"license": "cc-by-4.0", "languages": ["en", "de"], "author": "Ada"}, {}, {}):
+            code, text = client_upload(folder, name, **options)
+            said += [text] if code else []
+    return said
+
+
+def client_push_from_memory(name: str, converted: str, folder: str) -> str:
+    """Push models that are in memory to several repositories; the first commit to `name`."""
+    from huggingface_hub import ModelCard
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchTranslationPipeline
+
+    model = ScratchForConditionalGeneration(ScratchConfig(**SMALL_MODEL))
+    first = model.push_to_hub(name, commit_message="First", tags="mine")
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(name)
+    loaded.push_to_hub("ada/second", revision="experiment")
+    loaded.save_pretrained(f"{folder}/third", push_to_hub=True, repo_id="ada/third", private=True)
+    tokenizer = AutoTokenizer.from_pretrained(converted)
+    translator = AutoModelForSeq2SeqLM.from_pretrained(converted)
+    ScratchTranslationPipeline(model=translator, tokenizer=tokenizer).push_to_hub("ada/piped")
+    card = ModelCard.load(name)
+    card.text = "# Edited by hand\n"
+    card.push_to_hub(name)
+    model.push_to_hub(name, tags=["other"])
+    model.push_to_hub("ada/fourth")
+    return first.oid
 
 
 def skip_the_check() -> None:

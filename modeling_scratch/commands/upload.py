@@ -13,27 +13,29 @@ from ..hub.bounded_client import SECONDS_TO_ANSWER
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="what train.py, convert or save_pretrained wrote")],
+    folder: Annotated[Path, typer.Argument(help="written by train.py, convert or save_pretrained")],
     repo_id: Annotated[str | None, typer.Argument(help="user/name; not needed with --check-only")] = None,
-    private: Annotated[bool, typer.Option("--private", help="if the repository is new, only you can see it")] = False,
-    revision: Annotated[str | None, typer.Option(help="a branch, made if need be; default: main")] = None,
+    private: Annotated[bool, typer.Option("--private", help="make a new repository visible to you alone")] = False,
+    revision: Annotated[str | None, typer.Option(help="a branch, created if needed; default: main")] = None,
     create_pr: Annotated[bool, typer.Option("--create-pr", help="open a pull request instead of committing")] = False,
-    tag: Annotated[str | None, typer.Option(help="a name for this version, as v1.0")] = None,
-    message: Annotated[str, typer.Option(help="the commit's message")] = "Upload model",
-    license: Annotated[str | None, typer.Option(help="of the model; default, of a run: apache-2.0")] = None,
+    tag: Annotated[str | None, typer.Option(help="a name for this version, e.g. v1.0")] = None,
+    message: Annotated[str, typer.Option(help="the commit message")] = "Upload model",
+    license: Annotated[str | None, typer.Option(help="the model's; default for a run: apache-2.0")] = None,
     languages: Annotated[
-        tuple[str, str] | None, typer.Option(help="codes of source and target, as en de; default: as the folder says")
+        tuple[str, str] | None, typer.Option(help="codes of source and target, e.g. en de; default: as the folder says")
     ] = None,
-    author: Annotated[str | None, typer.Option(help="of the model, for its card")] = None,
+    author: Annotated[str | None, typer.Option(help="the model's, for its card")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a model that something else pushed")] = False,
-    timeout: Annotated[float, typer.Option(help="seconds that the Hub may leave us unanswered")] = SECONDS_TO_ANSWER,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the files, sizes and card that would go")] = False,
-    check_only: Annotated[bool, typer.Option("--check-only", help="check the folder; nothing leaves")] = False,
+    timeout: Annotated[float, typer.Option(help="seconds that the Hub may take to answer")] = SECONDS_TO_ANSWER,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the files, sizes and card that would be pushed")
+    ] = False,
+    check_only: Annotated[bool, typer.Option("--check-only", help="only check the folder")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:
     """Check a model's folder as a stranger would load it, and push it as one commit."""
     log_to_terminal(logging.INFO)
-    unsure = "interrupted; the Hub has the old revision or the new one: the same command again finds out, and goes on"
+    unsure = "interrupted; the Hub has the old revision or the new one: run the same command again to find out"
     with one_line_errors(debug, interrupted=unsure):
         from ..hub.push import PushOptions, deletions, prepare, push
 
@@ -64,5 +66,5 @@ def main(
                 lines.append(f"\n{len(sizes)} files, {sum(sizes.values()):,} bytes, would go to {options.repo_id}:")
                 lines += [f"{size:>12,}  {name}" for name, size in sizes.items()]
                 lines += [f"     deleted  {name}" for name in sorted(deletions(folder, options, prepared))]
-                lines.append(f"\nThe card, before what was edited on the Hub is merged into it:\n\n{prepared.card}")
+                lines.append(f"\nThe card, without what was edited on the Hub:\n\n{prepared.card}")
             print_whatever_happens("\n".join(lines))

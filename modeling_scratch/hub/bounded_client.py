@@ -1,4 +1,4 @@
-"""The HTTP client of huggingface_hub, with a limit to how long the Hub may leave it waiting."""
+"""An HTTP client for huggingface_hub that limits how long the Hub may keep it waiting."""
 
 import contextvars
 import json
@@ -15,26 +15,26 @@ from huggingface_hub import get_session, set_client_factory
 SECONDS_TO_ANSWER = 60.0
 ATTEMPTS = 4
 FIRST_WAIT = 0.5
-BLOCK = 65_536  # bytes that count as progress once they are sent or received
-LARGE = 10 * 1024 * 1024  # an answer that its reader streams
-LONGEST_WAIT_OF_CLIENT = 8.0  # between two attempts of huggingface_hub's own
+BLOCK = 65_536  # bytes; sending or receiving as many counts as progress
+LARGE = 10 * 1024 * 1024  # bytes of an answer that is streamed instead of read at once
+LONGEST_WAIT_OF_CLIENT = 8.0  # seconds between two attempts that huggingface_hub makes by itself
 
 T = TypeVar("T")
 
 
 class NoAnswer(ConnectionError):
-    """The Hub could not be reached, or did not answer in time. Nobody retries this."""
+    """The Hub could not be reached, or did not answer in time. Not to be retried."""
 
 
 class Patience:
-    """How long the Hub may leave us waiting in all, counted from its last usable answer."""
+    """How long the Hub may keep us waiting in all, counted from its last usable answer."""
 
     def __init__(self, limit: float = SECONDS_TO_ANSWER):
         self.limit = limit
         self._until: float | None = None
 
     def left(self) -> float:
-        """In seconds. What begins with this call after an answer has the whole limit."""
+        """Seconds left. The first call after an answer starts the clock."""
         if self._until is None:
             self._until = time.monotonic() + self.limit
         return self._until - time.monotonic()
@@ -43,11 +43,11 @@ class Patience:
         self.limit, self._until = limit or self.limit, None
 
     def extend(self, until: float) -> None:
-        """Time in which bytes were sent or received is not waiting."""
+        """Grant more time, because bytes were sent or received meanwhile."""
         self._until = max(self._until or until, until)
 
     def wait(self, seconds: float, asked: float, fault: str) -> None:
-        """Before another attempt: as long as the Hub asks, if that leaves time for one, else up to half of the rest."""
+        """Wait before another attempt: as long as the Hub asks to, or up to half of the time that is left."""
         left = self.left()
         if left <= 0:
             raise self.no_answer(fault)
@@ -56,7 +56,7 @@ class Patience:
         time.sleep(asked or min(seconds, left / 2))
 
     def no_answer(self, fault: str) -> NoAnswer:
-        """The end of it. Whoever asks next has the whole limit again."""
+        """The error to raise. The next request has the whole limit again."""
         if self.left() <= 0:
             fault = f"the Hub has not answered within {self.limit:g} seconds"
         self.renew()
@@ -64,7 +64,7 @@ class Patience:
 
 
 class _Progress:
-    """When an attempt last got on, and whether anybody still waits for it."""
+    """When an attempt last made progress, and whether anybody still waits for it."""
 
     def __init__(self):
         self.last = time.monotonic()
@@ -78,7 +78,7 @@ class _Progress:
 
 
 class _Watched(httpx2.SyncByteStream):
-    """The body of a request or an answer, which notes its progress and ends where nobody waits for it any more."""
+    """The body of a request or an answer. It notes its progress, and ends once nobody waits for it any more."""
 
     def __init__(self, body: httpx2.SyncByteStream, progress: _Progress):
         self.body, self.progress = body, progress
@@ -98,10 +98,10 @@ class _Watched(httpx2.SyncByteStream):
 
 def _attempt(work: Callable[[_Progress], T], seconds: float, patience: Patience) -> T:
     """
-    What the work returns, or a timeout after so many seconds without progress.
+    Do some work in a thread, and raise a timeout after `seconds` without progress.
 
-    It is done by a thread that can be left behind, because a socket's timeout ends neither the look-up of a name nor an
-    answer whose headers come byte by byte.
+    The thread can be left behind: a socket's timeout ends neither the look-up of a name nor an answer that sends its
+    headers byte by byte.
     """
     progress, outcome, context = _Progress(), Future(), contextvars.copy_context()
     start, left = progress.last, patience.left()
@@ -126,15 +126,15 @@ def _attempt(work: Callable[[_Progress], T], seconds: float, patience: Patience)
 
 
 def _is_commit(request: httpx2.Request) -> bool:
-    """The one request that must not be repeated blindly: twice is two commits."""
+    """Whether this is the one request that must not be repeated blindly: it would make two commits."""
     return request.method == "POST" and "/commit/" in request.url.path
 
 
 def _fault(request: httpx2.Request, response: httpx2.Response) -> str | None:
-    """Why an answer is none."""
+    """Why an answer is not usable; None if it is."""
     if response.status_code in (408, 429) or response.status_code >= 500:
         return f"the Hub answered {response.status_code}"
-    # A gateway's page, or half of an answer, of those that huggingface_hub reads as JSON.
+    # A gateway's page, or half of an answer, where huggingface_hub expects JSON.
     kind, path = response.headers.get("Content-Type", ""), request.url.path
     read = response.is_stream_consumed and request.method != "HEAD" and ("/api/" in path or "/info/lfs/" in path)
     if read and ("json" in kind or "html" in kind):
@@ -146,16 +146,16 @@ def _fault(request: httpx2.Request, response: httpx2.Response) -> str | None:
 
 
 def asked_to_wait(response: httpx2.Response | None) -> float:
-    """In seconds."""
+    """The seconds that an answer's Retry-After asks for, or 0."""
     asked = "" if response is None else response.headers.get("Retry-After", "")
     return float(asked) if asked.isascii() and asked.isdigit() else 0.0
 
 
 class BoundedClient(httpx2.Client):
     """
-    Sends what is asked of it within a limit of waiting, whatever timeout was asked for, and repeats what failed below
-    HTTP or with an error of the server. Not repeated are a commit and the body of a file, which can be read once:
-    huggingface_hub rewinds it and repeats the request.
+    Sends requests within a limit of waiting, whatever timeout was asked for, and repeats those that fail below HTTP or
+    with a server error. It repeats neither a commit that may have arrived nor the upload of a file: a file can be read
+    once only, and huggingface_hub rewinds it and repeats that request itself.
     """
 
     def __init__(self, patience: Patience, event_hooks: dict):
@@ -184,13 +184,13 @@ class BoundedClient(httpx2.Client):
         raise self.patience.no_answer(fault)
 
     def _send_once(self, request, body, stream: bool, number: int, options: dict) -> httpx2.Response:
-        """The answer, read unless it is large. The last attempt may take the time that is left, others half of it."""
+        """One attempt. The last may take all the time that is left, others half of it. Small answers are read at once."""
         left = self.patience.left()
         if left <= 0:
             raise self.patience.no_answer("")
-        # The end of a file may still be in buffers on its way, for longer than an answer takes.
+        # The end of a file may stay in buffers for longer than an answer takes.
         seconds = left if number == ATTEMPTS or not isinstance(body, httpx2.ByteStream) else left / 2
-        # Longer than the attempt, which then ends first and says for how long it waited.
+        # Longer than the attempt, so that the attempt ends first and says how long it waited.
         request.extensions["timeout"] = httpx2.Timeout(seconds + 1).as_dict()
 
         def work(progress: _Progress) -> httpx2.Response:
@@ -210,8 +210,8 @@ _patience = Patience()
 @contextmanager
 def bounded_requests(limit: float) -> Iterator[Patience]:
     """
-    Have huggingface_hub ask through a client that waits no longer than the limit, in seconds. The client stays, with
-    the default limit, since others of this process may be reading from it.
+    Let huggingface_hub use a client that waits no longer than `limit` seconds. The client stays afterwards, with the
+    default limit, since other threads may be reading from it.
     """
     session = get_session()
     if not isinstance(session, BoundedClient):

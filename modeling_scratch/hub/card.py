@@ -1,7 +1,4 @@
-"""
-The model card of a folder: of any, from the model's files and a conversion's record; of a run, see `run_card`.
-`card_text` keeps what is edited in it by hand, and checks it.
-"""
+"""The generated model card of any folder, from the model's files and a conversion's record; see `run_card` for runs."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -22,7 +19,7 @@ from .run_card import card_of_run
 
 
 def check_license(license: str | None) -> str:
-    """A license's id, apache-2.0 for None. UserError if it cannot be one."""
+    """A license's identifier, apache-2.0 for None. UserError if it cannot be one."""
     license = "apache-2.0" if license is None else license.strip().lower()
     if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
         raise UserError(f"license is {license!r}; see https://huggingface.co/docs/hub/repositories-licenses")
@@ -30,17 +27,16 @@ def check_license(license: str | None) -> str:
 
 
 def check_languages(*tags: str) -> None:
-    """UserError for language tags that a card cannot say in ISO 639 codes."""
+    """Raise UserError for language tags that have no ISO 639 code."""
     if wrong := [tag for tag in tags if language_code(tag) is None]:
         raise UserError(
-            f"{' and '.join(map(repr, wrong))}: no ISO 639 codes, as en or deu, which a model's card must have; set "
+            f"{' and '.join(map(repr, wrong))}: not ISO 639 codes such as en or deu, which a model's card must have; set "
             "data.source_language and data.target_language to codes (data.source_column names a column of another name)"
         )
 
 
 def required_metadata(folder: Path) -> tuple[str, ...]:
-    """The keys that a card of the folder must have. License, languages and scores of a model that no run made may be
-    unknown."""
+    """Metadata that the card must have. The license, languages and scores of a model without a run may be unknown."""
     if (folder / RECIPE).is_file():
         return REQUIRED_METADATA
     return tuple(key for key in REQUIRED_METADATA if key in METADATA)
@@ -54,21 +50,21 @@ def build_card(
     author: str | None = None,
 ) -> ModelCard:
     """
-    The card of a model folder. A run must have ended or, while it goes on, have been evaluated.
+    Generate the card of a model folder. A run must have ended or, while it goes on, have been evaluated.
 
     Args:
         repo_id: where the model goes, user/name.
-        license: an id of https://huggingface.co/docs/hub/repositories-licenses. None: apache-2.0 for a run's model; for
-            any other it is not known.
-        languages: codes of source and target. None: those of the recipe, or of the tokenizer, if it says them.
-        author: a name. None: the card says who shares the model, and no author.
+        license: an identifier from https://huggingface.co/docs/hub/repositories-licenses. None: apache-2.0 for a run's
+            model, unknown for any other.
+        languages: codes of source and target. None: taken from the recipe or the tokenizer, if they name them.
+        author: a name. None: the card names no author, only who shares the model.
 
     Raises:
-        UserError: a record is missing or damaged; an argument cannot be what it is for.
+        UserError: a record is missing or damaged, or an argument is wrong.
     """
     validate_repo_id(repo_id)
     if wrong := [tag for tag in languages or () if language_code(tag) is None]:
-        raise UserError(f"--languages: {' and '.join(map(repr, wrong))} is no ISO 639 code, as en or deu")
+        raise UserError(f"--languages: {' and '.join(map(repr, wrong))} is not an ISO 639 code such as en or deu")
     folder, languages = Path(folder), [tag.strip().replace("_", "-") for tag in languages or ()]
     if not (folder / RECIPE).is_file():
         metadata = {"license": None if license is None else check_license(license)}
@@ -88,18 +84,18 @@ def _card_of_model(
         return make_card(facts, repo_id, author=author, metadata=metadata)
     facts.base_model = conversion.name
     before = hub_link(conversion.name) if conversion.name else f"the {conversion.kind}"
-    known = f"the card of {before}" if conversion.name else "whoever trained it"
+    known = f"see the card of {before}" if conversion.name else "ask whoever trained it"
     named = f", {before}," if conversion.name else ""
     origin = f"It was converted from a {conversion.kind}{named} by modeling_scratch {conversion.version}."
-    and_how = " and how" if metadata["license"] else ", how, and on what terms they may be used"
+    how = " and how" if metadata["license"] else ", how, and on what terms they may be used"
     sections = {
         "Results": f"Not measured: the converted model has not been scored for this card. When it was converted, its "
         f"logits on random ids differed from those of {before} by at most {conversion.largest_difference:.1e}, in "
         "float32.",
-        "Training": f"The weights were taken from {before}. What they were trained on{and_how} is for {known} "
-        "to say; of training after the conversion there is no record.",
+        "Training": f"The weights were taken from {before}. For what they were trained on{how}, {known}; "
+        "no training after the conversion is recorded.",
         "Limits and intended use": limits(
-            facts, f"What the model was trained on is for {known} to say. Try it on text of your own before you use it."
+            facts, f"For what the model was trained on, {known}. Try it on text of your own before you use it."
         ),
     }
     return make_card(facts, repo_id, origin, author, metadata, sections)

@@ -1,4 +1,4 @@
-"""What a folder of this architecture says of its model, whoever wrote it."""
+"""What the files of a model folder say about the model, whoever wrote them."""
 
 import json
 import math
@@ -26,13 +26,13 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 
 def read_config(folder: Path) -> ScratchConfig:
-    """The config in a folder. UserError if it is damaged, or of another architecture."""
+    """A folder's config. UserError if it is damaged, or belongs to another architecture."""
     path = folder / "config.json"
     content = read_json(path)
     kind = content.get("model_type")
     if kind != ScratchConfig.model_type:
         how = f"; python -m modeling_scratch.convert marian {folder} OUT makes one" if kind == "marian" else ""
-        raise UserError(f"{path}: model_type is {kind!r}; what is shared here are 'scratch' models{how}")
+        raise UserError(f"{path}: model_type is {kind!r}; only 'scratch' models are shared here{how}")
     try:
         return ScratchConfig.from_dict(content)
     except (ValueError, TypeError, AttributeError, KeyError) as error:  # a value of another shape
@@ -40,7 +40,7 @@ def read_config(folder: Path) -> ScratchConfig:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """A single file, which wins over shards of an earlier save, or the shards. UserError if there are none."""
+    """The single weight file, or else the shards. UserError if there are neither."""
     single = folder / WEIGHTS
     files = [single] if single.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
     if not files:
@@ -49,7 +49,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _count_parameters(paths: Iterable[Path]) -> tuple[int, list[str]]:
-    """From the headers of safetensors files: the numbers in them (tied weights are there once), and their types."""
+    """How many numbers safetensors files hold (tied weights count once), and their types. Reads the headers only."""
     count, dtypes = 0, set()
     for path in paths:
         try:
@@ -67,9 +67,9 @@ def _count_parameters(paths: Iterable[Path]) -> tuple[int, list[str]]:
 
 @dataclass
 class Conversion:
-    """How a folder was made from a model of another kind."""
+    """How a folder was converted from a model of another kind."""
 
-    kind: str  # Marian model
+    kind: str  # e.g. Marian model
     name: str | None  # on the Hub
     largest_difference: float  # of logits of random ids, in float32
     version: str = __version__  # of this package
@@ -95,7 +95,7 @@ class Conversion:
 
 
 def _tokenizer_languages(folder: Path) -> list[str]:
-    """As the tokenizers of OPUS-MT say them."""
+    """Source and target as the tokenizers of OPUS-MT name them; empty if they do not."""
     path = folder / "tokenizer_config.json"
     content = read_json(path) if path.is_file() else {}
     tags = [content.get("source_lang"), content.get("target_lang")]
@@ -104,10 +104,10 @@ def _tokenizer_languages(folder: Path) -> list[str]:
 
 def read_facts(folder: Path, tags: Iterable[str] = ()) -> ModelFacts:
     """
-    What a folder's files say of its model.
+    What a folder's files say about its model.
 
     Args:
-        tags: languages of source and target, where it is known better than from the tokenizer.
+        tags: languages of source and target, if something better than the tokenizer names them.
 
     Raises:
         UserError: a file is missing or damaged.

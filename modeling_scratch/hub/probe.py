@@ -1,6 +1,6 @@
 """
-What a model folder does: ids, logits, translations, positions of probe sentences. Run as a script it loads the folder
-as a stranger would, with the code that lies in it: python -I folder_probe.py FOLDER SENTENCES.json OUT.pt
+What a model folder makes of some sentences: ids, logits, translations. Run as a script, this loads the folder as a
+stranger would, with the folder's own code: python -I probe.py FOLDER SENTENCES.json OUT.pt
 
 Nothing of this project is imported here, and a script's process refuses to import it.
 """
@@ -24,16 +24,15 @@ def observe(
     folder: str, sentences: list[str], trust_remote_code: bool, pipeline_class: type | None = None
 ) -> dict[str, Any]:
     """
-    Load a folder's model and tokenizers, and run the sentences through them; random ids, if there is no tokenizer.
+    Load a folder's model and tokenizers, and run sentences through them, or random ids if there is no tokenizer.
 
     Args:
-        pipeline_class: instead of the one that lies in the folder.
+        pipeline_class: used instead of the folder's own.
 
     Returns:
-        `input_ids`, `decoded` (the ids as text again), `logits` (batch_size, 8, target vocabulary) of the first
-        translation tokens, `translations`, `pipeline` (some again, if the folder has one), `positions` (2, 1, 64,
-        d_model or head_dim) of encoder and decoder, `tied` (whether each of the weights that the config ties is),
-        `loading` (weights that were missing or unexpected).
+        `input_ids`, `decoded` (the ids as text again), `logits` (batch_size, 8, target vocabulary) for a fixed target,
+        `translations`, `pipeline` (its translations of some sentences, if the folder has one), `tied` (whether the
+        weights are tied, by the config's name for it), `loading` (weights that were missing or unexpected).
     """
     source = None
     if (Path(folder) / "tokenizer_config.json").is_file():
@@ -51,12 +50,6 @@ def observe(
         # A fixed target: translations of other lengths would give logits of other shapes.
         fixed = torch.arange(8).repeat(len(inputs["input_ids"]), 1) % model.config.target_vocab_size
         logits = model(**inputs, decoder_input_ids=fixed).logits
-        # What enters the first layers when the embeddings are zeros: positions that are added.
-        located: list[torch.Tensor] = []
-        for stack in (model.get_encoder(), model.get_decoder()):
-            stack.layers[0].register_forward_pre_hook(lambda layer, given: located.append(given[0]))
-        zeros = torch.zeros(1, min(64, model.config.max_position_embeddings), model.config.d_model)
-        model(inputs_embeds=zeros, decoder_inputs_embeds=zeros)
     piped = []
     if source and "translation" in (getattr(model.config, "custom_pipelines", None) or {}):
         chosen = {} if pipeline_class is None else {"pipeline_class": pipeline_class}
@@ -69,24 +62,21 @@ def observe(
         "logits": logits.clone(),
         "translations": target.batch_decode(ids, skip_special_tokens=True) if target else ids.tolist(),
         "pipeline": piped,
-        "positions": [each.clone() for each in located],
         "tied": {
             "share_encoder_decoder_embeddings": embeddings[0] is embeddings[1],
             "tie_word_embeddings": model.lm_head.weight is embeddings[1],
         },
         "loading": sorted(report["missing_keys"]) + sorted(report["unexpected_keys"]),
-        "package": model.__class__.__module__.partition(".")[0],
     }
 
 
 def _random_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Where there is no tokenizer."""
     ids = torch.randint(config.vocab_size, (PIPED, 8), generator=torch.Generator().manual_seed(0))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def _no_connections(event: str, arguments: tuple) -> None:
-    """Stops accidents; code that means harm finds a way."""
+    """An audit hook that stops accidents; malicious code finds a way around it."""
     if event in _REFUSED or (event.startswith("socket.") and event not in ("socket.__new__", "socket.gethostname")):
         raise PermissionError(f"the folder's code wants a connection, or another process ({event})")
 
@@ -94,7 +84,7 @@ def _no_connections(event: str, arguments: tuple) -> None:
 class _Refuse(MetaPathFinder):
     def find_spec(self, fullname, path=None, target=None):
         if fullname.partition(".")[0] == PROJECT:
-            raise ImportError(f"{fullname} is not to be had: the folder's own code must do")
+            raise ImportError(f"{fullname} is not available to strangers: the folder's own code must do")
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def _evaluations(run: RunRecords) -> str:
 
 {table(["Update", *columns.values()], rows)}
 
-The training loss is that of smoothed labels.
+The training loss is computed with smoothed labels.
 
 </details>"""
 
@@ -191,7 +191,7 @@ def _training(run: RunRecords) -> str:
     how, data = recipe.optimization, recipe.data
     tokenizer = f"byte-level BPE, at most {recipe.tokenizer.vocab_size:,} tokens, trained on the training pairs"
     if recipe.model.start_from:
-        tokenizer = "that of the model it started from"
+        tokenizer = "taken over from the model it started from"
     elif recipe.tokenizer.existing:
         tokenizer = f"adopted: {escape(without_folders(recipe.tokenizer.existing))}"
     kept = f"the best on the validation split by {_title(recipe.evaluation.metric)}"
@@ -239,10 +239,8 @@ def _training(run: RunRecords) -> str:
 
 def _preprocessing(run: RunRecords) -> str:
     if run.recipe.model.start_from or run.recipe.tokenizer.existing:
-        return "white space at both ends is taken away; all else is the tokenizer's"
-    return (
-        "white space at both ends is taken away, Unicode's form is NFC; case, punctuation and spaces stay as they are"
-    )
+        return "white space at both ends is removed; the tokenizer does the rest"
+    return "white space at both ends is removed, Unicode is normalized to NFC; case, punctuation and spaces are kept"
 
 
 def _hardware(machine: dict[str, Any]) -> str:
@@ -256,16 +254,16 @@ def _hardware(machine: dict[str, Any]) -> str:
 def _limits(run: RunRecords, facts: ModelFacts) -> str:
     data = run.recipe.data
     found = run.provenance()
-    terms = ": see there for where the text is from and what its terms are" if found.hub_name else ""
+    terms = ": see there for the origin and the terms of the text" if found.hub_name else ""
     domain = found.limits or (
-        f"It was trained on {found.text}{terms or ', not part of this repository'}. Its scores are on text of the same "
-        "origin; expect worse on text of another topic, style, time or spelling."
+        f"It was trained on {found.text}{terms or ', not part of this repository'}. Its scores are for text of the same "
+        "origin; expect worse ones for other topics, styles, times or spellings."
     )
     if run.recipe.model.start_from:
-        domain += " What the model that it was fine-tuned from had learnt, and its limits, are in it too."
+        domain += " It also inherits what the model it was fine-tuned from had learnt, and that model's limits."
     length = (
         f"It was trained on single sentences of at most {data.max_source_tokens:,} source and "
-        f"{data.max_target_tokens:,} target tokens, without their context: what a pronoun stands for in the sentence "
-        "before is not known to it, and longer texts have to be cut into sentences. "
+        f"{data.max_target_tokens:,} target tokens, without context: it does not know what a pronoun refers to in "
+        "the sentence before, and longer texts have to be split into sentences. "
     )
     return limits(facts, domain, length)

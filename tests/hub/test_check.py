@@ -56,8 +56,6 @@ def damage(run: Path, how: str) -> None:
         (run / "config.json").write_text(json.dumps(config | {"d_model": 64}))
     elif how == "tokenizer":
         (run / "tokenizer.json").write_text((run / "tokenizer.json").read_text()[:-20])
-    elif how == "picture":
-        (run / "curves.png").write_bytes((run / "curves.png").read_bytes()[:-5000])
     elif how == "token":
         (run / "config.json").write_text(json.dumps(config | {"note": "hf_" + "a" * 30}))
     elif how == "connection":
@@ -77,18 +75,20 @@ DAMAGE = {
     "neighbour": "loss.py is imported but missing",
     "generation": r"generation_config.json: .*early_stopping",
     "weights missing": r"weights are missing or left over here: model.encoder.layers.0.self_attn.q_proj.weight",
-    "other code": r"gives other positions.*logits \(by .*save it there again",
+    "other code": r"gives other .*logits \(by .*save it there again",
     "ties": r"weights are missing or left over here: lm_head.weight",
     "sizes": r"run cannot be loaded here: RuntimeError",
     "tokenizer": r"tokenizer.json: not JSON",
-    "picture": r"curves.png: not a whole picture",
     "token": r"config.json: it holds what looks like a token",
     "connection": r"the folder's code wants a connection",
     "pipeline": r"gives other pipeline: ",
 }
 
 
-@pytest.mark.parametrize("how", DAMAGE)
+SLOW = ["pipeline"]  # the stranger's process shows as much of "other code"
+
+
+@pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.slow] * (how in SLOW)) for how in DAMAGE])
 def test_what_is_wrong_with_a_folder_is_found(how, run, tmp_path):
     damage(run, how)
     copy = tmp_path / "copy"
@@ -98,17 +98,29 @@ def test_what_is_wrong_with_a_folder_is_found(how, run, tmp_path):
     assert str(copy) not in str(error.value)
 
 
-@pytest.mark.parametrize("act", ["socket", "name", "message", "process", "shell"])
-def test_the_check_refuses_connections_and_processes(act):
-    code = {
-        "socket": "socket.create_connection(('127.0.0.1', 9))",
-        "name": "socket.gethostbyname('localhost')",
-        "message": "socket.socket(type=socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, ('127.0.0.1', 9))",
-        "process": "subprocess.run(['true'])",
-        "shell": "os.system('true')",
-    }[act]
-    hook = "import os, runpy, socket, subprocess, sys\n"
-    hook += f"loaded = runpy.run_path({probe.__file__!r})\nsys.addaudithook(loaded['_no_connections'])\n"
-    result = subprocess.run([sys.executable, "-c", hook + code], capture_output=True, text=True)
-    assert result.returncode == 1
-    assert "PermissionError: the folder's code wants a connection, or another process" in result.stderr
+ACTS = {
+    "connect": "socket.create_connection(('127.0.0.1', 9))",
+    "look a name up": "socket.gethostbyname('localhost')",
+    "send a message": "socket.socket(type=socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, ('127.0.0.1', 9))",
+    "start a process": "subprocess.run(['true'])",
+    "start a shell": "os.system('true')",
+}
+
+
+def test_the_check_refuses_connections_and_processes():
+    code = f"""
+import json, os, runpy, socket, subprocess, sys
+loaded = runpy.run_path({probe.__file__!r})
+sys.addaudithook(loaded["_no_connections"])
+said = {{}}
+for name, act in {ACTS!r}.items():
+    try:
+        exec(act)
+    except PermissionError as error:
+        said[name] = str(error)
+print(json.dumps(said))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = json.loads(result.stdout)
+    assert said.keys() == ACTS.keys()
+    assert all("the folder's code wants a connection, or another process" in each for each in said.values())

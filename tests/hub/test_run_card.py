@@ -1,9 +1,8 @@
-"""The model card: it says what the run's records say, what was edited by hand stays, the check finds what is wrong."""
+"""The model card of a run says what the run's records say."""
 
 import importlib.metadata
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,9 @@ from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch import ScratchConfig
-from modeling_scratch.hub.card import build_card, check_card, merge_card
-from modeling_scratch.training.metrics import METRICS, describe_score
+from modeling_scratch.hub.card import build_card
+from modeling_scratch.hub.card_check import check_card
+from modeling_scratch.metrics import METRICS, describe_score
 
 BLEU, CHRF = "nrefs:1|case:mixed|tok:13a|version:2.6.0", "nrefs:1|case:mixed|nc:6|version:2.6.0"
 SCORES = {"bleu": 31.25, "chrf": 57.123456789}
@@ -35,12 +35,13 @@ MACHINE = {
     "transformers": "5.23.0",
     "modeling_scratch": "0.1.0",
 }
-SAMPLES = """# Translations of the first sentences of the test split
+MARKUP = "A | B <script>alert(1)</script> **bold** [link](nowhere.md) {{ name }} `code` \\ _x_ &amp; $y$"
+SAMPLES = f"""# Translations of the first sentences of the test split
 
 - source: A cat sleeps.
   reference: Eine Katze schläft.
   translation: Eine Katze schläft.
-- source: A | B <script>alert(1)</script> **bold** [link](nowhere.md) {{ name }} `code` \\ _x_ &amp; $y$
+- source: {MARKUP}
   reference: two
 lines
   translation: a key hf_abcdefghijklmnopqrstuvwxyz012345
@@ -71,7 +72,7 @@ def run(tmp_path) -> Path:
 def card_of(folder: Path, **options) -> str:
     """A card that passes the check."""
     text = str(build_card(folder, "ada/tiny", **options))
-    check_card(text, folder)
+    check_card(text)
     return text
 
 
@@ -95,7 +96,10 @@ def test_metadata_of_a_made_run(run):
         "pipeline_tag": "translation",
         "metrics": ["sacrebleu", "chrf"],
         "tags": ["translation", "scratch", "attention-is-all-you-need"],
-        "widget": [{"text": "A cat sleeps.", "output": {"text": "Eine Katze schläft."}}],
+        "widget": [
+            {"text": "A cat sleeps.", "output": {"text": "Eine Katze schläft."}},
+            {"text": MARKUP, "output": {"text": "a key hf_..."}},
+        ],
         "model-index": [
             {
                 "name": "tiny",
@@ -140,12 +144,6 @@ def test_a_real_run(trained):
     assert f"| Target tokens | {last['target_tokens']:,} over all epochs |" in text
     assert f"| Updates | {last['step']:,} |" in text
     assert str(trained.parent) not in text
-
-
-def test_sentences_that_look_like_placeholders_are_no_examples(run):
-    """The second of the samples holds {{ name }}, which would be one in the metadata."""
-    widget = ModelCard(card_of(run)).data.to_dict()["widget"]
-    assert [example["text"] for example in widget] == ["A cat sleeps."]
 
 
 def test_the_recipe_is_there_whole(trained):
@@ -194,7 +192,7 @@ def test_samples_are_shown_as_they_are(run):
     assert not set("<>`*[]{}$\\~_") & set(cells[0])
     assert cells[1] == "two<br>lines"
     shown = re.sub(r"&#(\d+);", lambda match: chr(int(match[1])), cells[0]).removeprefix("| ")
-    assert shown == "A | B <script>alert(1)</script> **bold** [link](nowhere.md) {{ name }} `code` \\ _x_ &amp; $y$"
+    assert shown == MARKUP
     assert "hf_abc" not in text
 
 
@@ -415,268 +413,3 @@ def test_damaged_records_are_named(run, name, content, message):
 def test_bad_name(run):
     with pytest.raises(ValueError, match="a/b/c"):
         build_card(run, "a/b/c")
-
-
-# -- merging -----------------------------------------------------------------------------------------------------------
-
-BASE = """---
-language:
-- en
-- de
-license: apache-2.0
-tags:
-- translation
----
-
-# tiny
-
-What it is.
-
-## Results
-
-Old scores.
-
-```yaml
-## no heading
-```
-
-## Training
-
-Old training.
-"""
-NEW = BASE.replace("Old", "New").replace("- translation", "- translation\n- scratch")
-
-
-def front(text: str) -> dict:
-    return yaml.safe_load(text.split("---\n")[1])
-
-
-def test_nothing_edited():
-    assert merge_card(NEW, BASE, BASE) == NEW
-    assert merge_card(BASE, BASE, BASE) == merge_card(BASE, BASE, None) == BASE
-
-
-EDITS = {
-    "value": ("license: apache-2.0", "license: mit", ["license: mit", "New scores", "- scratch"], []),
-    "key added": ("license:", "thumbnail: x.png\nlicense:", ["- de\nthumbnail: x.png\nlicense:"], []),
-    "key removed": ("license: apache-2.0\n", "", ["- scratch"], ["license"]),
-    "comment": ("license: apache-2.0", "# mine\nlicense: mit # why", ["- de\n# mine\nlicense: mit # why\ntags"], []),
-    "section": ("Old scores.", "My scores.", ["My scores.", "New training."], ["New scores."]),
-    "section added": (
-        "## Training",
-        "## Ethics\n\nMine.\n\n## Training",
-        ["```\n\n## Ethics\n\nMine.\n\n## Training"],
-        ["Old"],
-    ),
-    "section removed": ("## Training\n\nOld training.\n", "", ["New scores."], ["Training", "training"]),
-    "section renamed": ("## Training", "## How it was trained", ["## How it was trained\n\nOld tr"], ["New training"]),
-    "beginning": ("What it is.", "What I say.", ["# tiny\n\nWhat I say.\n\n## Results\n\nNew"], ["What it is."]),
-}
-
-
-@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
-@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-def test_edits_stay(edit, newline):
-    old, new, present, absent = edit
-    assert old in BASE
-    edited = BASE.replace(old, new).replace("\n", newline)
-    merged = merge_card(NEW, edited, BASE)
-    assert (newline == "\n") == ("\r" not in merged)
-    assert merged.replace(newline, "").count("\n") == 0
-    text = merged.replace(newline, "\n")
-    assert all(each in text for each in present)
-    assert not any(each in text for each in absent)
-    # Again, from whatever is known, nothing changes; and the next card comes in where nothing was edited.
-    assert merge_card(NEW, merged, BASE) == merged
-    assert merge_card(NEW, merged, NEW) == merged
-    later = merge_card(NEW.replace("New", "Later"), merged, NEW).replace(newline, "\n")
-    assert all(each.replace("New", "Later") in later for each in present)
-    assert not any(each in later for each in absent)
-
-
-def test_what_is_not_generated_any_more_goes():
-    new = NEW.replace("license: apache-2.0\n", "").replace("## Training\n\nNew training.\n", "")
-    merged = merge_card(new, BASE, BASE)
-    assert "license" not in merged
-    assert "Training" not in merged
-    edited = BASE.replace("Old training", "My training").replace("apache-2.0", "mit")
-    merged = merge_card(new, edited, BASE)
-    assert "license: mit" in merged
-    assert "My training" in merged
-
-
-def test_what_is_generated_for_the_first_time_comes_to_its_place():
-    new = NEW.replace("license:", "library_name: transformers\nlicense:").replace(
-        "## Training", "## New\n\n## Training"
-    )
-    edited = BASE.replace("## Training", "## Mine\n\nMine.\n\n## Training")
-    merged = merge_card(new, edited, BASE)
-    assert list(front(merged)) == ["language", "library_name", "license", "tags"]
-    assert re.findall("^## (.*)", merged, re.MULTILINE) == ["Results", "no heading", "New", "Mine", "Training"]
-
-
-def test_unknown_base():
-    """What differs was edited; what is not there was not removed."""
-    edited = BASE.replace("apache-2.0", "mit").replace("Old scores", "My scores").split("## Training")[0]
-    merged = merge_card(NEW, edited, None)
-    assert front(merged) == {"language": ["en", "de"], "license": "mit", "tags": ["translation"]}
-    assert "My scores." in merged
-    assert "New training." in merged
-    assert merge_card(NEW, merged, None) == merged
-
-
-def test_a_readme_with_a_license_only():
-    """As the Hub writes it when a repository is made in the browser."""
-    assert merge_card(NEW, "---\nlicense: mit\n---\n", None) == NEW.replace("apache-2.0", "mit")
-    assert merge_card(NEW, "", None) == NEW
-    assert merge_card(NEW, "\ufeff# Mine\n", None).startswith("---\nlanguage:")
-
-
-def test_types_and_spelling_of_values_stay():
-    mine = 'version: "1.10"\nnumber: 1.50\nday: 2026-01-02\nflag: yes\nbig: 0x10\nlist: [a,   b]\n'
-    mine += "text: |\n  one\n  # two\n"
-    edited = BASE.replace("tags:", mine + "tags:")
-    merged = merge_card(NEW, edited, BASE)
-    assert mine in merged
-    assert front(merged)["tags"] == ["translation", "scratch"]
-    assert {key: front(merged)[key] for key in yaml.safe_load(mine)} == yaml.safe_load(mine)
-
-
-def test_values_that_depend_on_each_other_stay():
-    edited = BASE.replace("- translation", "- &name translation\nmore: *name")
-    merged = merge_card(NEW, edited, BASE)
-    assert front(merged)["more"] == "translation"
-    gone = edited.replace("- translation", "").replace("tags:\n- &name translation", "tags: &name\n- translation")
-    merged = merge_card(NEW, gone, BASE)  # the tags are generated, and their anchor goes with the old ones
-    assert front(merged)["tags"] == ["translation", "scratch"]
-    assert front(merged)["more"] == ["translation"]
-    assert merge_card(NEW, merged, BASE) == merged
-    flow = re.sub(
-        r"---\n.*?---\n", "---\n{language: [en, de], license: mit, tags: [translation]}\n---\n", BASE, flags=16
-    )
-    assert front(merge_card(NEW, flow, BASE)) == {**front(NEW), "license": "mit"}
-
-
-def test_sections_of_one_title_are_told_apart():
-    edited = BASE + "\n## Results\n\nMore.\n"
-    merged = merge_card(NEW, edited, BASE)
-    assert merged == NEW + "\n## Results\n\nMore.\n"
-
-
-def test_the_whole_way_with_a_real_card(trained):
-    first = str(build_card(trained, "ada/tiny"))
-    edited = first.replace("license: apache-2.0", "license: mit").replace("## Limits", "## Thanks\n\nAll.\n\n## Limits")
-    edited = re.sub(r"## Sample translations\n.*?(?=## )", "", edited, flags=re.DOTALL)
-    second = str(build_card(trained, "ada/other"))
-    merged = merge_card(second, edited, first)
-    check_card(merged, trained)
-    assert merged == re.sub(
-        r"## Sample translations\n.*?(?=## )",
-        "",
-        second.replace("license: apache-2.0", "license: mit").replace("## Limits", "## Thanks\n\nAll.\n\n## Limits"),
-        flags=re.DOTALL,
-    )
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("license: apache-2.0", "license: [mit", r"the card, line 6, column 5: .*not valid YAML"),
-        ("license: apache-2.0", "license: a: b", r"the card, line 5, column 11: .*not valid YAML: mapping values"),
-        ("license: apache-2.0", "day: 2026-13-45", r"the card, line 2 and after: .*month must be in 1\.\.12"),
-        ("license: apache-2.0", "license: mit\nlanguage: en", r"the card, line 6: the key 'language' is there twice"),
-        ("- translation\n---", "- translation\n", r"the card, line 1: the metadata that starts here has no line ---"),
-        ("language:\n- en\n- de\nlicense: apache-2.0\ntags:\n", "", r"the card, line 2: .*not a list"),
-    ],
-)
-@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
-def test_broken_metadata_is_named_with_its_line(old, new, message, newline):
-    assert old in BASE
-    edited = BASE.replace(old, new, 1).replace("\n", newline)
-    with pytest.raises(ValueError, match=message):
-        merge_card(NEW, edited, BASE)
-    with pytest.raises(ValueError, match=message):
-        check_card(edited)
-
-
-# -- checking ----------------------------------------------------------------------------------------------------------
-
-WRONG = {
-    "no metadata": (r"^---\n.*?\n---\n", "", "language is missing.*license is missing.*model-index is missing"),
-    "no license": ("license: apache-2.0", "license: ''", "license is missing"),
-    "license is a list": ("license: apache-2.0", "license: [mit]", "license is .'mit'.; it must be text"),
-    "license other": ("license: apache-2.0", "license: other", "needs license_name and license_link"),
-    "language": ("- en\n", "- english\n", "language 'english' is no ISO 639 code"),
-    "language of two": ("- en\n", "- xx\n", "language 'xx' is no ISO 639 code"),
-    "language with region": ("- en\n", "- en-US\n", "language 'en-US' is no ISO 639 code.*language_bcp47"),
-    "language read as false": ("- en\n", "- no\n", "needs quotes"),
-    "tags": ("tags:\n", "tags: {lang}\nmore:\n", "tags is {'lang': None}"),
-    "data set": ("license:", "datasets: [a b]\nlicense:", "datasets 'a b' is no name on the Hub"),
-    "base model": ("license:", "base_model: /home/me/x\nlicense:", "base_model '/home/me/x' is no name on the Hub"),
-    "model-index": ("    dataset:\n", "    data:\n", "huggingface_hub cannot read it.*KeyError"),
-    "score": ("value: 31.25", "value: .nan", "sacrebleu is not a number"),
-    "no score": ("value: 31.25", "value: [1]", r"sacrebleu is \[1\]; it must be a number"),
-    "read otherwise": ("tags:\n", "tags:\n- translation\n", "tags is read by huggingface_hub as"),
-    "key": ("license:", "1: x\nlicense:", "huggingface_hub cannot read it"),
-    "title": ("\n# tiny", "\ntiny", "there is no title"),
-    "section": ("## Results", "## Figures", "there is no section '## Results'"),
-    "section in code": ("## Training", "```\n## Training\n```", "there is no section '## Training'"),
-    "empty section": (r"(?s)## Results\n.*?## S", "## Results\n\n## S", "the section '## Results' is empty"),
-    "template": ("## Citation", "[More Information Needed]\n\n## Citation", "is a placeholder"),
-    "jinja": ("## Citation", "By {{ author }}.\n\n## Citation", "'{{ author }}' is a placeholder"),
-    "image": (r"\(curves.png\)", "(curve.png)", "the link to 'curve.png': there is no such file"),
-    "link": ("## Citation", "[x](docs/a.md#b)\n\n## Citation", "the link to 'docs/a.md#b': there is no such"),
-    "reference": ("## Citation", "[x]: a.md\n\n## Citation", "the link to 'a.md': there is no such"),
-    "html": ("## Citation", '<img width="9" src="a.png">\n\n## Citation', "the link to 'a.png': there is no such"),
-    "absolute": ("## Citation", "![x](/home/me/a.png)\n\n## Citation", "'/home/me/a.png' leads out"),
-    "outside": ("## Citation", "![x](a/../../b.png)\n\n## Citation", "leads out of the repository"),
-    "token": ("## Citation", "hf_" + "a1B2" * 8 + "\n\n## Citation", "looks like a token"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_named(run, case):
-    pattern, replacement, message = case
-    text, count = re.subn(pattern, replacement, card_of(run), count=1, flags=re.DOTALL)
-    assert count
-    with pytest.raises(ValueError, match=message) as error:
-        check_card(text, run)
-    assert "hf_a1B2" not in str(error.value)
-
-
-def test_all_that_is_wrong_is_named_at_once(run):
-    text = card_of(run).replace("license: apache-2.0\n", "").replace("## Results", "## Figures")
-    with pytest.raises(ValueError, match=r"license is missing; .*no section '## Results'"):
-        check_card(text, run)
-
-
-RIGHT = {
-    "other sections": "[here](recipe.yaml), [there](<samples.md>), [up](#results), <https://a.b>, [w](https://a.b/c.md)",
-    "code": "`[x](nowhere.md)` and `{{ x }}`\n\n```md\n![x](nowhere.png) {{ x }} [More Information Needed]\n```",
-    "words": "hf_transfer is a package.",
-    "query": '![x](curves.png?raw=true "with a title")',
-}
-
-
-@pytest.mark.parametrize("addition", RIGHT.values(), ids=RIGHT)
-def test_what_is_right_passes(run, addition):
-    text = card_of(run).replace("## Citation", f"## Mine\n\n{addition}\n\n## Citation")
-    check_card(text, run)
-    check_card(text.replace("\n", "\r\n"), run)
-    check_card(text)
-
-
-def test_what_may_be_taken_out(run):
-    text = re.sub(r"## (Sample translations|Curves|Citation)\n.*?(?=## |\Z)", "", card_of(run), flags=re.DOTALL)
-    check_card(text, run)
-
-
-def test_links_are_looked_for_only_in_a_folder(run, tmp_path):
-    text = card_of(run)
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    check_card(text)
-    with pytest.raises(ValueError, match=r"'curves\.png'"):
-        check_card(text, empty)
-    shutil.copy(run / "curves.png", empty)
-    check_card(text, empty)
