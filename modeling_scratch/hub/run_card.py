@@ -256,8 +256,8 @@ def _limits(run: RunRecords, facts: ModelFacts) -> str:
     found = run.provenance()
     terms = ": see there for the origin and the terms of the text" if found.hub_name else ""
     domain = found.limits or (
-        f"It was trained on {found.text}{terms or ', not part of this repository'}. Its scores are for text of the same "
-        "origin; expect worse ones for other topics, styles, times or spellings."
+        f"It was trained on {found.text}{terms or ', not part of this repository'}. Its scores are for text of the "
+        "same origin; expect worse ones for other topics, styles, times or spellings."
     )
     if run.recipe.model.start_from:
         domain += " It also inherits what the model it was fine-tuned from had learnt, and that model's limits."

@@ -11,7 +11,8 @@ import pytest
 import torch
 from conftest import small_run
 
-from modeling_scratch.runs.folder import MANIFEST, OPTIMIZER
+from modeling_scratch.runs.checkpoint_store import MANIFEST
+from modeling_scratch.runs.folder import OPTIMIZER
 
 
 def pickled(content) -> bytes:
