@@ -22,7 +22,7 @@ def curves(
     with one_line_errors(debug):
         from ..figures.curves import curves_figure
         from ..figures.saving import save
-        from ..runs.records import read_metrics
+        from ..runs.metrics_file import read_metrics
 
         print(save(curves_figure(read_metrics(run)), out or run / "curves.png"))
 

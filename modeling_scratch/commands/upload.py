@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ..cli import log_to_terminal, one_line_errors, print_whatever_happens
+from ..defaults import SECONDS_TO_ANSWER
 from ..errors import UserError
-from ..hub.bounded_client import SECONDS_TO_ANSWER
 
 
 def main(

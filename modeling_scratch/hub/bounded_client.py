@@ -12,7 +12,8 @@ from typing import TypeVar
 import httpx2
 from huggingface_hub import get_session, set_client_factory
 
-SECONDS_TO_ANSWER = 60.0
+from ..defaults import SECONDS_TO_ANSWER
+
 ATTEMPTS = 4
 FIRST_WAIT = 0.5
 BLOCK = 65_536  # bytes; sending or receiving as many counts as progress

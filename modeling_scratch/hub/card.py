@@ -11,11 +11,11 @@ from huggingface_hub.utils import validate_repo_id
 from ..errors import UserError
 from ..model.plain_card import METADATA, hub_link, limits, make_card
 from ..runs.folder import RECIPE
-from ..runs.records import RunRecords
 from .card_check import REQUIRED_METADATA
 from .languages import language_code
 from .model_folder import Conversion, read_facts
 from .run_card import card_of_run
+from .run_records import RunRecords
 
 
 def check_license(license: str | None) -> str:

@@ -12,7 +12,8 @@ from ..errors import UserError
 from ..files import read_json
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..runs.checkpoint_store import WEIGHTS
-from ..runs.folder import CURVES, METRICS, RECIPE, SAMPLES
+from ..runs.folder import CURVES, RECIPE, SAMPLES
+from ..runs.metrics_file import METRICS
 from .model_folder import CONVERSION, read_config, weight_files
 
 CARD = "README.md"

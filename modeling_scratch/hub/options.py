@@ -5,7 +5,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from .bounded_client import SECONDS_TO_ANSWER
+from ..defaults import SECONDS_TO_ANSWER
 from .repository import PushError, check_name
 
 

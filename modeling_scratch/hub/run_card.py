@@ -10,8 +10,8 @@ from huggingface_hub.utils import yaml_dump
 from ..metrics import METRICS, RESAMPLES, describe_score
 from ..model.plain_card import ModelFacts, describe_search, escape, hub_link, limits, make_card, plural, table
 from ..runs.folder import CURVES
-from ..runs.records import RunRecords, without_folders
 from .model_folder import read_facts
+from .run_records import RunRecords, without_folders
 
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")
 _WIDGET_EXAMPLES = 3

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from ..hub.bounded_client import SECONDS_TO_ANSWER
+from ..defaults import SECONDS_TO_ANSWER
 from ..metrics import METRICS
 
 EMBEDDED_CORPUS = "embedded"

@@ -12,7 +12,6 @@ from ..errors import UserError
 from ..recipe.reading import flat_recipe
 from ..recipe.schema import Recipe
 from ..runs.processes import on_main, versions
-from ..training.compilation import is_compiled
 from .folder import RunFolder
 
 _SECONDS_TO_SEE = 20  # what a process on another node has written
@@ -63,7 +62,7 @@ def _sees(folder: RunFolder, name: str) -> bool:
     return False
 
 
-def check_run(accelerator: Accelerator, recipe: Recipe, data: str, updates: int) -> None:
+def check_run(accelerator: Accelerator, recipe: Recipe, compiled: bool, data: str, updates: int) -> None:
     """
     UserError, the same on all processes, if they would not train the same model.
 
@@ -73,7 +72,7 @@ def check_run(accelerator: Accelerator, recipe: Recipe, data: str, updates: int)
     """
     facts = {key: value for key, value in flat_recipe(recipe).items() if not key.startswith(_PATHS)} | versions()
     facts |= {"mixed precision": accelerator.mixed_precision, "kind of device": accelerator.device.type}
-    facts["whether layers are compiled"] = is_compiled(recipe, accelerator)
+    facts["whether layers are compiled"] = compiled
     everybody = gather_object([facts | {"training data, by SHA-256": data, "number of updates": updates}])
     for name, value in everybody[0].items():
         for rank, other in enumerate(each.get(name) for each in everybody):

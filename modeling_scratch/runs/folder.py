@@ -1,26 +1,24 @@
 """What is in a run's folder: the model at its root, checkpoints, records."""
 
-import json
 import logging
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 
 from ..errors import Diverged, UserError
-from ..files import write_whole, written_whole
+from ..files import written_whole
 from ..recipe.reading import load_recipe
 from .checkpoint_store import WEIGHTS, CheckpointStore, Snapshots, verify_checkpoint
+from .metrics_file import METRICS, forget_after
 
 logger = logging.getLogger(__name__)
 
 OPTIMIZER, SCALER = "optimizer.bin", "scaler.pt"
 RECIPE = "recipe.yaml"
-METRICS = "metrics.jsonl"
 CURVES = "curves.png"
 SAMPLES = "samples.md"
 TRACKING = "tracking"
@@ -138,7 +136,7 @@ class RunFolder:
             self.checkpoints.set_aside_after(step)
         elif deleted := self.checkpoints.delete_after(step):
             logger.warning(f"deleted the later checkpoints {', '.join(deleted)}")
-        self.forget_after(step, unsettled)
+        forget_after(self.path, step, unsettled)
         weights, has_best = checkpoint, False
         if best is not None:
             try:
@@ -165,28 +163,3 @@ class RunFolder:
                 )
         with written_whole((folder or self.path) / WEIGHTS) as temporary:
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, {"format": "pt"})
-
-    # -- records -------------------------------------------------------------------------------------------------
-
-    def log(self, record: dict[str, Any]) -> None:
-        """Append a line to metrics.jsonl."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """The records of metrics.jsonl. What an interrupt or a power failure left of a line is none."""
-        path, found = self.path / METRICS, []
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else [""]
-        for number, line in enumerate(lines[:-1], start=1):
-            try:
-                record = json.loads(line)
-                found += [record] if isinstance(record["step"], int) else []
-            except (ValueError, KeyError, TypeError):
-                logger.warning(f"{path}, line {number} is damaged and left out")
-        return found
-
-    def forget_after(self, step: int, unsettled: bool = False) -> None:
-        """Drop the records of what a resumed run does again; `unsettled`: the evaluation of this step too."""
-        kept = [record for record in self.metrics() if record["step"] <= step and "final" not in record]
-        kept = [record for record in kept if not (unsettled and record["step"] == step and record["split"] != "train")]
-        write_whole(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept))

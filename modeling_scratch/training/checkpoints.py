@@ -26,7 +26,8 @@ from ..recipe.reading import differing_keys, load_recipe
 from ..recipe.schema import Recipe
 from ..runs.checkpoint_store import STATE, WEIGHTS
 from ..runs.faults import explained_failure_to_write
-from ..runs.folder import METRICS, OPTIMIZER, RECIPE, SCALER, RunFolder, random_states
+from ..runs.folder import OPTIMIZER, RECIPE, SCALER, RunFolder, random_states
+from ..runs.metrics_file import METRICS
 from ..runs.processes import on_main, together
 from .global_batches import EpochBatches, StreamBatches
 from .sharding import is_sharded, load_whole_optimizer_state, load_whole_weights, whole_optimizer_state

@@ -14,7 +14,8 @@ from tqdm.auto import tqdm
 
 from ..files import write_whole
 from ..runs.faults import explained_failure_to_write
-from ..runs.folder import CURVES, METRICS, SAMPLES, RunFolder
+from ..runs.folder import CURVES, SAMPLES, RunFolder
+from ..runs.metrics_file import METRICS, append_record, read_metrics
 from ..runs.processes import on_main
 from .checkpoints import Progress
 from .global_batches import EpochBatches, StreamBatches
@@ -119,7 +120,7 @@ class RunLog:
         too, by the name of its split.
         """
         record = {name: value for name, value in record.items() if not isinstance(value, float) or math.isfinite(value)}
-        self.write(METRICS, lambda: self.folder.log(record))
+        self.write(METRICS, lambda: append_record(self.folder.path, record))
         values = {f"{record['split']}/{key}": value for key, value in record.items() if isinstance(value, int | float)}
         self.accelerator.log(values, step=step)  # nothing where there are no trackers
 
@@ -135,7 +136,7 @@ class RunLog:
 
         def draw() -> None:  # by the main process's clock
             if time.monotonic() - self._drawn >= older_than:
-                plot_curves(self.folder.metrics(), self.folder.path / CURVES)
+                plot_curves(read_metrics(self.folder.path, skip_damaged=True), self.folder.path / CURVES)
                 self._drawn = time.monotonic()
 
         self.write(CURVES, draw)

@@ -74,7 +74,7 @@ class TrainingRun:
         )
         self.total_updates = total_updates(recipe, self.batches.batches_per_epoch)
         self.saved_at = time.monotonic()
-        check_run(accelerator, recipe, self.progress.fingerprint, self.total_updates)
+        check_run(accelerator, recipe, self.progress.compiled, self.progress.fingerprint, self.total_updates)
         self.model, self.optimizer = inputs.model, None  # `_distribute` makes these the accelerator's
         self.validation_data = inputs.validation_data
 

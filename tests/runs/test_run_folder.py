@@ -17,7 +17,8 @@ from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import CONFIGURATION_FOLDER, load_recipe, recipe_text
 from modeling_scratch.runs import folder as run_folder
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
-from modeling_scratch.runs.folder import METRICS, RECIPE, RunFolder
+from modeling_scratch.runs.folder import RECIPE, RunFolder
+from modeling_scratch.runs.metrics_file import METRICS, append_record, forget_after, read_metrics
 
 
 def write_checkpoint(folder, step, value=0.0, keep_last=2, best=None):
@@ -228,22 +229,25 @@ def test_the_best_of_each_that_is_kept_is_kept(folder):
 
 
 def test_a_damaged_record_is_left_out(folder, caplog):
-    folder.log({"step": 1, "split": "train"})
+    append_record(folder.path, {"step": 1, "split": "train"})
     with (folder.path / METRICS).open("ab") as file:
         file.write(b"\0\0\0\0\n[1]\n\xff\n")
-    folder.log({"step": 2, "split": "train"})
-    assert [record["step"] for record in folder.metrics()] == [1, 2]
+    append_record(folder.path, {"step": 2, "split": "train"})
+    assert [record["step"] for record in read_metrics(folder.path, skip_damaged=True)] == [1, 2]
     assert "line 2 is damaged and left out" in caplog.text
 
 
 def test_records_after_a_step_are_forgotten(folder):
     for step in (1, 2, 3):
-        folder.log({"step": step, "split": "train"})
-    folder.log({"step": 2, "split": "test", "final": True})
+        append_record(folder.path, {"step": step, "split": "train"})
+    append_record(folder.path, {"step": 2, "split": "test", "final": True})
     with (folder.path / METRICS).open("a") as file:
         file.write('{"step": 4, "spl')  # the writer was killed
-    folder.forget_after(2)
-    assert folder.metrics() == [{"step": 1, "split": "train"}, {"step": 2, "split": "train"}]
+    forget_after(folder.path, 2)
+    assert read_metrics(folder.path, skip_damaged=True) == [
+        {"step": 1, "split": "train"},
+        {"step": 2, "split": "train"},
+    ]
 
 
 @pytest.fixture

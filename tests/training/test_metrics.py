@@ -16,10 +16,10 @@ from conftest import read_metrics, small_run
 from modeling_scratch import metrics
 from modeling_scratch.figures.curves import curves_figure
 from modeling_scratch.hub.card import build_card
+from modeling_scratch.hub.run_records import RunRecords
 from modeling_scratch.metrics import METRICS, Metric, Score, describe_score, score
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.recipe.schema import EvaluationSection
-from modeling_scratch.runs.records import RunRecords
 from modeling_scratch.training.translation_scores import TranslationScores
 from modeling_scratch.training.validation import Validator
 

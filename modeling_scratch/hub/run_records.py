@@ -1,6 +1,5 @@
 """What a run's folder says of the run, for the model's card."""
 
-import json
 import math
 import re
 from pathlib import Path, PurePath, PureWindowsPath
@@ -9,53 +8,20 @@ from typing import Any
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from .. import metrics
 from ..data.pair_source import Provenance, local_provenance
 from ..data.sources import source_of
 from ..errors import UserError
+from ..metrics import higher_is_better
 from ..recipe.reading import load_recipe
 from ..redaction import TOKEN
-from .folder import METRICS, RECIPE, SAMPLES
+from ..runs.folder import RECIPE, SAMPLES
+from ..runs.metrics_file import METRICS, read_metrics
 
 _LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")
 
 
 # The most rows of a table of evaluations.
 _ROWS = 20
-# What a record may have, of these types.
-_NUMBERS = {"step", "epoch", "loss", "learning_rate", "seconds", "target_tokens", "sentences", "train_pairs"}
-_NUMBERS |= {"processes"}
-_TEXTS = {"split", "name", "device", "device_name", "mixed_precision"}
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The records of a run's metrics.jsonl. UserError if there are none, or one is not what training writes."""
-    path = run / METRICS
-    if not path.is_file():
-        raise UserError(f"{run}: not a run's folder: it has no {METRICS}")
-    try:
-        lines, records = path.read_text(encoding="utf-8").split("\n"), []
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not valid UTF-8 ({error.reason})") from None
-    for number, line in enumerate(lines[:-1], start=1):  # a last line without its end was cut off
-        try:
-            records.append(json.loads(line))
-        except (json.JSONDecodeError, RecursionError):
-            raise UserError(f"{path}, line {number}: not JSON") from None
-        if not _is_record(records[-1]):
-            raise UserError(f"{path}, line {number}: not a record that training writes")
-    if not records:
-        raise UserError(f"{path}: no records yet")
-    return records
-
-
-def _is_record(record: Any) -> bool:
-    if not isinstance(record, dict) or not {"split", "step"} <= record.keys():
-        return False
-    types = dict.fromkeys(_NUMBERS, int | float) | dict.fromkeys(_TEXTS, str)
-    for key in metrics.METRICS:
-        types |= {key: int | float, f"{key}_interval": int | float, f"{key}_signature": str}
-    return all(isinstance(record[name], kind) for name, kind in types.items() if name in record)
 
 
 class RunRecords:
@@ -83,7 +49,7 @@ class RunRecords:
         metric = self.recipe.evaluation.metric
         if metric not in record:
             return math.inf
-        return -record[metric] if metrics.higher_is_better(metric) else record[metric]
+        return -record[metric] if higher_is_better(metric) else record[metric]
 
     def _best(self, records: list[dict[str, Any]]) -> dict[str, Any]:
         """The evaluation of a run that goes on whose weights are at the folder's root."""

@@ -1,0 +1,82 @@
+"""metrics.jsonl: a line for each thing that a run records, and what reads them."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from .. import metrics
+from ..errors import UserError
+from ..files import write_whole
+
+logger = logging.getLogger(__name__)
+
+METRICS = "metrics.jsonl"
+_NUMBERS = {"step", "epoch", "loss", "learning_rate", "seconds", "target_tokens", "sentences", "train_pairs"}
+_NUMBERS |= {"processes"}
+_TEXTS = {"split", "name", "device", "device_name", "mixed_precision"}
+
+
+def append_record(run: Path, record: dict[str, Any]) -> None:
+    """Add a line."""
+    with (run / METRICS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def read_metrics(run: Path, skip_damaged: bool = False) -> list[dict[str, Any]]:
+    """
+    The records of a run. A last line without its end was cut off by an interrupt, and is none.
+
+    Args:
+        skip_damaged: leave damaged lines out, with a warning: a run must not end because of them.
+
+    Raises:
+        UserError: there are no records, or one is not what training writes.
+    """
+    path = run / METRICS
+    if skip_damaged and not path.is_file():
+        return []
+    if not path.is_file():
+        raise UserError(f"{run}: not a run's folder: it has no {METRICS}")
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace" if skip_damaged else "strict")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not valid UTF-8 ({error.reason})") from None
+    records = []
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            records.append(_parse(line))
+        except ValueError as error:
+            if not skip_damaged:
+                raise UserError(f"{path}, line {number}: {error}") from None
+            logger.warning(f"{path}, line {number} is damaged and left out")
+    if not records and not skip_damaged:
+        raise UserError(f"{path}: no records yet")
+    return records
+
+
+def _parse(line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (json.JSONDecodeError, RecursionError):
+        raise ValueError("not JSON") from None
+    types = dict.fromkeys(_NUMBERS, int | float) | dict.fromkeys(_TEXTS, str)
+    for key in metrics.METRICS:
+        types |= {key: int | float, f"{key}_interval": int | float, f"{key}_signature": str}
+    if not isinstance(record, dict) or not {"split", "step"} <= record.keys():
+        raise ValueError("not a record that training writes")
+    if not all(isinstance(record[name], kind) for name, kind in types.items() if name in record):
+        raise ValueError("not a record that training writes")
+    return record
+
+
+def forget_after(run: Path, step: int, unsettled: bool = False) -> None:
+    """Drop the records of what a resumed run does again; `unsettled`: the evaluation of this step too."""
+    kept = [
+        record
+        for record in read_metrics(run, skip_damaged=True)
+        if record["step"] <= step
+        and "final" not in record
+        and not (unsettled and record["step"] == step and record["split"] != "train")
+    ]
+    write_whole(run / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
