@@ -18,6 +18,7 @@ def hub_and_client(tmp_path_factory):
 def hub(hub_and_client) -> Iterator[LoopbackHub]:
     """A Hub without repositories and faults."""
     hub, _ = hub_and_client
+    hub.clear()
     yield hub
     requests, leaks = list(hub.requests), hub.leaks()
     hub.clear()

@@ -184,7 +184,7 @@ class BoundedClient(httpx2.Client):
         raise self.patience.no_answer(fault)
 
     def _send_once(self, request, body, stream: bool, number: int, options: dict) -> httpx2.Response:
-        """One attempt. The last may take all the time that is left, others half of it. Small answers are read at once."""
+        """One attempt. The last may take all the time that is left, others half. Small answers are read at once."""
         left = self.patience.left()
         if left <= 0:
             raise self.patience.no_answer("")

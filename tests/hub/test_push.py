@@ -32,7 +32,7 @@ def upload(hub, *arguments: str, token: str | None = ADA, **environment: str):
     return result
 
 
-def test_a_stranger_loads_what_was_pushed(hub, run, tmp_path):
+def test_the_command_pushes_exactly_what_was_chosen(hub, run):
     result = upload(hub, run, NAME, "--tag", "v1", "--message", "First")
     assert result.returncode == 0, result.stderr
     (first, _) = hub.commits(NAME)
@@ -44,7 +44,11 @@ def test_a_stranger_loads_what_was_pushed(hub, run, tmp_path):
     card = files["README.md"].decode()
     assert ADA not in card
 
-    # A stranger, with nothing of this project, gets the same logits from the repository's name.
+
+@pytest.mark.slow
+def test_a_stranger_loads_what_was_pushed(hub, run, client, tmp_path):
+    """With nothing of this project, the same logits from the repository's name."""
+    assert client(client_upload, folder=str(run), repo_id=NAME)[0] == 0
     script = """
 import json, sys, torch
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding, AutoTokenizer
