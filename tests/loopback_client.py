@@ -138,7 +138,7 @@ def digest(content: bytes) -> str:
 
 
 def answer_calls() -> None:
-    """Run what `lasting_client` is called with. The token, time.sleep and the HTTP client are set back for each call."""
+    """Run what `lasting_client` is called with. Token, time.sleep and HTTP client are set back after each call."""
     loaded: dict[str, dict] = {}
     sleep = time.sleep
     for line in sys.stdin:

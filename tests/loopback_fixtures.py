@@ -32,3 +32,11 @@ def hub(hub_and_client) -> Iterator[LoopbackHub]:
 def client(hub_and_client) -> Callable:
     """Runs a function of a test file in the client process; see `lasting_client`."""
     return hub_and_client[1]
+
+
+@pytest.fixture
+def pushes(hub, client, run):
+    """Pushes the folder of the test file's fixture `run`."""
+    from loopback_push import Pushes  # which imports conftest, and that this file
+
+    return Pushes(client, hub, run)
