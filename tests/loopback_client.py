@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd
+from huggingface_hub import CommitOperationAdd, set_client_factory
+from huggingface_hub.utils._http import default_client_factory
 from loopback_hub import LoopbackHub
 
 IMPORTS = os.pathsep.join(map(str, (Path(__file__).parent.parent, Path(__file__).parent)))
@@ -137,7 +138,7 @@ def digest(content: bytes) -> str:
 
 
 def answer_calls() -> None:
-    """Run what `lasting_client` is called with. What a function does to time.sleep and the token ends with it."""
+    """Run what `lasting_client` is called with. Token, time.sleep and HTTP client are set back after each call."""
     loaded: dict[str, dict] = {}
     sleep = time.sleep
     for line in sys.stdin:
@@ -150,6 +151,7 @@ def answer_calls() -> None:
         except Exception:
             answer = {"traceback": traceback.format_exc()}
         time.sleep = sleep
+        set_client_factory(default_client_factory)
         print(ANSWER + json.dumps(answer), flush=True)
 
 

@@ -18,6 +18,7 @@ def hub_and_client(tmp_path_factory):
 def hub(hub_and_client) -> Iterator[LoopbackHub]:
     """A Hub without repositories and faults."""
     hub, _ = hub_and_client
+    hub.clear()
     yield hub
     requests, leaks = list(hub.requests), hub.leaks()
     hub.clear()
@@ -31,3 +32,11 @@ def hub(hub_and_client) -> Iterator[LoopbackHub]:
 def client(hub_and_client) -> Callable:
     """Runs a function of a test file in the client process; see `lasting_client`."""
     return hub_and_client[1]
+
+
+@pytest.fixture
+def pushes(hub, client, run):
+    """Pushes the folder of the test file's fixture `run`."""
+    from loopback_push import Pushes  # which imports conftest, and that this file
+
+    return Pushes(client, hub, run)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from conftest import ROOT, SMALL_MODEL, SMALL_RUN, run_training
+from loopback_client import MODEL
 from safetensors.torch import load_file, save_file
 
 from modeling_scratch.hub.files import copy_files
@@ -83,6 +84,27 @@ def client_push_from_memory(name: str, converted: str, folder: str) -> str:
     model.push_to_hub(name, tags=["other"])
     model.push_to_hub("ada/fourth")
     return first.oid
+
+
+class Pushes:
+    """Pushes of one folder, without the check of what is in it, by the client process."""
+
+    def __init__(self, client, hub, run):
+        self.client, self.hub, self.run = client, hub, run
+
+    def __call__(self, repo_id: str = MODEL, code: int = 0, **options) -> str:
+        found, said = self.client(client_upload, folder=str(self.run), repo_id=repo_id, **options)
+        assert found == code, said
+        return said
+
+    def card(self, name: str = MODEL) -> str:
+        return self.hub.files(name)["README.md"].decode()
+
+    def edit(self, old: str, new: str) -> None:
+        path = self.run / "README.md"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
 
 
 def skip_the_check() -> None:

@@ -27,9 +27,7 @@ def main(
     author: Annotated[str | None, typer.Option(help="the model's, for its card")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a model that something else pushed")] = False,
     timeout: Annotated[float, typer.Option(help="seconds that the Hub may take to answer")] = SECONDS_TO_ANSWER,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print the files, sizes and card that would be pushed")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the files, sizes and card; push nothing")] = False,
     check_only: Annotated[bool, typer.Option("--check-only", help="only check the folder")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:

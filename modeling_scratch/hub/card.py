@@ -30,7 +30,7 @@ def check_languages(*tags: str) -> None:
     """Raise UserError for language tags that have no ISO 639 code."""
     if wrong := [tag for tag in tags if language_code(tag) is None]:
         raise UserError(
-            f"{' and '.join(map(repr, wrong))}: not ISO 639 codes such as en or deu, which a model's card needs; set "
+            f"{' and '.join(map(repr, wrong))}: not ISO 639 codes such as en or deu, which a model card must have; set "
             "data.source_language and data.target_language to codes (data.source_column names a column of another name)"
         )
 

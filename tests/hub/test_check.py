@@ -85,7 +85,8 @@ DAMAGE = {
 }
 
 
-SLOW = ["pipeline"]  # the stranger's process shows as much of "other code"
+# Once is enough by default: the stranger's process runs the folder's code ("other code"), and refuses connections (below).
+SLOW = ["pipeline", "connection"]
 
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.slow] * (how in SLOW)) for how in DAMAGE])
