@@ -204,7 +204,7 @@ def test_code_that_is_not_the_installed_one_is_named_before_it_runs(plain, tmp_p
     )
     with caplog.at_level("INFO", "modeling_scratch"), pytest.raises(ZeroDivisionError):
         checked(plain, tmp_path)
-    assert "running the folder's own 17 .py files" in said[0]
+    assert "running the folder's own 18 .py files" in said[0]
     assert "layers.py: not as installed with modeling_scratch" in said[0]
     assert "stacks.py" not in said[0]
 
