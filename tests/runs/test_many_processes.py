@@ -174,9 +174,7 @@ def test_resume_auto_deletes_nothing_that_took_time(two_updates, capsys):
 
 
 def test_what_alters_no_update_may_change(two_updates, capsys):
-    quick_run(
-        two_updates, "optimization.max_steps=4", "logging_steps=2", "evaluation.num_beams=1", resume=True
-    )
+    quick_run(two_updates, "optimization.max_steps=4", "logging_steps=2", "evaluation.num_beams=1", resume=True)
     names = "optimization.max_steps, evaluation.num_beams, logging_steps"
     assert f"the recipe differs from that of the run so far in {names}" in capsys.readouterr().err
     assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 4]
