@@ -124,6 +124,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.filterwarnings("ignore:`log_with=:UserWarning")  # Accelerate's, of a tracker that is not installed
 @pytest.mark.parametrize(("command", "message"), entries(), ids=[command for command, _ in entries()])
 def test_bad_input(command, message, folder, monkeypatch):
     monkeypatch.chdir(folder)

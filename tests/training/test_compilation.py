@@ -94,6 +94,7 @@ def test_no_micro_batch_waits_for_the_device(monkeypatch):
         ceilings.count("tiny", 3125, False)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # of PEFT
 def test_hooks_and_adapters_are_compiled_with_their_layers(make_model):
     """Those that are there before the first batch."""
     torch.manual_seed(0)
