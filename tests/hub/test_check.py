@@ -85,7 +85,7 @@ DAMAGE = {
 }
 
 
-# Once is enough by default: the stranger's process runs the folder's code ("other code"), and refuses connections (below).
+# Once is enough by default: that process runs the folder's code ("other code"), and refuses connections (below).
 SLOW = ["pipeline", "connection"]
 
 
