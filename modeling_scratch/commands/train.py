@@ -1,4 +1,4 @@
-"""`scratch train`: train a translator by a recipe, continue a run, or say what a run would be."""
+"""`scratch train`: train a translator from a recipe, resume a run, or describe what a run would do."""
 
 import os
 import shlex
@@ -41,7 +41,7 @@ def main(
     with all of them.
     """
     set_up_terminal()
-    # --resume is a flag, so what stands after it is among the other words.
+    # --resume is a flag, so the `auto` after it arrives among the overrides.
     automatic = resume and "auto" in (overrides or [])
     overrides = [each for each in overrides or [] if not automatic or each != "auto"]
     interrupted = "interrupted; if a checkpoint was written, --resume continues from it"
@@ -81,7 +81,7 @@ def main(
             else:
                 if automatic:
                     resume = on_main(accelerator, RunFolder(recipe.output_dir).can_go_on)
-                    overwrite = not resume  # what an interrupt has left before the first checkpoint is no loss
+                    overwrite = not resume  # a run without a checkpoint is no loss
                 if resume or resume_from:
                     run = TrainingRun.resume(recipe, accelerator, resume_from, stop)
                 else:
@@ -95,7 +95,7 @@ def main(
 
 
 def describe_result(result: dict[str, Any]) -> list[str]:
-    """What a user wants to know of a run that has ended, and what to type next."""
+    """The outcome of a finished run, and what to type next."""
     lines = []
     for source, reference, translation in result["samples"]:
         lines += ["", f"  source       {source}", f"  reference    {reference}", f"  translation  {translation}"]

@@ -1,4 +1,4 @@
-"""The two texts of a pair in a table's row: which columns they are in."""
+"""Find the columns of a table that hold the source and target texts."""
 
 from functools import partial
 
@@ -8,16 +8,16 @@ from datasets.fingerprint import Hasher
 from ..errors import UserError
 from ..recipe.schema import SOURCE, TARGET, DataSection
 
-Columns = dict[str, tuple[str, str | None]]  # of a side: a column, and its key if it holds a text for each language
+Columns = dict[str, tuple[str, str | None]]  # side: (column, its key if it holds a text for each language)
 
 
 def find_columns(names: list[str], languages: list[str] | None, data: DataSection, where: str) -> Columns:
     """
-    Where a data set's `source` and `target` are: in a `translation` column with language keys, or in flat columns.
+    Where a data set's sources and targets are: in a `translation` column with language keys, or in flat columns.
 
     Args:
-        names: of its columns.
-        languages: the keys of its `translation` column; empty if it has none, None if there is no such column.
+        names: the names of its columns.
+        languages: the keys of its `translation` column; empty if that has none, None if there is no such column.
     """
     columns: Columns = {}
     for side in (SOURCE, TARGET):
@@ -40,7 +40,7 @@ def find_columns(names: list[str], languages: list[str] | None, data: DataSectio
 
 
 def pick_columns(batch: dict[str, list], columns: Columns) -> dict[str, list[str]]:
-    """A batch's sources and targets; an absent text is an empty one."""
+    """A batch's sources and targets; a missing text becomes an empty one."""
     result = {}
     for side, (name, key) in columns.items():
         values = batch[name] if key is None else [(row or {}).get(key) for row in batch[name]]
