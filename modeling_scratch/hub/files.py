@@ -17,7 +17,7 @@ from ..runs.metrics_file import METRICS
 from .model_folder import CONVERSION, read_config, weight_files
 
 CARD = "README.md"
-TOKENIZER_FILES = (
+SHARED_TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -37,8 +37,8 @@ ALLOWED = (
     WEIGHTS,
     "model-*-of-*.safetensors",
     "model.safetensors.index.json",
-    *TOKENIZER_FILES,
-    *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES),
+    *SHARED_TOKENIZER_FILES,
+    *(f"{TARGET_FOLDER}/{name}" for name in SHARED_TOKENIZER_FILES),
     CURVES,
 )
 # Read for the card; they stay in the folder.
