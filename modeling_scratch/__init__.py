@@ -2,14 +2,15 @@
 The Transformer of "Attention Is All You Need" as a Hugging Face model, and the tools to train and share it.
 
 Importing this package registers the model with the Auto classes, so that a checkpoint of type `scratch` loads without
-`trust_remote_code`. What `save_pretrained` writes carries the model's code, so that it loads elsewhere with it.
+`trust_remote_code`. `save_pretrained` copies the model's code too, so that a checkpoint loads where this package is not
+installed.
 """
 
 import signal
 import sys
 
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # python -m modeling_scratch...: see train.py
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # for python -m modeling_scratch...; train.py says why
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 

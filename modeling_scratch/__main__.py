@@ -1,4 +1,4 @@
-"""The command `scratch`: one command line for all that this package does."""
+"""The `scratch` command, which dispatches to the commands of this package."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""What the command lines share: a log that leaves progress bars whole, and errors of one line."""
+"""What the commands share: logging that does not break progress bars, and one-line errors."""
 
 import errno
 import io
@@ -18,11 +18,11 @@ from .errors import ProcessError, Stopped, UserError
 from .redaction import redact, redacted_traceback
 
 BAD_INPUT = 2
-INTERRUPTED = 130  # as shells say of SIGINT
-STOPPED = 75  # EX_TEMPFAIL of sysexits.h: start it again
-BUG = 1  # as Python ends after a traceback
+INTERRUPTED = 130  # what shells report for SIGINT
+STOPPED = 75  # EX_TEMPFAIL in sysexits.h: try again
+BUG = 1  # Python's own exit code after a traceback
 
-# What only some commands need, and the extra of this package that brings it.
+# Modules that only some commands need, and the extra of this package that installs each.
 EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil", "pydantic", "sacrebleu", "tiktoken"], "train")
 EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
 
@@ -33,7 +33,7 @@ ASK_FOR_REPORT = "this is a bug of modeling_scratch: please report it, with the 
 class _BarHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         prefix = "warning: " if record.levelno >= logging.WARNING else ""
-        with suppress(OSError):  # a full disk under a log file must not end what is logged
+        with suppress(OSError):  # a log file on a full disk must not end the run
             tqdm.write(prefix + self.format(record), file=sys.stderr)
 
 
@@ -44,17 +44,17 @@ def log_to_terminal(level: int) -> None:
     logger.handlers = [_BarHandler()]
     logger.propagate = False
     transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("accelerate.accelerator").setLevel(logging.ERROR)  # tied weights saved once are no news
+    logging.getLogger("accelerate.accelerator").setLevel(logging.ERROR)  # warns that tied weights are saved once
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
 
 
 def is_main_process() -> bool:
-    """Of several that a launcher started, the one that speaks."""
+    """Whether this is the process that prints, among those that a launcher started."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def set_up_terminal() -> None:
-    """The log of a command that several processes may run together: one of them tells, the others warn."""
+    """Set up logging for a command that several processes may run together: all but the main one log errors only."""
     log_to_terminal(logging.INFO if is_main_process() else logging.ERROR)
     if not is_main_process() or not sys.stderr.isatty():
         os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"  # read when datasets is imported
@@ -64,8 +64,8 @@ def set_up_terminal() -> None:
 
 def print_whatever_happens(text: str) -> None:
     """
-    Print what is good to know and no more: where stdout is full or closed, the command goes on, and says so on stderr.
-    Letters that stdout's encoding lacks are written as escapes.
+    Print something that the command can do without: if stdout is full or closed, it continues, with a warning on
+    stderr. Characters that stdout's encoding lacks are escaped.
     """
     if sys.stdout is None:
         return
@@ -74,7 +74,7 @@ def print_whatever_happens(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        # What is buffered must go somewhere when Python ends.
+        # Python flushes the buffer when it exits.
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno != errno.EPIPE:
@@ -82,7 +82,7 @@ def print_whatever_happens(text: str) -> None:
 
 
 def explained_import(error: ModuleNotFoundError) -> str | None:
-    """What to install, if an extra of this package brings the module; None for any other."""
+    """What to install, if an extra of this package includes the missing module; None otherwise."""
     name = (error.name or "").partition(".")[0]
     if name not in EXTRAS:
         return None
@@ -91,7 +91,7 @@ def explained_import(error: ModuleNotFoundError) -> str | None:
 
 @contextmanager
 def explained_imports(name: str) -> Iterator[None]:
-    """For the imports of a module that is run as a command too: one line and exit code 2 for what is not installed."""
+    """For imports of a module that also runs as a command: one line and exit code 2 if something is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -103,17 +103,17 @@ def explained_imports(name: str) -> Iterator[None]:
 @contextmanager
 def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interrupted") -> Iterator[None]:
     """
-    Turn a UserError, or what the operating system refuses (a full disk, a missing file), into one line on stderr and
-    exit code 2, Ctrl-C into one line and 130, and the end of a run on request into one line and 75. Anything else is a
-    bug of ours: its traceback, a line that asks for a report, and exit code 1.
+    Turn a UserError or an error of the operating system (a full disk, a missing file) into one line on stderr and exit
+    code 2, Ctrl-C into one line and 130, and a run stopped on request into one line and 75. Anything else is a bug of
+    ours: it prints its traceback and a line that asks for a report, and exits with 1.
 
     Args:
         debug: print the traceback too.
-        speak: False on all processes but one, which say the same.
-        interrupted: what Ctrl-C says.
+        speak: print errors that all processes have in common; True on one process only.
+        interrupted: what to print on Ctrl-C.
     """
     try:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # until the imports were done: see train.py
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # set during the imports; train.py says why
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     except Stopped as stopped:
@@ -125,7 +125,7 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
     except UserError as error:
         _end(BAD_INPUT, _line(error), speak or isinstance(error, ProcessError), debug)
     except OSError as error:
-        if error.errno is None:  # of a library, not of the system
+        if error.errno is None:  # raised by a library, not by the operating system
             _end(BUG, ASK_FOR_REPORT, True, debug=True)
         _end(BAD_INPUT, _line(error), speak, debug)
     except Exception:
@@ -141,7 +141,7 @@ def _line(error: Exception) -> str:
 
 
 def _end(code: int, said: str, speak: bool, debug: bool) -> None:
-    """To be called while an exception is handled."""
+    """Print and exit. Call it while an exception is being handled."""
     if debug:
         print(redacted_traceback(sys.exception()), end="", file=sys.stderr)
     if speak:
@@ -151,8 +151,8 @@ def _end(code: int, said: str, speak: bool, debug: bool) -> None:
 
 def wait_for_threads() -> None:
     """
-    Before a process of several ends: Gloo's threads need Python's lock to drop the tensors of the last exchange, and
-    one that asks for it while Python ends aborts the process ("terminate called without an active exception").
+    Call this before one of several processes exits: Gloo's threads need the GIL to release the tensors of the last
+    collective, and taking it while Python exits aborts the process ("terminate called without an active exception").
     """
     if torch.distributed.is_initialized():
         time.sleep(1)

@@ -1,3 +1,3 @@
-"""Defaults that the recipe and the command line share."""
+"""Defaults that recipes and commands share."""
 
-SECONDS_TO_ANSWER = 60.0  # that the Hub may leave a push unanswered
+SECONDS_TO_ANSWER = 60.0  # how long a push waits for an answer from the Hub

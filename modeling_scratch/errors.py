@@ -1,17 +1,17 @@
-"""Why a command ends: what a user can mend, what one process of several has seen, a request to stop."""
+"""The exceptions that end a command."""
 
 
 class UserError(ValueError):
-    """What a user can mend: what is wrong, where, and what to do. A command line prints it as one line."""
+    """Something the user can fix: what is wrong, where, and what to do. Commands print it as one line."""
 
 
 class ProcessError(UserError):
-    """What one process of several has seen by itself, so that it must say so itself."""
+    """An error that one process of several has seen, so that it must report it itself."""
 
 
 class Diverged(UserError):
-    """Weights or losses are not finite any more; nothing that holds such numbers is written."""
+    """Weights or losses are no longer finite; no such weights are written."""
 
 
 class Stopped(Exception):
-    """A run that ended early because it was asked to; its last checkpoint is where --resume goes on."""
+    """A run ended early because it was asked to; --resume continues from its last checkpoint."""

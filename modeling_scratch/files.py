@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read with errors that name them."""
+"""Write files atomically, and read them with errors that name them."""
 
 import hashlib
 import json
@@ -13,13 +13,13 @@ from .errors import UserError
 
 
 def sha256(path: Path) -> str:
-    """Of a file's contents, in hexadecimal."""
+    """The SHA-256 of a file's contents, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or a folder's entries, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -29,11 +29,11 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Where to write a file so that a reader sees the old one or the new one, also after a power failure."""
+    """A temporary path that replaces `path` at the end: readers see the old file or the new one, even after a crash."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.touch()
-        mode = stat.S_IMODE(temporary.stat().st_mode)  # as the umask has it; safetensors makes files private
+        mode = stat.S_IMODE(temporary.stat().st_mode)  # the umask's; safetensors makes files private
         yield temporary
         os.chmod(temporary, mode)
         sync(temporary)
@@ -43,13 +43,13 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file of text, whole or not at all."""
+    """Write a text file, whole or not at all."""
     with written_whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object. UserError names the file, if it is anything else."""
+    """The object in a JSON file. UserError names the file if it holds anything else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

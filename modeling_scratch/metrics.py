@@ -1,8 +1,8 @@
 """
-The scores of translations. `METRICS` is the one table: evaluation, recipes, records, cards and curves follow it, so a
-new metric is a new entry here and nothing else.
+Scores of translations. Evaluation, recipes, records, cards and curves all follow the table `METRICS`, so a new metric
+is a new entry here and nothing else.
 
-Only the standard library is imported here, since recipes and figures read the table where sacreBLEU is not installed.
+Importing this module needs only the standard library: recipes and figures read the table without sacreBLEU.
 """
 
 import logging
@@ -14,23 +14,23 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-# For the 95 % intervals: a tenth of a second for 1,000 sentences, and 80 kB for each sentence.
+# For the 95 % intervals: a tenth of a second per 1,000 sentences, and 80 kB per sentence.
 RESAMPLES = 1000
-_MOST_RESAMPLED = 10_000  # sentences; an interval of more is narrow, and its memory is not
+_MOST_RESAMPLED = 10_000  # sentences; with more, the interval is narrow and takes too much memory
 
-_MOST_SECONDS = 300  # what a metric may take when nobody asked for it
+_MOST_SECONDS = 300  # that a metric may take unless the recipe asks for it
 
 Texts = Sequence[str]
-References = Sequence[Sequence[str]]  # of each sentence, one or several
+References = Sequence[Sequence[str]]  # one or more per sentence
 
 
 @dataclass(frozen=True)
 class Score:
     """
     Args:
-        value: of the whole corpus.
-        signature: how it was computed; scores of the same signature can be compared.
-        interval: half the width of the 95 % interval; None: not known.
+        value: the score of the whole corpus.
+        signature: how it was computed; scores with the same signature can be compared.
+        interval: half the width of the 95 % interval; None: unknown.
     """
 
     value: float
@@ -44,12 +44,12 @@ class Metric:
     Args:
         title: what people call it.
         hub_id: its name on hf.co/metrics, for a card's metadata.
-        description: what it measures and how the text is prepared, for a card; a few words.
+        description: what it measures and how the text is prepared, in a few words, for a card.
         higher_is_better: the direction.
-        range: lowest and highest value of its axis, which all scores share; None: as high as need be.
-        compute: the score of (sources, translations, references, number of bootstrap resamples or 0).
-        seconds: for a slow metric, about how long (translations, references) can take. It is left out while training,
-            and of final scores too if that is long, unless the recipe chooses the best weights by it.
+        range: lowest and highest value on the axis of a plot; None: no upper limit.
+        compute: computes the score from (sources, translations, references, number of bootstrap resamples or 0).
+        seconds: for a slow metric, estimates how long (translations, references) take. It is skipped during training,
+            and in the final scores if that is too long, unless the recipe chooses the best weights by it.
     """
 
     title: str
@@ -62,15 +62,15 @@ class Metric:
 
 
 def _by_sacrebleu(name: str, sources: Texts, translations: Texts, references: References, resamples: int) -> Score:
-    """A corpus score by sacreBLEU's defaults. Its bootstrap is seeded with 12345, or SACREBLEU_SEED."""
+    """A corpus score with sacreBLEU's defaults. The bootstrap's seed is 12345, or SACREBLEU_SEED."""
     import sacrebleu.metrics
     from sacrebleu.significance import PairedTest
 
     metric = getattr(sacrebleu.metrics, name)()
-    streams = [list(stream) for stream in zip_longest(*references)]  # the first references, the second ones, ...
+    streams = [list(stream) for stream in zip_longest(*references)]  # all first references, all second ones, ...
     if not resamples:
         return Score(metric.corpus_score(translations, streams).score, str(metric.get_signature()))
-    # Of one system alone, since corpus_score's bootstrap fails where some resamples score 0 and others do not.
+    # A "paired" test of a single system: corpus_score's own bootstrap fails if only some resamples score 0.
     signatures, results = PairedTest([("", translations)], {name: metric}, streams, "bs", resamples)()
     ((key, signature),) = signatures.items()
     (result,) = results[key]
@@ -79,7 +79,7 @@ def _by_sacrebleu(name: str, sources: Texts, translations: Texts, references: Re
 
 def _ter_seconds(translations: Texts, references: References) -> float:
     """
-    For translations that are mostly wrong; good ones take a fifth. 1,000 sentences of 12 words took 0.3 s, of 35 words
+    An estimate for poor translations; good ones take a fifth of it. 1,000 sentences of 12 words took 0.3 s, of 35 words
     7 to 14 s, of 80 words minutes.
     """
     pairs = ((text, each) for text, several in zip(translations, references, strict=True) for each in several)
@@ -89,7 +89,7 @@ def _ter_seconds(translations: Texts, references: References) -> float:
 METRICS: dict[str, Metric] = {
     "bleu": Metric(
         title="BLEU",
-        hub_id="sacrebleu",  # the Hub's `bleu` is another one: of tokens, from 0 to 1
+        hub_id="sacrebleu",  # the Hub's `bleu` is a different one: over tokens, from 0 to 1
         description="sacreBLEU's, of words, cased, 0 to 100",
         higher_is_better=True,
         range=(0, 100),
@@ -131,16 +131,16 @@ def score(
     Score a corpus of detokenized text.
 
     Args:
-        references: of each sentence one, or a list of several.
-        final: with slow metrics and 95 % intervals too, which are not worth their time while a model trains.
+        references: one per sentence, or a list of several.
+        final: include slow metrics and 95 % intervals, which are not worth their time during training.
         chosen: the metric that chooses the best weights; it is computed however slow it is.
 
     Returns:
-        By metric, as `bleu`: its score; `bleu_signature`; and `bleu_interval`, half the width of the interval, if there
-        is one.
+        For each metric, such as `bleu`: the score `bleu`, its `bleu_signature`, and, if known, `bleu_interval`, half
+        the width of the 95 % interval.
 
     Raises:
-        ValueError: the texts are not as many as each other, or a sentence has no reference.
+        ValueError: the numbers of texts differ, or a sentence has no reference.
     """
     references = [[each] if isinstance(each, str) else list(each) for each in references]
     if not len(sources) == len(translations) == len(references):
@@ -163,6 +163,6 @@ def score(
 
 
 def describe_score(record: dict[str, Any], key: str) -> str:
-    """A score of a record, as "38.23 ± 0.91"; without the interval if the record has none."""
+    """A record's score, such as "38.23 ± 0.91"; without the interval if the record has none."""
     interval = record.get(f"{key}_interval")
     return f"{record[key]:.2f}" + ("" if interval is None else f" ± {interval:.2f}")

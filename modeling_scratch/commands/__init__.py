@@ -1,1 +1,1 @@
-"""What one types: a module for each command of `scratch`."""
+"""The commands of `scratch`, one per module."""

@@ -1,4 +1,4 @@
-"""`scratch corpus`: the embedded corpus as text files."""
+"""`scratch corpus`: write the embedded corpus to text files."""
 
 import sys
 from pathlib import Path
@@ -10,11 +10,11 @@ from ..data.corpus import write_corpus
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="new or empty; gets train.en, train.de, and so on")],
-    train_size: Annotated[int, typer.Option(min=1, help="pairs to train on")] = 24000,
+    folder: Annotated[Path, typer.Argument(help="a new or empty folder, for train.en, train.de, and so on")],
+    train_size: Annotated[int, typer.Option(min=1, help="training pairs")] = 24000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Write the embedded corpus as text files, one sentence a line."""
+    """Write the embedded corpus to text files, one sentence per line."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         print(f"error: {folder} exists and is not an empty folder; choose another name", file=sys.stderr)
         sys.exit(2)

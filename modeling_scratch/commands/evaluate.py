@@ -13,12 +13,12 @@ def main(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")
     ] = None,
     config: Annotated[
-        str | None, typer.Option(help="a recipe, whose data the model is scored on  [default: that of the run]")
+        str | None, typer.Option(help="the recipe whose data to score on  [default: the run's own]")
     ] = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what is translated")] = "test",
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:
-    """Score a model on a split of a recipe's data, and on its further test sets with `test`. Nothing is written."""
+    """Score a model on a split of a recipe's data; `test` includes the further test sets. Nothing is written."""
     set_up_terminal()
     with one_line_errors(debug, is_main_process()):
         from ..recipe.reading import find_recipe, load_recipe, recipe_of_model

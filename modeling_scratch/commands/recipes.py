@@ -1,4 +1,4 @@
-"""`scratch recipes`: the recipes that come with this package."""
+"""`scratch recipes`: list the recipes that come with this package."""
 
 import typer
 
@@ -6,7 +6,7 @@ from ..recipe.reading import shipped_recipes
 
 
 def main() -> None:
-    """The recipes that come with this package, for `scratch train --config NAME`."""
+    """List the recipes that come with this package, for `scratch train --config NAME`."""
     for name, path in shipped_recipes().items():
         first = path.read_text(encoding="utf-8").splitlines()[0]
         typer.echo(f"{name:<16} {first.removeprefix('#').strip()}")

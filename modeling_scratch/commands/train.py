@@ -1,4 +1,4 @@
-"""`scratch train`: train a translator by a recipe, continue a run, or say what a run would be."""
+"""`scratch train`: train a translator from a recipe, resume a run, or describe what a run would do."""
 
 import os
 import shlex
@@ -41,7 +41,7 @@ def main(
     with all of them.
     """
     set_up_terminal()
-    # --resume is a flag, so what stands after it is among the other words.
+    # --resume is a flag, so the `auto` after it arrives among the overrides.
     automatic = resume and "auto" in (overrides or [])
     overrides = [each for each in overrides or [] if not automatic or each != "auto"]
     interrupted = "interrupted; if a checkpoint was written, --resume continues from it"
@@ -108,7 +108,7 @@ def _open_run(recipe, accelerator, resume, checkpoint: str | None, automatic: bo
 
 
 def describe_result(result: dict[str, Any]) -> list[str]:
-    """What a user wants to know of a run that has ended, and what to type next."""
+    """The outcome of a finished run, and what to type next."""
     lines = []
     for source, reference, translation in result["samples"]:
         lines += ["", f"  source       {source}", f"  reference    {reference}", f"  translation  {translation}"]

@@ -1,4 +1,4 @@
-"""`scratch upload`: share a model's folder on the Hugging Face Hub."""
+"""`scratch upload`: share a model folder on the Hugging Face Hub."""
 
 import logging
 from pathlib import Path
@@ -15,23 +15,23 @@ from ..errors import UserError
 def main(
     folder: Annotated[Path, typer.Argument(help="written by train.py, convert or save_pretrained")],
     repo_id: Annotated[str | None, typer.Argument(help="user/name; not needed with --check-only")] = None,
-    private: Annotated[bool, typer.Option("--private", help="make a new repository visible to you alone")] = False,
-    revision: Annotated[str | None, typer.Option(help="a branch, created if needed; default: main")] = None,
+    private: Annotated[bool, typer.Option("--private", help="make a new repository private")] = False,
+    revision: Annotated[str | None, typer.Option(help="a branch, created if needed  [default: main]")] = None,
     create_pr: Annotated[bool, typer.Option("--create-pr", help="open a pull request instead of committing")] = False,
     tag: Annotated[str | None, typer.Option(help="a name for this version, e.g. v1.0")] = None,
     message: Annotated[str, typer.Option(help="the commit message")] = "Upload model",
-    license: Annotated[str | None, typer.Option(help="the model's; default for a run: apache-2.0")] = None,
+    license: Annotated[str | None, typer.Option(help="the model's license  [default for a run: apache-2.0]")] = None,
     languages: Annotated[
-        tuple[str, str] | None, typer.Option(help="codes of source and target, e.g. en de; default: as the folder says")
+        tuple[str, str] | None, typer.Option(help="source and target codes, e.g. en de  [default: as the folder says]")
     ] = None,
-    author: Annotated[str | None, typer.Option(help="the model's, for its card")] = None,
+    author: Annotated[str | None, typer.Option(help="the model's author, for its card")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a model that something else pushed")] = False,
-    timeout: Annotated[float, typer.Option(help="seconds that the Hub may take to answer")] = SECONDS_TO_ANSWER,
+    timeout: Annotated[float, typer.Option(help="seconds to wait for the Hub's answer")] = SECONDS_TO_ANSWER,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the files, sizes and card; push nothing")] = False,
     check_only: Annotated[bool, typer.Option("--check-only", help="only check the folder")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:
-    """Check a model's folder as a stranger would load it, and push it as one commit."""
+    """Check a model folder by loading it as a stranger would, and push it as one commit."""
     log_to_terminal(logging.INFO)
     unsure = "interrupted; the Hub has the old revision or the new one: run the same command again to find out"
     with one_line_errors(debug, interrupted=unsure):

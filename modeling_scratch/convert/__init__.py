@@ -1,4 +1,4 @@
-"""Conversion of weights from and to other codebases."""
+"""Convert weights from and to other codebases."""
 
 from .ctranslate2 import to_ctranslate2
 from .marian import from_marian, to_marian

@@ -1,4 +1,4 @@
-"""Batches of a bounded number of tokens and of like lengths: the same ones whatever the number of processes."""
+"""Batches of similar lengths with a bounded number of tokens, the same for any number of processes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from ..model.loss import IGNORE_INDEX
 from ..runs.stopping import ignore_signals
 
-# Stands for a pair that counts for nothing: it fills a process's share when a batch has fewer pairs than shares.
+# A pair that does not count: it fills a process's share when a batch has fewer pairs than shares.
 EMPTY = -1
 
 
@@ -19,14 +19,14 @@ def plan_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, tokens_per_batch: int, generator: np.random.Generator | None
 ) -> list[np.ndarray]:
     """
-    Cut a data set into batches whose padded source and padded target each hold at most `tokens_per_batch` tokens.
+    Cut a data set into batches of at most `tokens_per_batch` tokens, padding included, in source and in target.
 
     Args:
         source_lengths, target_lengths: (pairs,), in tokens.
-        generator: shuffles pairs of equal length among batches, and the batches; None keeps everything sorted.
+        generator: shuffles pairs of equal length among batches, then the batches; None keeps everything sorted.
 
     Returns:
-        Index arrays, each sorted by length.
+        One array of indices per batch, sorted by length.
     """
     longest = np.maximum(source_lengths, target_lengths)
     ties = np.arange(len(longest)) if generator is None else generator.permutation(len(longest))
@@ -45,7 +45,7 @@ def plan_batches(
 
 @dataclass
 class EpochPlan:
-    """The updates of one epoch, and how one of `shares` (processes times accumulation steps) sees each."""
+    """The global batches of one epoch, one per update, and how each is cut into micro-batches."""
 
     batches: list[np.ndarray]
     target_lengths: np.ndarray
@@ -54,11 +54,11 @@ class EpochPlan:
         return len(self.batches)
 
     def target_tokens(self, update: int) -> int:
-        """What the summed loss of an update is divided by, over all processes."""
+        """The target tokens of an update over all processes, by which its summed loss is divided."""
         return int(self.target_lengths[self.batches[update]].sum())
 
     def micro_batches(self, first_update: int, rank: int, processes: int, accumulation: int) -> Iterator[list[int]]:
-        """One process's part of each update from `first_update` on, in `accumulation` pieces an update."""
+        """One process's micro-batches from update `first_update` on, `accumulation` of them per update."""
         for batch in self.batches[first_update:]:
             shares = np.array_split(batch, processes * accumulation)
             for share in shares[rank * accumulation : (rank + 1) * accumulation]:
@@ -68,7 +68,7 @@ class EpochPlan:
 def plan_epoch(
     source_lengths: np.ndarray, target_lengths: np.ndarray, tokens_per_batch: int, seed: int, epoch: int
 ) -> EpochPlan:
-    """The batches of one epoch: a function of its arguments alone, so that a run continued sees what it would have."""
+    """The batches of one epoch. It depends on its arguments alone, so a resumed run sees the same batches."""
     generator = np.random.default_rng([seed, epoch])
     return EpochPlan(plan_batches(source_lengths, target_lengths, tokens_per_batch, generator), target_lengths)
 
@@ -93,12 +93,12 @@ class _Pairs(torch.utils.data.Dataset):
 
 class PairCollator:
     """
-    Pads pairs to the longest of their batch.
+    Pads the pairs of a batch to the longest.
 
     Args:
-        multiple: lengths are rounded up to a multiple of it,
-        longest: but not beyond this.
-        pairs: at least so many; those that are added count for nothing.
+        multiple: lengths are rounded up to a multiple of this.
+        longest: the length beyond which they are not rounded up; None: no limit.
+        pairs: the fewest pairs in a batch; pairs that do not count are added if there are fewer.
     """
 
     def __init__(self, pad_token_id: int, multiple: int = 1, longest: int | None = None, pairs: int = 1):
@@ -106,8 +106,8 @@ class PairCollator:
 
     def __call__(self, pairs: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
         """
-        Returns input_ids and attention_mask (1: attend), (batch_size, source_length), position_ids (1, source_length),
-        which for padding on the right are those of all, and labels (batch_size, target_length) with -100 for padding.
+        Returns input_ids and attention_mask (1: attend), (batch_size, source_length); position_ids (1, source_length),
+        shared by all pairs since padding is on the right; labels (batch_size, target_length), -100 where padded.
         """
         missing = self.pairs - len(pairs)
         sources, targets = zip(*pairs, *[(pairs[0][0], [IGNORE_INDEX])] * missing, strict=True)
@@ -137,8 +137,8 @@ def make_loader(
         collate_fn=collate,
         num_workers=num_workers,
         pin_memory=pin,
-        # An iterator draws a seed for its workers: from its own generator, or a run continued within an epoch would
-        # draw once more from the one that dropout uses.
+        # An iterator draws a seed for its workers. Without a generator of its own it would draw it from the one that
+        # dropout uses, once more in a run that is resumed within an epoch.
         generator=torch.Generator().manual_seed(0),
         worker_init_fn=ignore_signals,
     )

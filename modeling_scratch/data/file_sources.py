@@ -1,4 +1,4 @@
-"""Pairs in local files: two text files, or a table with a column for each language."""
+"""Sentence pairs in local files: two text files, or a table with a column for each language."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ class FileSource(PairSource):
         self.name = str(files)
 
     def found(self) -> list[Path] | list[tuple[Path, Path]]:
-        """The tables, or the pairs of text files, each of which is there and not empty."""
+        """The tables, or the pairs of text files. UserError if one is missing or empty."""
         found = find_files(self.files, self.data, self.key)
         for entry in found:
             for path in as_paths(entry):
@@ -40,7 +40,7 @@ class FileSource(PairSource):
         return found
 
     def fingerprint(self) -> str:
-        """Of names, sizes and beginnings: reading a whole corpus just for this would take too long."""
+        """Names, sizes and beginnings of the files: reading a whole corpus just for this would take too long."""
         paths = [path for entry in self.found() for path in as_paths(entry)]
         return ", ".join(f"{path} ({path.stat().st_size:,} bytes, beginning {_beginning(path)})" for path in paths)
 
@@ -49,7 +49,7 @@ class FileSource(PairSource):
 
 
 class TextFiles(FileSource):
-    """Two text files, or several pairs of them: line i of one translates line i of the other."""
+    """A pair of text files, or several: line i of one translates line i of the other."""
 
     def load(self) -> Dataset:
         return concatenate_datasets([self._load(*pair) for pair in self.found()])
@@ -58,7 +58,7 @@ class TextFiles(FileSource):
     def _load(source: Path, target: Path) -> Dataset:
         counts = {}
         for path in (source, target):
-            counts[path] = sum(1 for _ in read_lines(path))  # also finds what is not UTF-8, before anything is cached
+            counts[path] = sum(1 for _ in read_lines(path))  # also finds invalid UTF-8 before anything is cached
             if counts[path] == 0:
                 raise UserError(f"{path}: the file is empty")
         if counts[source] != counts[target]:
@@ -83,7 +83,7 @@ class TextFiles(FileSource):
 
 
 class Tables(FileSource):
-    """Tables of one kind, as `table_formats.FORMATS` has them, with a text for each language in a row."""
+    """Tables of one of the kinds in `table_formats.FORMATS`, with a text for each language in a row."""
 
     def _format(self, paths: list[Path]) -> tuple[str, TableFormat]:
         suffixes = {path.suffix.lower() for path in paths}
@@ -101,12 +101,12 @@ class Tables(FileSource):
             stamped = {"paths": json.dumps(names), "stamps": _stamps(paths)}
             if next(read_rows(**stamped), None) is None:
                 raise UserError(f"{where}: no rows below the header")
-            for _ in read_rows(**stamped):  # finds what is wrong before anything is cached
+            for _ in read_rows(**stamped):  # finds errors before anything is cached
                 pass
             dataset = Dataset.from_generator(read_rows, gen_kwargs=stamped)
         else:
             for path in paths if table.is_text else []:
-                for _ in read_lines(path):  # names file and line of what is not UTF-8
+                for _ in read_lines(path):  # reports invalid UTF-8 with file and line
                     pass
             try:
                 dataset = load_dataset(table.builder, data_files=names, split="train")
@@ -132,8 +132,8 @@ def _stamps(paths: list[Path]) -> str:
     return repr([(path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
 
 
-# What datasets generates from. It takes each entry of a list for a part of its own, so that several paths of one part
-# are one text. Stamps take part in the cache's key, so that a file that has changed is read again.
+# Generators for datasets. It treats each entry of a list argument as a shard, so the paths of one shard are passed as
+# one string. Stamps are part of the cache key, so that a file that has changed is read again.
 
 
 def read_pairs(source: str, target: str, stamps: str) -> Iterator[dict[str, str]]:

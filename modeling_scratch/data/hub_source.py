@@ -1,4 +1,4 @@
-"""Pairs in a data set on the Hugging Face Hub."""
+"""Sentence pairs in a data set on the Hugging Face Hub."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ class HubDataset(PairSource):
         options = {"split": self.split, "revision": data.revision, "streaming": data.streaming}
         with self._explained():
             dataset = load_dataset(data.name, data.subset, **options)
-            if data.streaming:  # which fetches no more than this split
+            if data.streaming:  # streaming fetches no more than this split
                 dataset = Dataset.from_list(list(dataset), features=dataset.features)
         return as_pairs(dataset, data, data.name)
 
@@ -39,7 +39,7 @@ class HubDataset(PairSource):
             return self._build().as_streaming_dataset(split=self.split)
 
     def _build(self):
-        """Of one commit for as long as this source is used."""
+        """The data set's builder, made once so that all is read from one commit."""
         if self._builder is None:
             self._builder = load_dataset_builder(self.data.name, self.data.subset, revision=self.data.revision)
         return self._builder

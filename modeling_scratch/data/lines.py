@@ -10,7 +10,7 @@ from ..errors import UserError
 
 
 def check_file(path: Path) -> None:
-    """UserError if there is no such file, it may not be read, or nothing is in it."""
+    """UserError if a file is missing, not readable or empty."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; a file is needed")
     if not path.is_file():
@@ -22,7 +22,7 @@ def check_file(path: Path) -> None:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain or gzipped, each with its end. Only a line feed ends a line."""
+    """The lines of a UTF-8 text file, plain or gzipped, with their line ends. Only a line feed ends a line."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         lines = enumerate(file, start=1)
         while True:

@@ -1,4 +1,4 @@
-"""The files that a recipe names."""
+"""Find the data files that a recipe names."""
 
 import re
 from glob import escape as glob_escape
@@ -22,13 +22,13 @@ def is_table(name: str) -> bool:
 
 def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[tuple[Path, Path]]:
     """
-    The tables, or the pairs of text files, that a recipe's value names; in names with a `*` all that fit, in order.
+    The tables, or the pairs of text files, that a recipe names. A `*` in a name matches any number of files, sorted.
 
     Args:
-        key: of the recipe, for messages.
+        key: the recipe's key, for messages.
 
     Raises:
-        UserError: none is there, they cannot be told apart or paired, or nobody here reads such files.
+        UserError: a file is missing, files cannot be paired, or this kind of file is not supported.
     """
     names = [files] if isinstance(files, str) else files
     for name in names:
@@ -83,8 +83,8 @@ def _with_language(prefix: str, language: str, key: str) -> list[Path]:
 
 def check_files(data: DataSection) -> None:
     """
-    UserError, before anything is read, if a file of any split is missing or empty, or one to train on is one to
-    validate or test with too.
+    Check the files of all splits before any of them is read. UserError if one is missing or empty, or if a training
+    file is also used for validation or testing.
     """
     train: set[Path] = set()
     for split, files in data.files().items():
@@ -99,5 +99,5 @@ def check_files(data: DataSection) -> None:
 
 
 def as_paths(entry: Path | tuple[Path, Path]) -> tuple[Path, ...]:
-    """The files of an entry of `find_files`."""
+    """The files in one entry of the result of `find_files`."""
     return entry if isinstance(entry, tuple) else (entry,)

@@ -1,4 +1,4 @@
-"""The seam for new kinds of data: a place that holds the sentence pairs of a split."""
+"""The interface of data sources: where the sentence pairs of a split come from."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Provenance:
     What a model card says about the data of a split.
 
     Args:
-        text: names it, in Markdown.
+        text: its name, in Markdown.
         dataset_type, dataset_name: for the card's metadata.
-        hub_name: of a data set on the Hub.
-        subset, split: the parts of it, by their names there.
-        limits: what the data do to the model; None: what holds for any natural text.
+        hub_name: the name of a data set on the Hub.
+        subset, split: the parts of it that are used, as named there.
+        limits: how the data limit the model; None: the limits of any natural text.
     """
 
     text: str
@@ -33,18 +33,18 @@ class Provenance:
 
 
 def local_provenance(files: str | list[str]) -> Provenance:
-    """Files that stay where they are; of their folders nothing is said."""
+    """The provenance of local files: their names, without their folders."""
     paths = [files] if isinstance(files, str) else files
-    # Parted at / and \, wherever the card is written.
+    # PureWindowsPath splits at / and at \, on any system.
     names = ", ".join(TOKEN.sub("hf_...", PureWindowsPath(path).name) for path in paths)
     return Provenance(f"local files ({escape(names)})", "local", names)
 
 
 class PairSource(ABC):
     """
-    The sentence pairs of one split in one place. `data.sources.source_of` decides which class reads which recipe.
+    The sentence pairs of one split. `data.sources.source_of` chooses the class for a recipe.
 
-    Making one touches neither disk nor network: a card is written from the recipe alone.
+    The constructor touches neither disk nor network: a card is written from the recipe alone.
     """
 
     name: str  # for messages
@@ -61,12 +61,12 @@ class PairSource(ABC):
 
     @abstractmethod
     def stream(self) -> IterableDataset:
-        """The rows as they are in this place (`columns.find_columns` tells where the texts are), read as needed."""
+        """The rows as the source has them, read as needed; `columns.find_columns` finds the texts in them."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Tells this stream from others: a run resumes only with the data that it began with."""
+        """Identifies the stream: a run resumes only with the data that it began with."""
 
     @abstractmethod
     def provenance(self) -> Provenance:
-        """For the model card. It must not need the data: the card may be written elsewhere."""
+        """For the model card. It must not read the data: the card may be written on another machine."""

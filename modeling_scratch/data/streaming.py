@@ -1,6 +1,6 @@
 """
-A training set that is read as it is needed, so that it may be larger than memory: opened, cut into readers that see
-different pairs, shuffled and batched, the same way again after every interruption.
+Training pairs that are streamed, so that they may exceed memory: opened, divided among readers, shuffled and batched,
+in an order that a resumed run repeats exactly.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _READ_ROWS = 1000
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """UserError that names the stream, where a file of it cannot be read."""
+    """Turn a failure to read the stream into a UserError that names it."""
     try:
         yield
     except (pyarrow.ArrowException, ValueError, OSError) as error:
@@ -37,27 +37,27 @@ def _explained(name: str) -> Iterator[None]:
 
 @dataclass
 class PairStream:
-    """A stream of rows, where in them the texts are, and what tells it from other streams."""
+    """A stream of rows, the columns that hold its texts, and a fingerprint."""
 
     rows: IterableDataset
     columns: Columns
     fingerprint: str
     name: str  # for messages
-    revision: str | None = None  # the commit, where they are on the Hub
+    revision: str | None = None  # the commit, for data on the Hub
 
     def read(self, rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-        """The next rows; none at the end. UserError that names the stream, where it cannot be read."""
+        """The next `count` rows, fewer at the end. UserError names the stream if it cannot be read."""
         with _explained(self.name):
             return list(itertools.islice(rows, count))
 
     def part(self, reader: int, readers: int, seed: list[int]) -> IterableDataset:
-        """What one of several readers sees of a pass, none of what another one sees; the seed orders its parts."""
+        """The rows of a pass that one reader sees, and no other; the seed shuffles the order of the shards."""
         rows = split_dataset_by_node(self.rows, rank=reader, world_size=readers)
-        rows.set_epoch(1 + int(np.random.default_rng(seed).integers(2**31)))  # 0 would leave the parts in order
+        rows.set_epoch(1 + int(np.random.default_rng(seed).integers(2**31)))  # 0 would leave the shards in order
         return rows
 
     def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
-        """So many sentences from the beginning of the first pass, in batches."""
+        """The first `limit` sentences of the first pass, in batches."""
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
         while batch := self.read(pairs, _READ_ROWS):
             picked = texts_of({name: [row[name] for row in batch] for name in batch[0]}, self.columns)
@@ -89,33 +89,34 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a reader stands, after a batch; what it needs to go on from there."""
+    """A reader's position after a batch: all that it needs to continue from there."""
 
-    passes: int = 0  # through its pairs
-    pool: int = 0  # of this pass
-    batch: int = 0  # of this pool, the next
+    passes: int = 0  # completed passes through its pairs
+    pool: int = 0  # the current pool in this pass
+    batch: int = 0  # the next batch in this pool
     read: int = 0  # pairs of this pass before this pool
-    dropped: int = 0  # pairs that were empty or too long, in all
-    rows: dict[str, Any] | None = None  # of datasets: the stream's state before this pool; None: at the beginning
+    dropped: int = 0  # pairs that were empty or too long, over all passes
+    rows: dict[str, Any] | None = None  # the datasets library's state before this pool; None: at the beginning
 
 
 class StreamReader(torch.utils.data.IterableDataset):
     """
-    One of several readers of a stream, which see different pairs. Each reads a pool of pairs, shuffles it, cuts it into
-    batches of like lengths and gives these in random order, then reads the next pool, and begins again at the end of
-    the stream, with its parts in another order. All is decided by the seed and the position, so that nothing of a pool
-    has to be kept to go on in its middle: it is read again.
+    One of several readers of a stream, each with its own pairs. It reads a pool of pairs, shuffles it, cuts it into
+    batches of similar lengths and yields these in random order, then reads the next pool. At the end of the stream it
+    starts over, with the shards in another order. Seed and position determine everything, so a checkpoint holds no
+    pairs: a resumed reader reads its pool again.
 
     Args:
         stream: the pairs.
-        tokenizer: makes token ids, and drops pairs.
-        tokens_per_batch: padded source or target tokens in a batch, at most.
-        pool_size: pairs that are shuffled and sorted together; what memory holds.
-        reader, readers: which one this is, from 0, of how many.
+        tokenizer: tokenizes pairs, and drops those that are empty or too long.
+        tokens_per_batch: the most source or target tokens in a batch, padding included.
+        pool_size: pairs that are shuffled and sorted together, and held in memory.
+        reader, readers: the number of this reader, from 0, and how many there are.
         position: where to begin.
 
     Yields:
-        ({input_ids, attention_mask, labels}, indices of the pairs in this pass, the position after the batch).
+        ({input_ids, attention_mask, position_ids, labels}, indices of the pairs in this pass, position after the
+        batch).
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class StreamReader(torch.utils.data.IterableDataset):
     def _pass(
         self, position: Position
     ) -> Generator[tuple[dict[str, torch.Tensor], list[int], Position], None, Position]:
-        """From a position to the end of the stream; returns the last one."""
+        """Yield batches from a position to the end of the stream; return the position there."""
         rows = self.stream.part(self.reader, self.readers, [self.seed, position.passes])
         if position.rows is not None:
             rows.load_state_dict(position.rows)

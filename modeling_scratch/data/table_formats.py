@@ -1,4 +1,4 @@
-"""The kinds of tables that can be read: to add one, add it to `FORMATS`."""
+"""The table formats that can be read. To support another, add it to `FORMATS`."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from .lines import read_lines
 
 
 def _read_csv(path: Path, **dialect) -> Iterator[dict[str, str]]:
-    """Rows below the header. Every cell is text: "1" is a sentence, and so are "NA" and "null"."""
+    """Rows below the header. Every cell is text, "1", "NA" and "null" too."""
     reader = csv.reader(read_lines(path), **dialect)
     try:
         header = next(reader)
@@ -27,19 +27,19 @@ def read_csv(path: Path) -> Iterator[dict[str, str]]:
 
 
 def read_tsv(path: Path) -> Iterator[dict[str, str]]:
-    """In corpora of this kind a quotation mark is text."""
+    """Rows of a .tsv file, where a quotation mark is text."""
     return _read_csv(path, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
 @dataclass(frozen=True)
 class TableFormat:
     """
-    How a kind of table is read.
+    How to read a table.
 
     Args:
-        read: yields the rows of a file, each a mapping of column names to values; None: `builder` reads it.
-        builder: the loader of the datasets library, such as "json".
-        is_text: whether the file is UTF-8 text, so that a wrong byte can be reported with its line.
+        read: yields a file's rows as mappings of column names to values; None: `builder` reads it.
+        builder: a loader of the datasets library, such as "json".
+        is_text: whether the file is UTF-8 text, so that invalid bytes are reported with their line.
     """
 
     read: Callable[[Path], Iterator[dict]] | None = None

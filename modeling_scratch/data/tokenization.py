@@ -1,4 +1,4 @@
-"""Pairs as token ids: tokenized once, filtered by length, counted."""
+"""Turn sentence pairs into token ids, and drop those that are empty or too long."""
 
 import itertools
 import logging
@@ -14,12 +14,12 @@ from ..recipe.schema import SOURCE, TARGET
 
 logger = logging.getLogger(__name__)
 
-MANY_DROPPED = 0.1  # of a split's pairs: a limit that was set too low, or another kind of text
+MANY_DROPPED = 0.1  # share of dropped pairs that is worth a warning: a limit may be too low
 
 
 @dataclass
 class PairTokenizer:
-    """Makes token ids of pairs, and leaves out those that are empty or too long."""
+    """Tokenizes pairs, and drops those that are empty or too long."""
 
     source_tokenizer: PreTrainedTokenizerBase
     target_tokenizer: PreTrainedTokenizerBase
@@ -28,8 +28,8 @@ class PairTokenizer:
 
     def __call__(self, sources: list[str], targets: list[str], indices: list[int]) -> dict[str, list]:
         """
-        `input_ids` and `labels`, both ending in eos, their lengths, and the `index` of each pair that is kept, of
-        those in `indices`.
+        Returns `input_ids` and `labels`, both ending in eos, `source_length`, `target_length`, and the `index` of each
+        pair that is kept, from `indices`.
         """
         inputs = self.source_tokenizer(sources, add_special_tokens=True).input_ids
         labels = self.target_tokenizer(targets, add_special_tokens=True).input_ids
@@ -51,7 +51,7 @@ class PairTokenizer:
         return f"{self.max_source_tokens} source or {self.max_target_tokens} target tokens"
 
     def key(self) -> str:
-        """Of what it makes: hashing a tokenizer object is not stable from one process to the next."""
+        """A cache key for its output: hashing a tokenizer object itself differs from process to process."""
         tokenizers = [
             each.backend_tokenizer.to_str() if each.is_fast else repr(sorted(each.get_vocab().items()))
             for each in (self.source_tokenizer, self.target_tokenizer)
@@ -61,10 +61,10 @@ class PairTokenizer:
 
 def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_workers: int = 0) -> Dataset:
     """
-    What the tokenizer makes of each pair, cached by datasets. How many were dropped is logged.
+    Tokenize a split, cached by the datasets library, and log how many pairs were dropped.
 
     Args:
-        num_workers: processes that share the work; fewer than two: this one does it.
+        num_workers: processes that share the work; 0 or 1: this process does it.
 
     Raises:
         UserError: no pair is left.
@@ -99,11 +99,11 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
 
 
 def pair_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Source and target lengths of tokenized pairs, eos counted."""
+    """Source and target lengths of tokenized pairs, eos included: two arrays of shape (pairs,)."""
     table = dataset.select_columns(["source_length", "target_length"]).with_format("numpy")
     return np.asarray(table["source_length"][:]), np.asarray(table["target_length"][:])
 
 
 def texts(dataset: Dataset) -> tuple[list[str], list[str]]:
-    """The sources and the targets of untokenized pairs."""
+    """The sources and the targets of pairs that are not tokenized."""
     return list(itertools.chain(dataset[SOURCE])), list(itertools.chain(dataset[TARGET]))

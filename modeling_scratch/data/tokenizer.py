@@ -1,4 +1,4 @@
-"""Tokenizers: train a BPE vocabulary that can write any text, or adopt one that exists."""
+"""Train a byte-level BPE tokenizer, or adopt an existing one."""
 
 import logging
 import random
@@ -21,7 +21,7 @@ _READ_ROWS = 1000
 
 
 def end_with_eos(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Let the post-processor append eos to every sequence, source or target."""
+    """Make a tokenizer append eos to every sequence, source or target."""
     eos = tokenizer.eos_token
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.eos_token_id)]
@@ -32,13 +32,13 @@ def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int) -> PreTrain
     """
     Train a byte-level BPE tokenizer (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909).
 
-    Text is normalised to NFC. A space is put before the first word, so that a word has the same tokens wherever it
-    stands, and taken away when decoding, so that text comes back exactly. The 256 bytes are in the vocabulary, so that
-    no character is unknown. Text that spells a special token is text.
+    Text is normalised to NFC. A space is put before the first word, so that a word has the same tokens anywhere in a
+    sentence, and removed when decoding, so that text comes back exactly. The vocabulary holds all 256 bytes, so no
+    character is unknown. Text that spells a special token is treated as text.
 
     Args:
         sentences: batches of training sentences, read once.
-        vocab_size: the most tokens, the special ones included.
+        vocab_size: the most tokens, special ones included.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL_TOKENS["unk_token"]))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(" ")])
@@ -60,8 +60,8 @@ def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int) -> PreTrain
 
 def sample_sentences(dataset: Dataset, columns: list[str], limit: int, seed: int) -> tuple[Iterator[list[str]], int]:
     """
-    The sentences of some columns in bounded memory: all, or, above `limit` sentences, those of a seeded sample of rows.
-    Returns batches and the number of sentences.
+    The sentences of some columns, in bounded memory: all of them, or those of a seeded sample of rows if there are more
+    than `limit`. Returns batches, and the number of sentences.
     """
     rows = max(1, limit // len(columns))
     if len(dataset) > rows:
@@ -85,7 +85,7 @@ def _load(name: str) -> PreTrainedTokenizerBase:
 
 
 class _RanksConverter(TikTokenConverter):
-    """Reads an encoding in memory, where the inherited converter reads a file, and keeps the special tokens' ids."""
+    """Converts an encoding in memory instead of a file, and keeps the ids of special tokens."""
 
     @staticmethod
     def load_tiktoken_bpe(encoding: tiktoken.Encoding) -> dict[bytes, int]:
@@ -94,14 +94,14 @@ class _RanksConverter(TikTokenConverter):
     def extract_vocab_merges_from_model(self, encoding: tiktoken.Encoding):
         vocabulary, merges = super().extract_vocab_merges_from_model(encoding)
         vocabulary |= encoding._special_tokens
-        # cl100k_base leaves gaps between its ids, and tokenizers numbers what is added by counting: fill them with
-        # names that no text has, since bytes are written without spaces.
+        # cl100k_base has gaps between its ids, but the tokenizers library numbers added tokens consecutively. Fill the
+        # gaps with names that never match: bytes are written without spaces.
         gaps = set(range(max(vocabulary.values()))) - set(vocabulary.values())
         return vocabulary | {f"unused {token_id}": token_id for token_id in gaps}, merges
 
 
 def from_tiktoken(encoding: tiktoken.Encoding) -> PreTrainedTokenizerFast:
-    """A tiktoken encoding, as cl100k_base, as a tokenizer that Transformers loads; every id stays what it is."""
+    """A tiktoken encoding, such as cl100k_base, as a Transformers tokenizer with the same ids."""
     converter = _RanksConverter(encoding, pattern=encoding._pat_str, extra_special_tokens=encoding._special_tokens)
     return PreTrainedTokenizerFast(
         tokenizer_object=converter.converted(), clean_up_tokenization_spaces=False, split_special_tokens=True
@@ -109,18 +109,18 @@ def from_tiktoken(encoding: tiktoken.Encoding) -> PreTrainedTokenizerFast:
 
 
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The rows that an embedding needs: one above the largest id (ids may have gaps)."""
+    """The rows that an embedding needs: the largest id plus one, since ids may have gaps."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
 def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """
-    An existing tokenizer, by folder, Hub name or tiktoken encoding, with pad, bos and eos of its own, and eos at the
-    end of every sequence.
+    An existing tokenizer, by folder, Hub name or tiktoken encoding, with distinct pad, bos and eos tokens, and eos at
+    the end of every sequence.
 
     Raises:
-        UserError: it cannot be loaded; two of pad, bos and eos are one id; a missing one cannot be added as a new
-            token; or it does not end sequences with eos and cannot be told to.
+        UserError: it cannot be loaded; pad is the same token as bos or eos; a missing special token cannot be added; or
+            it does not end sequences with eos and cannot be made to.
     """
     tokenizer = _load(name)
     vocabulary = tokenizer.get_vocab()

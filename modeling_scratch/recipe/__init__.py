@@ -1,1 +1,1 @@
-"""The typed recipe: all that one run needs."""
+"""The recipe: everything that defines a run, typed and checked."""

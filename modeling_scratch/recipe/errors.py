@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, in a line: the key, the value, what would be right."""
+"""Explain what is wrong with a recipe in one line: the key, the value, and what would be right."""
 
 import difflib
 import re
@@ -9,21 +9,21 @@ from pydantic import BaseModel, ValidationError
 
 Location = tuple[int | str, ...]
 
-# What pydantic says at more length, by its names of errors.
+# Shorter forms of pydantic's messages, by error type.
 _KINDS = {"int": "must be an integer", "float": "must be a number", "bool": "must be true or false"}
 _KINDS |= {"string": "must be text", "list": "must be a list, as [a, b]", "dict": "must be a mapping, as {a: b}"}
-# Names that other toolkits have for a key here.
+# Keys by the names that other toolkits use.
 _ELSEWHERE = {"batch_size": "tokens_per_batch", "batch_tokens": "tokens_per_batch", "max_tokens": "tokens_per_batch"}
 _ELSEWHERE |= {"beam": "num_beams", "beams": "num_beams", "beam_size": "num_beams", "steps": "max_steps"}
 
 
 def describe(error: ValidationError, recipe: type[BaseModel], architecture: list[str]) -> str:
     """
-    Pydantic's findings.
+    Pydantic's findings in one line.
 
     Args:
-        recipe: the whole schema, of which the error is.
-        architecture: the keys of model.overrides.
+        recipe: the schema that was violated.
+        architecture: the valid keys of model.overrides.
     """
     lines: dict[str, str] = {}
     for item in error.errors():
@@ -44,7 +44,7 @@ def _finding(key: str, item: dict[str, Any]) -> str:
     if item["type"] == "missing":
         return f"{key}: is missing"
     message = item["msg"].removeprefix("Value error, ")
-    if item["type"] == "value_error":  # of a whole section: it names its keys itself
+    if item["type"] == "value_error":  # from a section's validator: the message names the keys itself
         return message if not key or message.startswith(f"{key}.") else f"{key}: {message}"
     kind = _KINDS.get(item["type"].removesuffix("_type").removesuffix("_parsing").removesuffix("_from_float"))
     return f"{key}: {kind or message.replace('Input should be', 'must be')}, got {item['input']!r}"
@@ -52,8 +52,8 @@ def _finding(key: str, item: dict[str, Any]) -> str:
 
 def _locate(location: Location, recipe: type[BaseModel]) -> tuple[str, type[BaseModel] | None]:
     """
-    The dotted key of a location, and the section that it is, if it is one. Beyond a key's own name a location holds
-    labels of a union's branches, as "function-after[...]" or "list[str]".
+    The dotted key of a location, and its class if it is a section. A location may end in labels of a union's branches,
+    such as "function-after[...]" or "list[str]".
     """
     names: list[str] = []
     section: type[BaseModel] | None = recipe
@@ -71,7 +71,7 @@ def _section(of: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 
 def valid_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """The dotted keys of all values."""
+    """The dotted keys of all values in a section."""
     for name in section.model_fields:
         nested = _section(section, name)
         if nested is None:
@@ -81,12 +81,12 @@ def valid_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _advice(key: str, recipe: type[BaseModel], architecture: list[str]) -> str:
-    """A key that was probably meant, or those that there are."""
+    """A suggestion: the key that was probably meant, or a list of the valid ones."""
     above, _, name = key.rpartition(".")
     valid = [*valid_keys(recipe), *(f"model.overrides.{field}" for field in architecture)]
     here = [each for each in valid if above and each.rpartition(".")[0] == above]
     for fits in _likenesses(name):
-        # A right name in the wrong section is closer than any likeness of another one.
+        # The right name in the wrong section is a better suggestion than a similar name.
         if close := [each for each in [*here, *valid] if fits(each.rpartition(".")[2])]:
             return f"; did you mean {close[0]!r}?"
     section = key.partition(".")[0]
@@ -98,7 +98,7 @@ def _advice(key: str, recipe: type[BaseModel], architecture: list[str]) -> str:
 
 
 def _likenesses(name: str) -> Iterator[Callable[[str], Any]]:
-    """From the closest to the farthest: the name itself, a spelling, initials (lr), a part (epochs), a likeness."""
+    """Tests for similar names, strictest first: the name itself, a misspelling, initials (lr), a part (epochs), ..."""
     plain = name.lower().replace("-", "_")
     yield lambda other: other == _ELSEWHERE.get(plain, plain)
     yield lambda other: difflib.SequenceMatcher(None, plain, other).ratio() > 0.8

@@ -1,4 +1,4 @@
-"""Recipes from YAML files and KEY=VALUE overrides, and the model fields that they name."""
+"""Read recipes from YAML files and KEY=VALUE overrides."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from .schema import ModelSection, Recipe
 from .yaml_reading import parse_yaml, read_yaml
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-# Inside the package where it was installed from a wheel, beside it in a checkout.
+# Inside the package if installed from a wheel, beside it in a checkout.
 CONFIGURATION_FOLDER = next(
     folder for folder in (_PACKAGE / "configuration", _PACKAGE.parent / "configuration") if folder.is_dir()
 )
@@ -23,7 +23,7 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both and value else value  # {} empties
+        merged[key] = _merge(merged[key], value) if both and value else value  # {} empties a mapping
     return merged
 
 
@@ -46,7 +46,7 @@ def apply_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, 
 
 
 def parse_recipe(content: dict[str, Any]) -> Recipe:
-    """A recipe from plain values. UserError naming the key, the value, and the closest valid key if it is unknown."""
+    """A recipe from plain values. UserError names the key and value at fault, and suggests a key for an unknown one."""
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
@@ -55,8 +55,8 @@ def parse_recipe(content: dict[str, Any]) -> Recipe:
 
 def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     """
-    A recipe from a YAML file, with KEY=VALUE overrides applied. UserError that says which of the two is at fault, the
-    key, the value and what would be right.
+    A recipe from a YAML file, with KEY=VALUE overrides applied. UserError says which of the two is at fault, and names
+    the key, the value and what would be right.
     """
     content = read_yaml(path)
     changed = apply_overrides(content, overrides or [])
@@ -84,8 +84,8 @@ def _is_valid(content: dict[str, Any]) -> bool:
 
 def planned_config(recipe: Recipe) -> ScratchConfig:
     """
-    The architecture of a new model, as far as a recipe decides it: the tokenizer has the last word on vocabularies.
-    UserError if its fields contradict each other.
+    The architecture of a new model as the recipe plans it; the trained tokenizer decides the vocabulary sizes.
+    UserError if fields contradict each other.
     """
     tokenizer = recipe.tokenizer
     two = not tokenizer.shared and not tokenizer.existing
@@ -98,10 +98,10 @@ def planned_config(recipe: Recipe) -> ScratchConfig:
 
 def fields_of_new_model(recipe: Recipe, vocab_size: int, decoder_vocab_size: int | None) -> dict[str, Any]:
     """
-    The recipe's ScratchConfig fields, with sizes of vocabularies where it sets none.
+    The recipe's ScratchConfig fields, with these vocabulary sizes unless it sets them itself.
 
     Args:
-        decoder_vocab_size: None: source and target share a vocabulary.
+        decoder_vocab_size: None if source and target share a vocabulary.
     """
     fields = model_fields(recipe.model)
     fields.setdefault("vocab_size", vocab_size)
@@ -117,7 +117,7 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def find_recipe(name: str) -> Path:
-    """A recipe's file, given by its path or by the name of one that comes with this package."""
+    """The file of a recipe, given its path or the name of one that comes with this package."""
     if (path := Path(name)).suffix not in (".yaml", ".yml") and not path.exists():
         if name not in (shipped := shipped_recipes()):
             raise UserError(f"--config: {name!r} is neither a file nor one of {', '.join(shipped)}")
@@ -126,7 +126,7 @@ def find_recipe(name: str) -> Path:
 
 
 def recipe_of_model(evaluate: str) -> Path:
-    """The recipe of the run that a folder belongs to: the run's own, or one of its checkpoints."""
+    """The recipe of the run that a folder belongs to, which is the run's folder or one of its checkpoints."""
     for folder in (Path(evaluate), Path(evaluate).parent.parent):
         if (folder / "recipe.yaml").is_file():
             return folder / "recipe.yaml"
@@ -134,7 +134,7 @@ def recipe_of_model(evaluate: str) -> Path:
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """The recipe as YAML with every default spelled out, so that it makes the same run under later defaults."""
+    """The recipe as YAML with every default spelled out, so that later defaults do not change it."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
@@ -157,7 +157,7 @@ def model_fields(section: ModelSection) -> dict[str, Any]:
 
 
 def flat_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Values by dotted keys."""
+    """A recipe's values by dotted key."""
 
     def flatten(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         flat = {}

@@ -1,4 +1,4 @@
-"""The keys of a recipe, their types, defaults and meanings. Unknown keys are errors."""
+"""The keys of a recipe, with types, defaults and meanings."""
 
 import re
 from typing import Annotated, Any, Literal, get_args
@@ -21,7 +21,7 @@ from ..metrics import METRICS
 EMBEDDED_CORPUS = "embedded"
 SOURCE, TARGET = "source", "target"  # the two sides of a pair
 
-FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # what may differ from the model's own
+FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # may differ from the model's own
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 _DURATION = r"[1-9]\d*[mh]"
@@ -70,7 +70,7 @@ Betas = Annotated[tuple[Probability, Probability], BeforeValidator(_are_betas)]
 
 
 class Section(BaseModel):
-    """A part of the recipe: typed, closed to unknown keys."""
+    """A part of the recipe. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
@@ -86,11 +86,11 @@ class Section(BaseModel):
 
 
 class ModelSection(Section):
-    """Which model: built from a file under configuration/models, or started from one that exists."""
+    """Which model: a new one from a file in configuration/models, or an existing one to fine-tune."""
 
-    # `load_recipe` puts the file's fields into `overrides`, so that a saved recipe does not depend on the file.
+    # `load_recipe` copies the file's fields into `overrides`, so that a saved recipe does not depend on the file.
     config: str | None = Field(None, description="a name in configuration/models, or the path of a YAML file")
-    overrides: dict[str, Any] = Field({}, description="ScratchConfig fields that replace the file's")
+    overrides: dict[str, Any] = Field({}, description="ScratchConfig fields, which override the file's")
     start_from: str | None = Field(None, description="a model folder or Hub name to fine-tune, with its tokenizer")
 
     @model_validator(mode="after")
@@ -107,8 +107,8 @@ class ModelSection(Section):
 class DataSection(Section):
     """Which sentence pairs, and how long they may be."""
 
-    name: str = Field(EMBEDDED_CORPUS, description="`embedded`, or a data set's name on the Hub")
-    subset: str | None = Field(None, description="the Hub data set's configuration, as de-en of wmt14")
+    name: str = Field(EMBEDDED_CORPUS, description="`embedded`, or the name of a data set on the Hub")
+    subset: str | None = Field(None, description="the Hub data set's configuration, such as de-en of wmt14")
     revision: str | None = Field(None, description="the Hub data set's commit, branch or tag; null: the newest")
     source_language: str = Field("en", description="its code; a table's column of this name holds the sources")
     target_language: str = Field("de", description="the same for the targets")
@@ -117,8 +117,8 @@ class DataSection(Section):
     )
     target_column: str | None = Field(None, description="the same for target_language")
     train: str = Field("train", description="name of the split in a Hub data set")
-    validation: str | None = Field("validation", description="likewise; null: hold out validation_size pairs")
-    test: str | None = Field("test", description="likewise; null: no test")
+    validation: str | None = Field("validation", description="name of the split; null: hold out validation_size pairs")
+    test: str | None = Field("test", description="name of the split; null: no test")
     train_files: Files = Field(
         None,
         description="local data instead of `name`: a .jsonl, .csv, .tsv or .parquet file or several, two text files "
@@ -127,20 +127,20 @@ class DataSection(Section):
     validation_files: Files = None
     test_files: Files = None
     test_sets: TestSets = Field(
-        {}, description="more to score the final model on, by name: local files, as {newstest2014: data/newstest2014}"
+        {}, description="further test sets for the final model, local files: {newstest2014: data/newstest2014, ...}"
     )
-    validation_size: int = Field(1000, ge=1, description="pairs held out of training where no validation is given")
+    validation_size: int = Field(1000, ge=1, description="pairs held out of training if no validation is given")
     embedded_size: int = Field(24000, ge=1, le=1_000_000, description="training pairs of the embedded corpus")
     max_source_tokens: int = Field(256, ge=1, le=1_000_000, description="longer training pairs are dropped and counted")
     max_target_tokens: int = Field(256, ge=1, le=1_000_000)
     num_workers: int = Field(
-        0, ge=0, description="processes that tokenize, and that prepare batches ahead, for each training process"
+        0, ge=0, description="worker processes of each training process, for tokenizing and for preparing batches"
     )
-    streaming: bool = Field(False, description="read the training pairs as they are needed; for more than memory holds")
+    streaming: bool = Field(False, description="read training pairs as needed, for data sets larger than memory")
     shuffle_buffer: int = Field(
         20_000,
         ge=1,
-        description="of a stream: pairs that are shuffled, and sorted by length, together; all readers share them",
+        description="pairs of a stream that are shuffled and sorted by length together, divided among its readers",
     )
 
     @model_validator(mode="after")
@@ -169,23 +169,23 @@ class DataSection(Section):
 
 
 class TokenizerSection(Section):
-    """A new BPE vocabulary, or one that exists."""
+    """A new BPE vocabulary, or an existing tokenizer."""
 
-    vocab_size: int = Field(8000, ge=300, description="merges, the 256 bytes and the special tokens together")
+    vocab_size: int = Field(8000, ge=300, description="the most tokens: merges, 256 bytes, special tokens")
     shared: bool = Field(True, description="one vocabulary for both languages")
-    max_sentences: int = Field(1_000_000, ge=1, description="train on a seeded sample where there are more")
+    max_sentences: int = Field(1_000_000, ge=1, description="train on a seeded sample if there are more")
     existing: str | None = Field(None, description="a folder, a Hub name or a tiktoken encoding, instead of training")
 
 
 class OptimizationSection(Section):
-    """How the weights move."""
+    """How the weights are updated."""
 
     max_epochs: int | None = Field(None, ge=1)
     max_steps: int | None = Field(None, ge=1)
     tokens_per_batch: int = Field(
-        4096, ge=1, description="padded source or target tokens in one update, over all processes"
+        4096, ge=1, description="the most source or target tokens in a global batch, padding included"
     )
-    gradient_accumulation_steps: int = Field(1, ge=1, description="parts into which a process splits its share")
+    gradient_accumulation_steps: int = Field(1, ge=1, description="micro-batches into which a process splits its share")
     learning_rate: float = Field(1e-3, gt=0, description="at the schedule's peak")
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
     warmup_steps: int = Field(1000, ge=0)
@@ -196,7 +196,7 @@ class OptimizationSection(Section):
     max_nonfinite_updates: int = Field(
         20,
         ge=0,
-        description="updates in a row that are skipped, where loss or gradient is not finite, before the run ends",
+        description="updates skipped in a row, because loss or gradient is not finite, before the run ends",
     )
     label_smoothing: Probability = 0.1
 
@@ -208,13 +208,13 @@ class OptimizationSection(Section):
 
 
 class EvaluationSection(Section):
-    """When and how the model is judged."""
+    """When and how the model is evaluated."""
 
     every: Interval = "epoch"
-    translate_every: int = Field(1, ge=1, description="of so many evaluations, one also translates and scores")
-    metric: Literal["loss", *METRICS] = Field("bleu", description="decides which checkpoint is best")
-    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
-    validation_beams: int = Field(1, ge=1, le=1000, description="beams while training; the final scores use num_beams")
+    translate_every: int = Field(1, ge=1, description="translate and score at every n-th evaluation")
+    metric: Literal["loss", *METRICS] = Field("bleu", description="chooses the best checkpoint")
+    patience: int | None = Field(None, ge=1, description="stop after n evaluations without a better one")
+    validation_beams: int = Field(1, ge=1, le=1000, description="beams during training; the final scores use num_beams")
     num_beams: int = Field(5, ge=1, le=1000)
     length_penalty: float = 1.0
     max_new_tokens: int = Field(256, ge=1)
@@ -223,11 +223,11 @@ class EvaluationSection(Section):
 
 
 class CheckpointSection(Section):
-    """What is kept to continue from, and what becomes the final model."""
+    """How often checkpoints are written, how many are kept, and how many are averaged."""
 
-    every: IntervalOrTime = Field("epoch", description="epoch, so many updates, or a time as 10m or 2h")
+    every: IntervalOrTime = Field("epoch", description="epoch, a number of updates, or a time such as 10m or 2h")
     keep_last: int = Field(2, ge=1)
-    average_last: int = Field(1, ge=1, description="the final model is the mean of so many last checkpoints")
+    average_last: int = Field(1, ge=1, description="the final model is the mean of the last n checkpoints")
 
     @model_validator(mode="after")
     def _averages_what_is_not_chance(self):
@@ -240,7 +240,7 @@ class CheckpointSection(Section):
 
     @property
     def seconds(self) -> float | None:
-        """Between two checkpoints, where `every` is a time."""
+        """The time between two checkpoints; None if `every` is not a time."""
         if not isinstance(self.every, str) or self.every == "epoch":
             return None
         return int(self.every[:-1]) * {"m": 60, "h": 3600}[self.every[-1]]
@@ -250,12 +250,12 @@ class HubSection(Section):
     """Where the model is pushed; `python hub_upload.py` does the same by hand."""
 
     repository: str | None = Field(None, description="user/name; null: nowhere")
-    push: Literal["end", "best"] = Field("end", description="best: also each time that evaluation finds a better one")
-    private: bool = Field(False, description="if the repository is new, only you can see it")
-    revision: str | None = Field(None, description="a branch, made if need be; null: main")
-    license: str | None = Field(None, description="of the model, for its card; null: apache-2.0")
+    push: Literal["end", "best"] = Field("end", description="best: also whenever an evaluation finds a better one")
+    private: bool = Field(False, description="make a new repository private")
+    revision: str | None = Field(None, description="a branch, created if needed; null: main")
+    license: str | None = Field(None, description="the model's license, for its card; null: apache-2.0")
     overwrite: bool = Field(False, description="replace a model that was not pushed from this run's folder")
-    timeout: float = Field(SECONDS_TO_ANSWER, gt=0, description="seconds that the Hub may leave us unanswered")
+    timeout: float = Field(SECONDS_TO_ANSWER, gt=0, description="seconds to wait for the Hub's answer")
 
     @field_validator("repository")
     @classmethod
@@ -275,7 +275,7 @@ class HubSection(Section):
 
 
 class Recipe(Section):
-    """Everything that one run needs."""
+    """Everything that defines a run."""
 
     output_dir: str
     seed: int = Field(0, ge=0, lt=2**32)
@@ -286,7 +286,7 @@ class Recipe(Section):
     evaluation: EvaluationSection = EvaluationSection()
     checkpoints: CheckpointSection = CheckpointSection()
     hub: HubSection = HubSection()
-    compile: Literal["auto", True, False] = Field("auto", description="train through torch.compile; auto: on GPUs")
+    compile: Literal["auto", True, False] = Field("auto", description="train with torch.compile; auto: on GPUs")
     logging_steps: int = Field(50, ge=1)
     trackers: list[str] = Field([], description="names that Accelerate knows: tensorboard, wandb, ...")
 

@@ -1,4 +1,4 @@
-"""YAML as users write it: 1e-3 is a number, no key stands twice, and an error says the line."""
+"""Read YAML as users write it: 1e-3 is a number, duplicate keys are errors, and errors give the line."""
 
 import re
 from pathlib import Path
@@ -10,10 +10,10 @@ from ..errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's floats (PyYAML reads 1e-3, without a dot, as text), and no key that silently replaces another."""
+    """Reads floats as in YAML 1.2 (PyYAML takes 1e-3, without a dot, for text) and refuses duplicate keys."""
 
     def compose_mapping_node(self, anchor):
-        node = super().compose_mapping_node(anchor)  # as it is written: before a merge (<<) brings keys of another
+        node = super().compose_mapping_node(anchor)  # before merge keys (<<) add keys of other mappings
         seen = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
@@ -30,7 +30,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text. UserError that says what is wrong with it, and in which line."""
+    """The value of a YAML text. UserError says what is wrong with it, and in which line."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
@@ -39,7 +39,7 @@ def parse_yaml(text: str) -> Any:
         raise UserError(f"{f'line {mark.line + 1}: ' if mark else ''}{' '.join(str(problem).split())}") from None
     except RecursionError:
         raise UserError("it is nested too deeply") from None
-    except ValueError as error:  # as of the date 2026-13-01
+    except ValueError as error:  # such as the date 2026-13-01
         raise UserError(str(error)) from None
 
 

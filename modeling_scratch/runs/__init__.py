@@ -1,1 +1,1 @@
-"""What a run leaves behind, and how its processes agree and end."""
+"""A run's folder, and how its processes start, agree, stop and fail."""

@@ -1,4 +1,4 @@
-"""What all processes of a run must see and have alike before it writes anything."""
+"""Check that all processes of a run see the same folder and would train the same model."""
 
 import os
 import time
@@ -14,12 +14,12 @@ from ..recipe.schema import Recipe
 from ..runs.processes import on_main, versions
 from .folder import RunFolder
 
-_SECONDS_TO_SEE = 20  # what a process on another node has written
-_PATHS = ("output_dir", "data.train_files", "data.validation_files", "data.test_")  # a node may have its own
+_SECONDS_TO_SEE = 20  # how long a file from another node may take to appear
+_PATHS = ("output_dir", "data.train_files", "data.validation_files", "data.test_")  # may differ between nodes
 
 
 def open_folder(path: str, accelerator: Accelerator, resume: bool, overwrite: bool) -> RunFolder:
-    """A run's folder, locked. UserError if it is not fit for what is asked, or a process does not see it."""
+    """Check and lock a run's folder. UserError if it does not suit the command line, or a process does not see it."""
     folder = RunFolder(path)
     on_main(accelerator, lambda: folder.check(resume, overwrite))
     if accelerator.num_processes > 1:
@@ -53,7 +53,7 @@ def check_folder(accelerator: Accelerator, folder: RunFolder) -> None:
 
 
 def _sees(folder: RunFolder, name: str) -> bool:
-    """Whether this process finds a file of that name, within the seconds that a network's file system may take."""
+    """Whether this process sees a file of that name, allowing for the delay of a network file system."""
     for _ in range(_SECONDS_TO_SEE):
         with suppress(OSError):
             if name in os.listdir(folder.path):
@@ -67,8 +67,8 @@ def check_run(accelerator: Accelerator, recipe: Recipe, compiled: bool, data: st
     UserError, the same on all processes, if they would not train the same model.
 
     Args:
-        data: tells the training pairs from others.
-        updates: those of the whole run.
+        data: the fingerprint of the training pairs.
+        updates: the number of updates in the whole run.
     """
     facts = {key: value for key, value in flat_recipe(recipe).items() if not key.startswith(_PATHS)} | versions()
     facts |= {"mixed precision": accelerator.mixed_precision, "kind of device": accelerator.device.type}

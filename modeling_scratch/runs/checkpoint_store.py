@@ -1,4 +1,4 @@
-"""The checkpoints in a run's folder: each is whole or not there."""
+"""Store checkpoints in a run's folder so that each is complete or absent."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ _CHECKPOINT = re.compile(r"step-(\d+)")
 
 @contextmanager
 def _deleting_is_not_vital() -> Iterator[None]:
-    """What is new is written: no reason to end a run."""
+    """Failing to delete an old checkpoint is a warning: the new one has been written."""
     try:
         yield
     except OSError as error:
@@ -34,7 +34,7 @@ def _deleting_is_not_vital() -> Iterator[None]:
 
 
 class CheckpointStore:
-    """Folders of checkpoints, by step."""
+    """The folders of a run's checkpoints, by step."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -50,11 +50,11 @@ class CheckpointStore:
         return sorted(int(match[1]) for match in matches if match)
 
     def unfinished(self, step: int) -> Path:
-        """Where a checkpoint is while it is written."""
+        """The folder of a checkpoint while it is being written."""
         return self.folder / f".step-{step:07d}.tmp"
 
     def begin(self, step: int) -> Path:
-        """An empty folder to fill; `finish` gives it its name."""
+        """An empty folder to write a checkpoint to; `finish` renames it."""
         temporary = self.unfinished(step)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -62,8 +62,8 @@ class CheckpointStore:
 
     def finish(self, step: int, state: dict[str, Any], keep_last: int, best: int | None = None) -> None:
         """
-        Write the state and, last, the manifest; rename; delete all but the last checkpoints and that of the best step.
-        Whatever interrupts this, a folder with a checkpoint's name is a whole one.
+        Write the state, then the manifest; rename the folder; delete all but the last checkpoints and the best one. A
+        folder with a checkpoint's name is always complete, whatever interrupts this.
         """
         temporary, final = self.unfinished(step), self.path(step)
         (temporary / STATE).write_text(json.dumps(state, indent=2), encoding="utf-8")
@@ -76,7 +76,7 @@ class CheckpointStore:
         folders = [path for path in temporary.rglob("*") if path.is_dir()]
         for path in [*files, temporary / MANIFEST, *folders, temporary]:
             sync(path)
-        if final.exists():  # a run that was stopped here, and went on
+        if final.exists():  # the run was stopped at this step and resumed
             replaced = self.folder / f".step-{step:07d}.old"
             shutil.rmtree(replaced, ignore_errors=True)
             os.rename(final, replaced)
@@ -85,7 +85,7 @@ class CheckpointStore:
         with _deleting_is_not_vital():
             for leftover in self.folder.glob(".step-*"):
                 shutil.rmtree(leftover)
-            # Later ones are damaged: the run was continued from before them.
+            # Later ones are damaged: the run was resumed from before them.
             steps = [each for each in self.steps() if each <= step]
             best_of_kept = {best, *map(self._best_step, steps[-keep_last:])}
             for old in steps[:-keep_last]:
@@ -93,14 +93,14 @@ class CheckpointStore:
                     self._delete(old)
 
     def _best_step(self, step: int) -> int | None:
-        """The step of the best weights as of a checkpoint: a run that goes on from it needs them."""
+        """The step of the best weights that a checkpoint refers to: a run resumed from it needs them."""
         try:
             return json.loads((self.path(step) / STATE).read_text(encoding="utf-8")).get("best_step")
-        except (OSError, ValueError, AttributeError):  # damaged: no run goes on from it
+        except (OSError, ValueError, AttributeError):  # damaged: no run can resume from it
             return None
 
     def set_aside_after(self, step: int) -> None:
-        """Damaged checkpoints must not be counted among those that are kept; the next one that is written ends them."""
+        """Rename later checkpoints, which are damaged, so that they do not count as kept; `finish` deletes them."""
         for each in self.steps():
             if each > step:
                 damaged = self.folder / f".step-{each:07d}.damaged"
@@ -108,22 +108,20 @@ class CheckpointStore:
                 os.rename(self.path(each), damaged)
 
     def _delete(self, step: int) -> None:
-        # Under another name first: what is half deleted must not look like a checkpoint.
+        # Rename it first: a folder that is half deleted must not look like a checkpoint.
         doomed = self.folder / f".step-{step:07d}.gone"
         os.rename(self.path(step), doomed)
         shutil.rmtree(doomed)
 
     def delete_after(self, step: int) -> list[str]:
-        """Delete the later checkpoints of a run that goes on from here; their names."""
+        """Delete the checkpoints after a step, and return their names."""
         later = [each for each in self.steps() if each > step]
         for each in later:
             self._delete(each)
         return [self.path(each).name for each in later]
 
     def newest(self) -> tuple[Path, list[str]]:
-        """
-        The newest checkpoint that is whole, and why each newer one is not. UserError if there is none.
-        """
+        """The newest complete checkpoint, and why each newer one is not. UserError if there is none."""
         for replaced in self.folder.glob(".step-*.old"):  # killed between the two renames of `finish`
             final = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".old"))
             if not final.exists():
@@ -140,7 +138,7 @@ class CheckpointStore:
         raise UserError(f"{self.folder.parent} holds no checkpoint to resume from{why}; start again with --overwrite")
 
     def named(self, name: str) -> Path:
-        """A checkpoint by the name of its folder, as step-0000500. UserError if it is not there, or not whole."""
+        """A checkpoint by its folder's name, such as step-0000500. UserError if it is missing or damaged."""
         steps = self.steps()
         if name not in {self.path(step).name for step in steps}:
             there = ", ".join(self.path(step).name for step in steps) or "none"
@@ -150,7 +148,7 @@ class CheckpointStore:
 
 
 def verify_checkpoint(folder: Path) -> None:
-    """Raise UserError if a file of a checkpoint is missing, has another size, or other contents than were written."""
+    """UserError if a file of a checkpoint is missing, or differs in size or contents from what was written."""
     if not (folder / MANIFEST).is_file():
         raise UserError(f"{folder}: {MANIFEST} is missing, so the checkpoint is not complete")
     try:
@@ -175,13 +173,13 @@ def verify_checkpoint(folder: Path) -> None:
 
 
 class Snapshots:
-    """Weights that are kept to be averaged (section 6.1)."""
+    """Weights kept for averaging (section 6.1)."""
 
     def __init__(self, folder: Path):
         self.folder = folder
 
     def keep(self, step: int, weights: Path) -> dict[str, str]:
-        """Keep a file of weights for averaging. Returns its name and SHA-256, for `average`."""
+        """Copy a weights file for averaging. Returns its name and SHA-256, for `average`."""
         self.folder.mkdir(exist_ok=True)
         target = self.folder / f"step-{step:07d}.safetensors"
         with written_whole(target) as temporary:
@@ -189,7 +187,7 @@ class Snapshots:
         return {target.name: sha256(target)}
 
     def delete_all_but(self, kept: Iterable[str]) -> None:
-        """Also later ones, of a run that was continued from before them."""
+        """Delete all other snapshots, including those of steps after the one that a run was resumed from."""
         for path in self.folder.iterdir():
             if path.name not in kept:
                 with _deleting_is_not_vital():
@@ -197,10 +195,10 @@ class Snapshots:
 
     def average(self, snapshots: dict[str, str]) -> dict[str, torch.Tensor]:
         """
-        The mean of weights that were kept (section 6.1). A warning names those that are not what was kept.
+        The mean of the snapshots (section 6.1). Damaged or missing ones are left out, with a warning.
 
         Args:
-            snapshots: names and SHA-256.
+            snapshots: names, with SHA-256.
         """
         paths = []
         for name, digest in snapshots.items():

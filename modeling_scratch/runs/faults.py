@@ -1,4 +1,4 @@
-"""What goes wrong in a long run through nobody's typing, said in one line with what to do about it."""
+"""Turn faults of a long run (memory, disk, lost processes) into one line that says what to do."""
 
 import re
 import shutil
@@ -26,7 +26,7 @@ _LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|tim
 
 @contextmanager
 def explained_damage_of_the_cache() -> Iterator[None]:
-    """UserError that says what to delete, where a file in the cache of datasets cannot be read."""
+    """Turn an unreadable file in the cache of datasets into a UserError that says what to delete."""
     try:
         yield
     except (pyarrow.ArrowException, OSError) as error:
@@ -45,11 +45,11 @@ def _is_lack_of_memory(error: Exception) -> bool:
 @contextmanager
 def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Callable[[], str]) -> Iterator[None]:
     """
-    ProcessError where memory does not suffice.
+    Turn a lack of memory into a ProcessError.
 
     Args:
-        doing: what it does not suffice for.
-        advice: what to change; called when the memory of the failed attempt is free again.
+        doing: what memory ran out for.
+        advice: says what to change; called once the memory of the failed attempt has been freed.
     """
     try:
         yield
@@ -57,17 +57,17 @@ def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Calla
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not _is_lack_of_memory(error):
             raise
-        traceback.clear_frames(error.__traceback__)  # their tensors
+        traceback.clear_frames(error.__traceback__)  # to free their tensors
     raise ProcessError(f"out of memory on {accelerator.device} {doing}: {advice()}")
 
 
 def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], **options) -> int:
     """
-    Try into how many pieces a batch must be cut so that a forward and backward pass of one fits into memory.
+    Find by trial how many pieces a batch must be cut into so that a forward and backward pass of one fits into memory.
 
     Args:
-        model: not wrapped, for this process tries it alone.
-        options: of its forward pass, besides the batch.
+        model: not wrapped, since this process tries it alone.
+        options: further arguments of its forward pass.
 
     Returns:
         A power of two, at least 2; 0 if not even one pair fits.
@@ -79,7 +79,7 @@ def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], **options)
         clear_device_cache(garbage_collection=True)
         piece = {name: tensor[: -(-rows // pieces)] for name, tensor in batch.items()}
         try:
-            # Not backward(), by which DDP would send gradients to processes that do not expect them.
+            # Not backward(): DDP would send gradients to processes that do not expect them.
             torch.autograd.grad(model(**piece, **options).loss, parameters, allow_unused=True)
             return pieces
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
@@ -90,13 +90,13 @@ def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], **options)
 
 
 def is_loss_of_a_process(error: BaseException, accelerator: Accelerator) -> bool:
-    """Whether an error says that another process cannot be reached any more."""
+    """Whether an error says that another process can no longer be reached."""
     return isinstance(error, RuntimeError) and accelerator.num_processes > 1 and bool(_LOST.search(str(error)))
 
 
 @contextmanager
 def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path) -> Iterator[None]:
-    """UserError that says how much room there is, and that nothing is lost."""
+    """Turn a failure to write into a UserError that says how much room there is, and that nothing is lost."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:
@@ -110,7 +110,7 @@ def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path
 
 @contextmanager
 def explained_loss_of_a_process(accelerator: Accelerator) -> Iterator[None]:
-    """ProcessError where another process cannot be reached any more."""
+    """Turn the loss of another process into a ProcessError."""
     try:
         yield
     except RuntimeError as error:
@@ -124,7 +124,7 @@ def explained_loss_of_a_process(accelerator: Accelerator) -> Iterator[None]:
 
 @contextmanager
 def said_while_waiting(what: str, every: float = 15.0) -> Iterator[None]:
-    """Say on stderr, again and again, what is waited for: a process that never comes sends no error."""
+    """Report on stderr, repeatedly, what is being waited for: a process that never starts raises no error."""
     done, started = threading.Event(), time.monotonic()
 
     def speak() -> None:

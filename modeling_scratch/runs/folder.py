@@ -1,4 +1,4 @@
-"""What is in a run's folder: the model at its root, checkpoints, records."""
+"""A run's folder: the model at its root, checkpoints, records."""
 
 import logging
 import shutil
@@ -23,26 +23,26 @@ CURVES = "curves.png"
 SAMPLES = "samples.md"
 TRACKING = "tracking"
 LOCK = ".lock"
-_SECONDS_TO_LOCK = 15  # the workers of a run that was killed end some seconds after it
+_SECONDS_TO_LOCK = 15  # the workers of a killed run outlive it by some seconds
 
 
 def random_states(process: int) -> str:
-    """The file of a process's random states in a checkpoint."""
+    """The file in a checkpoint that holds a process's random states."""
     return f"random_states_{process}.pkl"
 
 
 class RunFolder:
-    """A run's folder: the model at its root, checkpoints to continue from, records of the training."""
+    """The folder of a run, which one process at a time may write to."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.checkpoints = CheckpointStore(self.path / "checkpoints")
         self.snapshots = Snapshots(self.path / "averaging")
-        # One for the whole process, until it ends: of two at once, each would delete what the other writes.
+        # One lock for the whole process, until it ends: two runs in one folder would delete each other's files.
         self._lock = FileLock(self.path.resolve() / LOCK, is_singleton=True)
 
     def lock(self) -> None:
-        """Keep other processes from writing to the folder. UserError if one does."""
+        """Keep other runs from writing to the folder. UserError if one is already doing so."""
         if self._lock.is_locked:
             return
         try:
@@ -53,7 +53,7 @@ class RunFolder:
             ) from None
 
     def is_run(self) -> bool:
-        """Whether a run made this folder: any `recipe.yaml` will not do, since --overwrite deletes."""
+        """Whether a run made this folder: its recipe must be valid, since --overwrite deletes what is here."""
         if not (self.path / RECIPE).is_file():
             return False
         try:
@@ -63,12 +63,12 @@ class RunFolder:
         return True
 
     def can_go_on(self) -> bool:
-        """Whether there is a run with more to lose than its beginning: any checkpoint, be it damaged, or weights."""
+        """Whether there is a run to resume: one that has written a checkpoint, even a damaged one, or weights."""
         replaced = self.checkpoints.folder.glob(".step-*.old")
         return self.is_run() and bool(self.checkpoints.steps() or any(replaced) or (self.path / WEIGHTS).exists())
 
     def check(self, resume: bool, overwrite: bool) -> None:
-        """Lock the folder, if it is there. UserError if it is not what the command line takes it to be, or in use."""
+        """Lock the folder, if it exists. UserError if it does not suit the command line, or is in use."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; output_dir must be a folder")
         if resume and overwrite:
@@ -84,7 +84,7 @@ class RunFolder:
             self.lock()
 
     def _check_writable(self) -> None:
-        """By writing: permissions do not say all. What is written has no name, and leaves nothing."""
+        """Try to write, since permissions do not tell everything; the temporary file leaves nothing behind."""
         there = next(path for path in (self.path, *self.path.resolve().parents) if path.exists())
         try:
             with tempfile.TemporaryFile(dir=there):
@@ -93,7 +93,7 @@ class RunFolder:
             raise UserError(f"output_dir {self.path}: nothing can be written to {there} ({error.strerror})") from None
 
     def make(self) -> None:
-        """Make the folder, if it is not there, and lock it."""
+        """Make the folder, if it does not exist, and lock it."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.lock()
 
@@ -104,9 +104,9 @@ class RunFolder:
 
     def create(self) -> None:
         """
-        Make the folder. Of a run that was there (`check` has seen that it is one, and may go) the files that runs write
-        are deleted, its recipe last, so that what an interrupt leaves is still a run. What was pushed where, and the
-        card, stay: the next push goes on from them.
+        Make the folder. If it holds a run (which `check` has allowed to be deleted), delete the files that runs write,
+        the recipe last, so that an interrupt leaves what is still a run. The model card and the record of pushes stay
+        for the next push.
         """
         self.make()
         if self.is_run():
@@ -122,12 +122,12 @@ class RunFolder:
 
     def go_on_from(self, checkpoint: Path, step: int, best: int | None, unsettled: bool, drop_later: bool) -> bool:
         """
-        Leave in the folder what there was at a checkpoint, the best weights at its root.
+        Return the folder to its state at a checkpoint, with the best weights at its root.
 
         Args:
             best: the step of the best weights so far; None: nothing was evaluated.
-            unsettled: the evaluation of this step is made again.
-            drop_later: later checkpoints are to be deleted; otherwise they are damaged.
+            unsettled: the evaluation of this step will be repeated.
+            drop_later: delete later checkpoints; otherwise they are damaged, and set aside.
 
         Returns:
             Whether the weights at the root are the best ones; otherwise they are the checkpoint's.
@@ -144,13 +144,13 @@ class RunFolder:
                 weights, has_best = self.checkpoints.path(best), True
             except ValueError as error:
                 logger.warning(f"the best weights so far cannot be used; what is best is found anew ({error})")
-        # Those at the root may be of updates that are made again, or not made any more.
+        # The weights at the root may be from later updates.
         self.write_weights(load_file(weights / WEIGHTS))
         return has_best
 
     def write_weights(self, weights: dict[str, torch.Tensor], folder: Path | None = None) -> None:
         """
-        Put weights where from_pretrained finds them: at the root, or in another folder.
+        Write weights where from_pretrained finds them: at the root, or in another folder.
 
         Raises:
             Diverged: they are not finite.

@@ -1,4 +1,4 @@
-"""metrics.jsonl: a line for each thing that a run records, and what reads them."""
+"""Write and read metrics.jsonl, the records of a run."""
 
 import json
 import logging
@@ -18,20 +18,20 @@ _TEXTS = {"split", "name", "device", "device_name", "mixed_precision"}
 
 
 def append_record(run: Path, record: dict[str, Any]) -> None:
-    """Add a line."""
+    """Append a record as one line."""
     with (run / METRICS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
 
 
 def read_metrics(run: Path, skip_damaged: bool = False) -> list[dict[str, Any]]:
     """
-    The records of a run. A last line without its end was cut off by an interrupt, and is none.
+    The records of a run. A last line without a line feed was cut off by an interrupt, and is ignored.
 
     Args:
-        skip_damaged: leave damaged lines out, with a warning: a run must not end because of them.
+        skip_damaged: leave out damaged lines, with a warning: they must not end a run.
 
     Raises:
-        UserError: there are no records, or one is not what training writes.
+        UserError: there are no records, or a line is not one that training writes.
     """
     path = run / METRICS
     if skip_damaged and not path.is_file():
@@ -71,7 +71,7 @@ def _parse(line: str) -> dict[str, Any]:
 
 
 def forget_after(run: Path, step: int, unsettled: bool = False) -> None:
-    """Drop the records of what a resumed run does again; `unsettled`: the evaluation of this step too."""
+    """Drop the records after `step`, which a resumed run writes again; if `unsettled`, its evaluation too."""
     kept = [
         record
         for record in read_metrics(run, skip_damaged=True)

@@ -1,4 +1,4 @@
-"""The processes of a run: how they start, wait for each other, and fail together."""
+"""Start the processes of a run, and let them wait for each other and fail together."""
 
 import os
 import platform
@@ -14,6 +14,7 @@ import transformers
 from accelerate import Accelerator
 from accelerate.utils import (
     DistributedDataParallelKwargs,
+    DistributedType,
     DynamoBackend,
     InitProcessGroupKwargs,
     LoggerType,
@@ -30,8 +31,8 @@ from ..recipe.schema import Recipe
 from .faults import said_while_waiting
 from .folder import TRACKING
 
-# How long processes wait for one that says nothing, and while the main process does what it does for all: prepare
-# data, write a checkpoint, push. One that has died is noticed at once, by its closed connections or the launcher.
+# How long processes wait for one that hangs, and while the main process works for all (prepares data, writes a
+# checkpoint, pushes). One that dies is noticed at once, by its closed connections or by the launcher.
 PATIENCE, PATIENCE_WITH_MAIN = timedelta(minutes=30), timedelta(hours=6)
 
 
@@ -47,7 +48,7 @@ def _said_while_processes_are_missing() -> AbstractContextManager:
 
 
 def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
-    """Processes, devices and precision as `accelerate launch` or its config set them; the recipe's trackers."""
+    """An Accelerator as `accelerate launch` or its config sets it up, with the recipe's trackers."""
     trackers, project = recipe.trackers if recipe else [], None
     if trackers:
         project = ProjectConfiguration(logging_dir=str(Path(recipe.output_dir) / TRACKING))
@@ -58,7 +59,7 @@ def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
         accelerator = Accelerator(
             kwargs_handlers=[
                 InitProcessGroupKwargs(timeout=PATIENCE),
-                DistributedDataParallelKwargs(gradient_as_bucket_view=True),  # 4 bytes a parameter less
+                DistributedDataParallelKwargs(gradient_as_bucket_view=True),  # saves 4 bytes per parameter
             ],
             cpu=not torch.accelerator.is_available(),
             log_with=trackers or None,
@@ -67,6 +68,11 @@ def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
     found = {str(getattr(tracker, "value", tracker)) for tracker in accelerator.log_with}
     if missing := sorted(set(trackers) - found - {"all"}):
         raise UserError(f"trackers: {', '.join(missing)} is not installed")
+    if accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
+        raise UserError(
+            f"Accelerate is set to {accelerator.distributed_type}, which is not supported; to share a model among "
+            "processes use configuration/accelerate/fsdp.yaml"
+        )
     if accelerator.gradient_accumulation_steps != 1:
         raise UserError(
             f"Accelerate is set to {accelerator.gradient_accumulation_steps} gradient accumulation steps; set "
@@ -75,17 +81,17 @@ def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
         raise UserError("Accelerate is set to compile; set compile=true in the recipe instead")
     if accelerator.device.type == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32, where products are not in a narrower type
+        torch.set_float32_matmul_precision("high")  # TF32 for float32 products
     return accelerator
 
 
 def describe(accelerator: Accelerator, model: PreTrainedModel) -> dict[str, Any]:
-    """What a model was trained on and with, for its card: devices, precision, parameters, versions."""
+    """What a model was trained with, for its card: devices, precision, parameters, versions."""
     device = accelerator.device
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     else:
-        # processor() is empty on many Linux systems, whose kernel knows the name.
+        # processor() is empty on many Linux systems; the kernel knows the name.
         cpuinfo = Path("/proc/cpuinfo")
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
         named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -102,7 +108,7 @@ def describe(accelerator: Accelerator, model: PreTrainedModel) -> dict[str, Any]
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that a run's updates depend on."""
+    """Versions of the packages that a run's updates depend on."""
     return {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -115,7 +121,7 @@ def _long_patience() -> Iterator[None]:
     if not torch.distributed.is_initialized():
         yield
         return
-    _set_pg_timeout(PATIENCE_WITH_MAIN)  # of what begins from here on; there is no public way
+    _set_pg_timeout(PATIENCE_WITH_MAIN)  # for collectives from here on; there is no public way
     try:
         yield
     finally:
@@ -124,8 +130,8 @@ def _long_patience() -> Iterator[None]:
 
 def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
     """
-    Run on the main process and give every process the result, or the exception: none waits for one that failed. This
-    may take PATIENCE_WITH_MAIN.
+    Run a function on the main process and give every process its result or exception, so that none waits for one that
+    failed. It may take up to PATIENCE_WITH_MAIN.
     """
     outcome: list[Any] = [None, None]
     if accelerator.is_main_process:
@@ -143,7 +149,7 @@ def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
 
 
 def main_first(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
-    """Run on the main process, then on the others, which find what it cached. If it fails there, it fails on all."""
+    """Run on the main process, then on the others, which use its cache. If the main one fails, all fail."""
     results: list[Any] = []
     on_main(accelerator, lambda: results.append(function()))
     return results[0] if results else function()
@@ -151,8 +157,8 @@ def main_first(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
 
 def together(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
     """
-    Run on every process. If it fails on one, it fails on all, so that none waits for another: there with its own
-    error, elsewhere with a UserError that quotes it.
+    Run on every process. If it fails on one, it fails on all, so that none waits for another: on the failing process
+    with its own error, on the others with a UserError that quotes it.
     """
     result, failure = None, None
     try:

@@ -1,4 +1,4 @@
-"""Ends a run on request, after the update that it is in: by a signal, or by the clock."""
+"""Stop a run after the current update, when a signal or the clock asks for it."""
 
 import signal
 import threading
@@ -9,16 +9,17 @@ import torch
 from accelerate import Accelerator
 from transformers import StoppingCriteria
 
-# What asks for a stop: Ctrl-C, schedulers and launchers, clusters before they take a machine back, a closed terminal.
+# Sent by Ctrl-C, by schedulers and launchers, by clusters before they reclaim a machine, and by a closed terminal.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 
 
 class StopRequest:
     """
-    Whether a run was asked to end. Signals are caught within `with`; a second Ctrl-C raises KeyboardInterrupt.
+    A request to stop, true once it has been made. Inside `with`, signals make it; a second Ctrl-C raises
+    KeyboardInterrupt.
 
     Args:
-        max_minutes: of this process, from here on; None: no limit.
+        max_minutes: make the request after this time; None: no limit.
     """
 
     def __init__(self, max_minutes: float | None = None):
@@ -49,7 +50,7 @@ class StopRequest:
         return self.reason is not None
 
     def agreed(self, accelerator: Accelerator) -> bool:
-        """Whether any process was asked to end. All processes must call this together, and hear the same."""
+        """Whether any process was asked to stop. All processes must call this together, and get the same answer."""
         if accelerator.num_processes == 1:
             return bool(self)
         asked = torch.tensor(float(bool(self)), device=accelerator.device)
@@ -57,9 +58,9 @@ class StopRequest:
 
 
 class StopDecoding(StoppingCriteria):
-    """Ends `generate` at the next token when a run was asked to end; what it has written by then is of no use."""
+    """Ends `generate` at the next token when a run is asked to stop; the unfinished translations are discarded."""
 
-    is_rowwise = True  # sentences that are done may leave the batch: it is the same for all
+    is_rowwise = True  # finished sentences may leave the batch: the answer is the same for all rows
 
     def __init__(self, request: StopRequest):
         self.request = request
@@ -70,6 +71,6 @@ class StopDecoding(StoppingCriteria):
 
 
 def ignore_signals(worker: int) -> None:
-    """For processes that prepare batches: theirs is to work until the training process has ended."""
+    """For data loader workers: they must keep working until the training process ends them."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,1 +1,1 @@
-"""From batches to a scored model."""
+"""Training, from batches to a scored model."""

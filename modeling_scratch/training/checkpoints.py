@@ -1,4 +1,4 @@
-"""Checkpoints: all that an interrupted run needs to make the updates that it would have made."""
+"""Save and load checkpoints: everything that an interrupted run needs to continue as if it had not been."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ from .sharding import is_sharded, load_whole_optimizer_state, load_whole_weights
 logger = logging.getLogger(__name__)
 
 
-# What a run may be resumed with another value of.
+# Keys that may have other values when a run is resumed.
 MAY_CHANGE = (
     "output_dir",
     "optimization.max_epochs",
@@ -43,10 +43,10 @@ MAY_CHANGE = (
     "optimization.gradient_accumulation_steps",
     "optimization.max_nonfinite_updates",
     "data.num_workers",
-    "data.revision",  # the data themselves are compared
+    "data.revision",  # fingerprints of the data are compared instead
     "evaluation.batch_tokens",
     "evaluation.batch_size",
-    "evaluation.num_beams",  # of the final scores
+    "evaluation.num_beams",  # used for the final scores only
     "compile",
     "logging_steps",
     "checkpoints.keep_last",
@@ -63,31 +63,31 @@ MAY_CHANGE = (
 
 @dataclass
 class Progress:
-    """Where a run stands: all that a checkpoint must remember besides tensors and random states."""
+    """The progress of a run: what a checkpoint holds besides tensors and random states."""
 
     fingerprint: str = ""  # of the training pairs
     processes: int = 1
-    device: str = ""  # the kind of their devices; unknown of earlier versions
-    precision: str = ""  # of matrix products, as Accelerate names it; likewise
-    compiled: bool | None = None  # likewise
-    position: dict[str, Any] = field(default_factory=dict)  # where the next global batch is
+    device: str = ""  # "cpu", "cuda"; empty in checkpoints of earlier versions, as are the next two
+    precision: str = ""  # of matrix products, as Accelerate names it
+    compiled: bool | None = None
+    position: dict[str, Any] = field(default_factory=dict)  # of the next global batch
     step: int = 0
-    unsettled: bool = False  # stopped before the evaluation, or the averaging, of this step was done
+    unsettled: bool = False  # stopped before the evaluation or averaging that was due after this step
     evaluations: int = 0
     best: float | None = None
     best_step: int = 0
     without_better: int = 0
     target_tokens: int = 0
-    seconds: float = 0.0  # in updates, evaluations and checkpoints not counted
+    seconds: float = 0.0  # spent on updates, without evaluations and checkpoints
     loss_sum: float = 0.0  # since the last log line
     loss_tokens: int = 0
-    nonfinite: int = 0  # updates skipped, in all
+    nonfinite: int = 0  # updates skipped so far
     nonfinite_in_a_row: int = 0
-    tracked_as: str = ""  # the name of the run for trackers that go on with one by its name
-    averaging: dict[str, str] = field(default_factory=dict)  # kept weights, names and SHA-256; on the main process
+    tracked_as: str = ""  # the run's name in trackers that resume a run by name
+    averaging: dict[str, str] = field(default_factory=dict)  # snapshots, with SHA-256; on the main process
 
 
-# What earlier versions wrote as.
+# Fields by the names that earlier versions gave them.
 _RENAMED = {"data": "fingerprint", "source": "position"}
 
 
@@ -104,8 +104,8 @@ def save_model_files(
     languages: tuple[str, str],
     folder: Path,
 ) -> None:
-    """Write all of a model's folder but the weights: config, generation config, tokenizers, the code that travels."""
-    model.config.architectures = [ScratchForConditionalGeneration.__name__]  # a sharded model has another class
+    """Write a model's folder except for the weights: config, generation config, tokenizers, the model's code."""
+    model.config.architectures = [ScratchForConditionalGeneration.__name__]  # the class of a sharded model differs
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     custom_object_save(ScratchForConditionalGeneration, folder)
@@ -113,10 +113,10 @@ def save_model_files(
 
 
 def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
-    """Log what is changed in the recipe of a run that goes on. UserError if it cannot go on with that."""
+    """Log how the recipe of a resumed run has changed. UserError if the run cannot resume with these changes."""
     before = load_recipe(folder.path / RECIPE)
     may_change = set(MAY_CHANGE)
-    if before.data.streaming:  # the stream stays cut as it is
+    if before.data.streaming:  # the number of readers is fixed
         may_change.discard("optimization.gradient_accumulation_steps")
     changed = differing_keys(before, recipe)
     if wrong := [key for key in changed if key not in may_change]:
@@ -129,7 +129,7 @@ def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def find_checkpoint(folder: RunFolder, recipe: Recipe, name: str | None) -> Path:
-    """The checkpoint of this name, or the newest that is whole. UserError if the recipe cannot go on from there."""
+    """The checkpoint of this name, or the newest complete one. UserError if the recipe cannot resume from it."""
     check_recipe(folder, recipe)
     if name is not None:
         return folder.checkpoints.named(name)
@@ -140,7 +140,7 @@ def find_checkpoint(folder: RunFolder, recipe: Recipe, name: str | None) -> Path
 
 
 def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Those that a file holds: tied ones once, under the name that save_pretrained keeps."""
+    """The weights to store: tied ones once, under the name that save_pretrained keeps."""
     return {name: tensor for name, tensor in weights.items() if name not in model.all_tied_weights_keys}
 
 
@@ -156,16 +156,16 @@ def save_checkpoint(
     average_last: int,
 ) -> None:
     """
-    Write a checkpoint of all processes' states, which is also a model's folder. Weights and optimizer are whole,
-    however the processes hold them, so that any number of processes, sharded or not, can go on from it.
+    Write a checkpoint with the states of all processes, which is also a model folder. Weights and optimizer are stored
+    unsharded, so that any number of processes, sharded or not, can resume from it.
 
     Args:
-        write_model_files: writes config, code and tokenizers, on the main process.
-        keep_last: so many are kept, and the best.
-        average_last: above 1, the weights are kept for averaging, those of so many checkpoints.
+        write_model_files: writes config, code and tokenizers; called on the main process.
+        keep_last: how many checkpoints to keep, besides the best.
+        average_last: how many snapshots of the weights to keep for averaging; 1: none.
 
     Raises:
-        UserError: it cannot be written; those before it are whole, and nothing of it is left.
+        UserError: it cannot be written; earlier checkpoints are intact, and nothing is left of this one.
     """
     step = progress.step
     temporary = folder.checkpoints.unfinished(step)
@@ -189,7 +189,7 @@ def save_checkpoint(
 
         def finish() -> None:
             write_model_files(temporary)
-            if average_last > 1:  # first: a run that goes on from this checkpoint must find it
+            if average_last > 1:  # first: a run that resumes from this checkpoint must find the snapshot
                 kept = progress.averaging | folder.snapshots.keep(step, temporary / WEIGHTS)
                 progress.averaging = dict(sorted(kept.items())[-average_last:])
             folder.checkpoints.finish(step, asdict(progress), keep_last, progress.best_step)
@@ -218,14 +218,14 @@ def load_checkpoint(
     recipe: Recipe,
 ) -> Progress:
     """
-    Give optimizer, random states and batches the states of a checkpoint, whose weights the model has already. Returns
-    its progress.
+    Restore optimizer, random states and batches from a checkpoint (the model has its weights already). Returns its
+    progress.
 
     Args:
-        progress: that of a run at its beginning, to compare with.
+        progress: the new run's, to compare with.
 
     Raises:
-        UserError: it is of other training pairs, or of processes whose states these cannot take over.
+        UserError: the checkpoint is of other training pairs, or a file in it cannot be used.
     """
     before = read_progress(checkpoint)
     if before.fingerprint != progress.fingerprint:
@@ -241,7 +241,7 @@ def load_checkpoint(
     if not together(accelerator, lambda: not differs and _restore_random_states(path, accelerator.device)):
         how = ", ".join(differs) or "without the random states of its device"
         logger.warning(f"the run continues {how}: its batches stay the same, its dropout does not")
-        # Not the beginning's numbers over again.
+        # A new seed: the run's own would repeat the random numbers of its beginning.
         set_seed(recipe.seed + before.step, device_specific=True)
     for name in ("processes", "device", "precision", "compiled"):
         setattr(before, name, getattr(progress, name))
@@ -250,7 +250,7 @@ def load_checkpoint(
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """UserError that names the file of a checkpoint that cannot be taken over, whatever its loader raises."""
+    """Turn whatever a loader raises into a UserError that names the file of the checkpoint."""
     try:
         yield
     except Exception as error:
@@ -263,7 +263,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
     path = checkpoint / OPTIMIZER
-    with _readable(path):  # mapped, so that the processes of a machine share what they read
+    with _readable(path):  # memory-mapped, so that the processes on a machine share it
         load_whole_optimizer_state(optimizer, torch.load(path, map_location="cpu", mmap=True))
     if accelerator.scaler is not None and (checkpoint / SCALER).exists():
         with _readable(checkpoint / SCALER):
@@ -271,7 +271,7 @@ def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, 
 
 
 def _differences(before: Progress, now: Progress) -> list[str]:
-    """On what a run continues that it did not begin on; earlier versions have not written all of it down."""
+    """How the processes that resume a run differ from those that began it, as far as the checkpoint says."""
     full, found = {"no": "full precision"}, []
     if before.processes != now.processes:
         found.append(f"with {now.processes} processes instead of {before.processes}")
@@ -291,13 +291,13 @@ def _random_states(device: torch.device) -> dict[str, Any]:
         "numpy_random_seed": np.random.get_state(),
         "torch_manual_seed": torch.get_rng_state(),
     }
-    if device.type != "cpu":  # this process's own; not of all that it sees, whose number may change
+    if device.type != "cpu":  # this process's device only: the number of visible ones may change
         states[device.type] = torch.get_device_module(device).get_rng_state()
     return states
 
 
 def _restore_random_states(path: Path, device: torch.device) -> bool:
-    """Go on with the random states of a checkpoint; False where it has none of this device."""
+    """Restore random states from a checkpoint; False if it has none for this kind of device."""
     with _readable(path):
         states = load(path)
     if device.type not in ("cpu", *states):
@@ -311,12 +311,12 @@ def _restore_random_states(path: Path, device: torch.device) -> bool:
 
 
 def load_weights(accelerator: Accelerator, model: PreTrainedModel, path: Path) -> None:
-    """Give a model, which may be sharded, the weights of a file that holds all of them."""
+    """Load an unsharded weights file into a model, which may be sharded."""
     weights = load_file(path)
     if is_sharded(accelerator):
         load_whole_weights(model, weights)
         return
     report = model.load_state_dict(weights, strict=False)
-    # Tied weights are stored once; anything else that is missing would be left as it is.
+    # Tied weights are stored once; any other missing weight would silently keep its value.
     assert set(report.missing_keys) <= set(model.all_tied_weights_keys), report
     assert not report.unexpected_keys, report

@@ -1,6 +1,6 @@
 """
-Training through torch.compile: an encoder layer, a decoder layer and the loss of a chunk of logits, a graph of each for
-all batches.
+Compile training with torch.compile: one graph each for encoder layers, decoder layers and the loss of a chunk of
+logits, used for all batches.
 """
 
 import logging
@@ -20,13 +20,13 @@ from .step import TrainingStep
 
 logger = logging.getLogger(__name__)
 
-# Sizes of the batch that the graphs are made from. Sizes that are alike, or 1, would be taken for always so.
+# Sizes of the batch that is traced. They differ, and none is 1: the compiler would take such coincidences for granted.
 _PAIRS, _SOURCE_LENGTH, _TARGET_LENGTH = 3, 16, 24
-LENGTHS_OF = 8  # in compiled training lengths are multiples of it, as the matrix units of GPUs have it
+LENGTHS_OF = 8  # lengths in compiled training are multiples of this, which suits the matrix units of GPUs
 
 
 def is_compiled(recipe: Recipe, accelerator: Accelerator) -> bool:
-    """Whether a run trains compiled. By default on GPUs that Triton supports; on the CPU it takes longer than eager."""
+    """Whether to compile training. The default is on GPUs that Triton supports; on the CPU, eager mode is faster."""
     if recipe.compile == "auto":
         return accelerator.device.type == "cuda" and has_triton()
     return recipe.compile
@@ -34,10 +34,10 @@ def is_compiled(recipe: Recipe, accelerator: Accelerator) -> bool:
 
 def compile_layers(model: PreTrainedModel, **options) -> None:
     """
-    Have each layer's call compiled, in place, so that weights keep their names. Layers of a kind share a graph, and so
-    do those that hooks, adapters and sharding have changed alike.
+    Compile each layer's call in place, so that weights keep their names. Layers of a kind share a graph, also those
+    that hooks, adapters or sharding have changed in the same way.
     """
-    # DDP's own cuts, for a graph of the whole model, would cut layers in two.
+    # DDP would split graphs at its bucket boundaries, in the middle of layers.
     torch._dynamo.config.optimize_ddp = False
     for stack in (model.model.encoder, model.model.decoder):
         for layer in stack.layers:
@@ -45,13 +45,13 @@ def compile_layers(model: PreTrainedModel, **options) -> None:
 
 
 def longest(config: PreTrainedConfig) -> int | None:
-    """The length that lengths must not be rounded beyond: learned positions end somewhere."""
+    """The length beyond which lengths must not be rounded up: the end of learned positions."""
     return config.max_position_embeddings if config.position_embedding_type == "learned" else None
 
 
 @contextmanager
 def explained_failure_to_compile() -> Iterator[None]:
-    """UserError that says what to do, where this machine has no compiler, or one that fails."""
+    """Turn a failing or missing compiler into a UserError that says what to do."""
     try:
         yield
     except (TorchDynamoException, InductorError) as error:
@@ -60,7 +60,7 @@ def explained_failure_to_compile() -> Iterator[None]:
 
 
 def example_batch(model: PreTrainedModel, device: torch.device) -> dict[str, torch.Tensor]:
-    """What the graphs of training are to be made from, before the first batch."""
+    """A batch to trace the graphs with, before the first real one."""
     limit = longest(model.config)
     target = _TARGET_LENGTH if limit is None else min(_TARGET_LENGTH, limit)
     source = min(_SOURCE_LENGTH, target - 1)
@@ -71,14 +71,14 @@ def example_batch(model: PreTrainedModel, device: torch.device) -> dict[str, tor
 
 
 def not_compiled():
-    """A context in which compiled layers run as they are written, as for translating."""
+    """A context in which compiled layers run eagerly, for evaluation and translation."""
     return torch.compiler.set_stance("force_eager")
 
 
 def make_graphs(
     model: PreTrainedModel, step: TrainingStep, accelerator: Accelerator, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Compile the layers for training, with a batch that is never trained on."""
+    """Compile the layers for training, using a batch that no update is made from."""
     logger.info("compiling the layers, which takes a minute or two")
     compile_layers(model)
     batch = example_batch(model, accelerator.device)

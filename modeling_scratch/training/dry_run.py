@@ -1,4 +1,4 @@
-"""What a run would be: recipe, batches, updates, memory, time; before anything is trained, or a machine is booked."""
+"""Describe what a run would do, without training: recipe, batches, updates, memory, time."""
 
 import itertools
 import statistics
@@ -28,7 +28,7 @@ from .sharding import prepare
 from .step import TrainingStep
 
 _MIB = 2**20
-# Numbers that a layer keeps for its backward pass, for each token and dimension: docs/scaling.md has them measured.
+# Numbers per token and dimension that a layer keeps for its backward pass; docs/scaling.md has the measurements.
 _KEPT_BY_ENCODER, _KEPT_BY_DECODER = 16, 24
 _BYTES = {"no": 4, "bf16": 2, "fp16": 2}
 GPU_PEAKS = {"A100": 312e12, "H100": 989e12}  # dense operations a second in bf16
@@ -38,14 +38,14 @@ _WARM_UP, _TIMED = 2, 5  # updates
 
 def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None = None) -> Iterator[str]:
     """
-    The recipe with all defaults, then lines that say what each process would do. Nothing is left behind, but for a data
-    set of the Hub, which stays in its cache.
+    Yield the recipe with all defaults, then lines that say what each process would do. Nothing is left behind, except
+    that a data set from the Hub stays in its cache.
 
     Args:
-        processes: to suppose; None: those that were launched, of which some updates are timed.
+        processes: the number to assume; None: the processes that were launched, with some updates timed.
 
     Raises:
-        UserError: what is wrong with recipe or data; a stream's batches are too small for so many processes.
+        UserError: something is wrong with recipe or data, or a stream's batches are too small for this many processes.
     """
     yield recipe_text(recipe)
     with _cache_that_goes(recipe.data):
@@ -54,7 +54,7 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
 
 @contextmanager
 def _cache_that_goes(data: DataSection) -> Iterator[None]:
-    """What is read from files is cached in a folder that is deleted."""
+    """Cache data from local files in a folder that is deleted at the end."""
     kept = datasets.config.HF_DATASETS_CACHE
     with TemporaryDirectory() as folder:
         datasets.config.HF_DATASETS_CACHE = kept if data.on_the_hub else Path(folder)
@@ -89,7 +89,7 @@ def _describe(recipe: Recipe, accelerator: Accelerator, processes: int | None) -
 
 
 def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int) -> str:
-    """From a few updates that are made here, of a model that is thrown away."""
+    """An estimate from a few updates that are made here, on a model that is thrown away."""
     model, optimizer = prepare(accelerator, inputs.model, make_optimizer(inputs.model, recipe.optimization))
     compiled = is_compiled(recipe, accelerator)
     if compiled:
@@ -116,7 +116,7 @@ def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, upd
 
 
 def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[str]:
-    """Returns updates, target tokens of a mean one, and the padded ones of the largest micro-batch."""
+    """Returns the number of updates, their mean target tokens, and the padded tokens of the largest micro-batch."""
     optimization, plan = recipe.optimization, inputs.batches.plan()
     steps = total_updates(recipe, len(plan))
     pairs = np.mean([len(batch) for batch in plan.batches])
@@ -147,7 +147,7 @@ def _describe_memory(config: ScratchConfig, parameters: int, tokens: int, precis
 
 
 def multiplied_weights(config: ScratchConfig) -> int:
-    """Elements of the matrices that a source token and its target token are multiplied by, the projection's too."""
+    """Elements of the matrices that a source token and a target token are multiplied by, output projection included."""
     width = config.d_model
     weights = config.encoder_layers * (4 * width**2 + 2 * width * config.encoder_ffn_dim)
     weights += config.decoder_layers * (8 * width**2 + 2 * width * config.decoder_ffn_dim)
@@ -155,7 +155,7 @@ def multiplied_weights(config: ScratchConfig) -> int:
 
 
 def _describe_hours(config: ScratchConfig, tokens: int, processes: int) -> Iterator[str]:
-    """Two operations for each weight that a token meets going forward, and twice as many going back."""
+    """Hours from an operation count: two operations per weight in the forward pass, twice as many in the backward."""
     operations = 6 * multiplied_weights(config) * tokens
     hours = {name: operations / (3600 * processes * peak * _UTILISATION) for name, peak in GPU_PEAKS.items()}
     yield (

@@ -1,4 +1,4 @@
-"""What is due after an update: a function of the progress and the recipe alone."""
+"""Decide what is due after an update, from the progress and the recipe alone."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from ..recipe.schema import Recipe
 class Due:
     """What to do before the next update."""
 
-    end: bool = False  # there is no next one
+    end: bool = False  # this was the last update
     log: bool = False
     evaluation: bool = False
     checkpoint: bool = False
@@ -18,10 +18,10 @@ class Due:
 
 def total_updates(recipe: Recipe, batches_per_epoch: int | None) -> int:
     """
-    How many updates a run makes, unless patience ends it.
+    The number of updates in a run, unless patience ends it earlier.
 
     Args:
-        batches_per_epoch: None: a stream, which has no epochs.
+        batches_per_epoch: None for a stream, which has no epochs.
     """
     optimization = recipe.optimization
     by_epochs = optimization.max_epochs * batches_per_epoch if optimization.max_epochs else None
@@ -32,13 +32,15 @@ def due_after(
     step: int, position: dict[str, Any], recipe: Recipe, total: int, *, skipped: bool = False, late: bool = False
 ) -> Due:
     """
+    What is due after update `step`.
+
     Args:
-        step: updates made, this one included.
-        position: of the next batch, as the batches give it; the last batch of an epoch leaves `update` at 0.
-        total: updates of the whole run.
-        skipped: the update was left out, since its loss or gradient was not finite. No checkpoint is due: the last one
-            should be from before the trouble.
-        late: the time between two checkpoints is over, where the recipe counts time.
+        step: updates made, including this one.
+        position: of the next batch (`EpochBatches.position`); after the last batch of an epoch, `update` is 0.
+        total: updates in the whole run.
+        skipped: the update was skipped because its loss or gradient was not finite. Then no checkpoint is due: the last
+            one should be from before the trouble.
+        late: the time between two checkpoints has passed, if the recipe sets a time.
     """
 
     def falls(interval: int | str) -> bool:

@@ -1,4 +1,4 @@
-"""The loss of a model, its translations, and the scores of a model that exists."""
+"""Compute a model's loss and translations, and score an existing model."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from ..runs.processes import main_first, on_main
 from ..runs.stopping import StopDecoding, StopRequest
 from .sharding import is_sharded
 
-# In a batch whose loss is evaluated, at most: a global batch of many GPUs does not fit on one.
+# The most tokens in a batch whose loss is evaluated: a global batch of many GPUs does not fit on one.
 EVALUATION_TOKENS = 4096
 
 
@@ -44,7 +44,7 @@ def corpus_loss(
     stop: StopRequest | None = None,
 ) -> float:
     """
-    Cross-entropy a target token of tokenized pairs, not smoothed, in nats; each pair on one of the processes.
+    Cross-entropy per target token of tokenized pairs, in nats, without label smoothing; the processes share the pairs.
 
     Raises:
         Stopped: a process was asked to stop.
@@ -54,7 +54,7 @@ def corpus_loss(
     mine = [batch.tolist() for batch in batches[accelerator.process_index :: accelerator.num_processes]]
     rounds, total = -(-len(batches) // accelerator.num_processes), 0.0
     own = len(mine)
-    mine += [batches[0].tolist()] * (rounds - own) if is_sharded(accelerator) else []  # whose loss is not counted
+    mine += [batches[0].tolist()] * (rounds - own) if is_sharded(accelerator) else []  # their loss is not counted
     loader = iter(make_loader(dataset, mine, PairCollator(pad_token_id)))
     training = model.training
     model.eval()
@@ -75,8 +75,8 @@ def corpus_loss(
 @contextmanager
 def _own_forward(model: nn.Module, accelerator: Accelerator | None) -> Iterator[None]:
     """
-    For mixed precision Accelerate gives a model's instance a forward of its own, under autocast. To have it all under
-    autocast comes to the same, and keeps the faster loops of `decoding`, which know the class's forward alone.
+    Undo Accelerate's wrapping of `forward` for mixed precision, and use autocast around everything instead. The result
+    is the same, and the faster loops of `model/search_loops.py` stay in use, which need the class's own forward.
     """
     if accelerator is None or "_original_forward" not in vars(model):
         yield
@@ -102,27 +102,27 @@ def translate(
     **generation,
 ) -> list[str]:
     """
-    Translate sentences, in batches of like length. With several processes each batch is translated by one of them, and
-    each sentence is in one batch: the batches, so the translations, do not depend on how many there are.
+    Translate sentences, in batches of similar lengths. Several processes share the batches, which do not depend on the
+    number of processes, so neither do the translations.
 
     Args:
         model: not wrapped (see Accelerator.unwrap_model).
-        batch_size: the most sentences a batch; None: no bound. (Memory grows with their number, too.)
-        batch_tokens: the most source tokens a batch, padding included.
-        accelerator: splits the batches among its processes; None: all here.
-        progress: wraps the numbers of this process's batches; None: silent.
-        stop: asked before each batch and within it, where there is an accelerator.
-        generation: for `model.generate`.
+        batch_size: the most sentences in a batch, since memory grows with their number too; None: no limit.
+        batch_tokens: the most source tokens in a batch, padding included.
+        accelerator: splits the batches among its processes; None: this process translates all.
+        progress: wraps the range of batches, like tqdm; None: no progress bar.
+        stop: checked before and within each batch, if there is an accelerator.
+        generation: arguments of `model.generate`.
 
     Returns:
-        The translations in the order of the sentences; of a blank one "".
+        The translations, in the order of the sentences; "" for a blank one.
 
     Raises:
-        SourceTooLong: a sentence is longer than learned positions.
+        SourceTooLong: a sentence exceeds learned positions.
         Stopped: a process was asked to stop.
     """
     rank, processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
-    # Longer sources than the config plans for are scored as they are, where positions extend so far.
+    # Only learned positions limit the source length; others extend beyond max_position_embeddings.
     learned = getattr(model.config, "position_embedding_type", None) == "learned"
     ids = tokenize(source_tokenizer, sentences, model.config.max_position_embeddings if learned else None)
     batches = batches_by_length([len(row) for row in ids], batch_size, batch_tokens)
@@ -137,7 +137,7 @@ def translate(
         if batch or is_sharded(accelerator):
             with _own_forward(model, accelerator):
                 sequences, _ = generate_batch(model, [ids[index] for index in batch or batches[0]], **generation)
-            if batch:  # of no rows `batch_decode` makes one text
+            if batch:  # for no rows, `batch_decode` returns one text
                 texts = target_tokenizer.batch_decode(sequences[: len(batch), 0], skip_special_tokens=True)
                 translated += zip(batch, texts, strict=True)
     leave_if_asked(stop, accelerator)

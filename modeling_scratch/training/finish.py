@@ -1,4 +1,4 @@
-"""The end of a run: its final weights, and their scores."""
+"""Finish a run: choose its final weights and score them."""
 
 import logging
 import math
@@ -17,14 +17,14 @@ logger = logging.getLogger(__name__)
 
 def finish(run: TrainingRun) -> dict[str, Any]:
     """
-    Choose the final weights (the average of the last checkpoints, or the best by the recipe's metric), put them at the
-    folder's root, and score them on the test split, or validation where there is none.
+    Choose the final weights (the average of the last checkpoints, or the best by the recipe's metric), write them to
+    the folder's root, and score them on the test split, or on validation if there is none.
 
     Returns:
         The scores by split, some samples, the folder, and the progress.
 
     Raises:
-        Stopped: the run was asked to end. It is trained whole; --resume scores it.
+        Stopped: the run was asked to stop. Its training is complete; --resume scores it.
     """
     with run.stoppable():
         try:
@@ -52,12 +52,12 @@ def _score(run: TrainingRun) -> dict[str, Any]:
 
 
 def _choose_weights(run: TrainingRun) -> None:
-    """Put the final weights at the folder's root and into the model."""
+    """Write the final weights to the folder's root and load them into the model."""
     accelerator, last = run.accelerator, run.recipe.checkpoints.average_last
     if last > 1:
         average = run.progress.averaging
         run.log.write(WEIGHTS, lambda: run.folder.write_weights(run.folder.snapshots.average(average)))
-    elif run.progress.best is None:  # the best is lost, or never was
+    elif run.progress.best is None:  # there never were best weights, or they are lost
         _check_loss(run)
         run.write_best(accelerator.get_state_dict(run.model))
     load_weights(accelerator, run.unwrapped, run.folder.path / WEIGHTS)
@@ -71,7 +71,7 @@ def _choose_weights(run: TrainingRun) -> None:
 def _check_loss(run: TrainingRun) -> float:
     """The validation loss. Diverged if it is not finite: such weights are no model."""
     if not math.isfinite(loss := run.validator.loss()):
-        # What a checkpoint or the average has left at the root is no model either.
+        # Weights that a checkpoint or the average left at the root are useless too.
         on_main(run.accelerator, lambda: (run.folder.path / WEIGHTS).unlink(missing_ok=True))
         raise Diverged(
             "training has diverged: the loss on the validation split is not finite, so there is no final model; "

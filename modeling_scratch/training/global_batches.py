@@ -1,6 +1,6 @@
 """
-What each update trains on: global batches, from a data set that is planned as a whole or from a stream; the same ones
-after every interruption.
+Make the global batches that updates train on, from a data set planned an epoch at a time or from a stream. A resumed
+run gets the same batches.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import Recipe
 from ..runs.stopping import StopRequest, ignore_signals
 
-_PREFETCHED = 4  # batches, where another process prepares them
+_PREFETCHED = 4  # batches that a worker prepares ahead
 
 
 def _own_words(error: Exception) -> str:
-    """What an error says; of a DataLoader's worker, what it says at the end of the traceback that it hands on."""
+    """An error's message; for an error in a DataLoader's worker, the end of the traceback that it contains."""
     lines = str(error).rpartition("Traceback (most recent call last):")[2].strip().splitlines()
     first = next((number for number, line in enumerate(lines) if re.match(r"[\w.]+: ", line)), 0)
     return " ".join(lines[first:])
@@ -38,35 +38,35 @@ def _own_words(error: Exception) -> str:
 
 @dataclass
 class GlobalBatch:
-    """One process's part of the pairs of one update."""
+    """One process's share of a global batch, which holds the pairs of one update."""
 
     micro_batches: Iterator[dict[str, torch.Tensor]]
     count: int  # of micro-batches
-    target_tokens: int  # of all processes together
-    examples: list[Any]  # which pairs this process has; `describe` says where they are
+    target_tokens: int  # over all processes
+    examples: list[Any]  # identifies this process's pairs; `describe` says where they are
 
 
 class EpochBatches:
     """
-    Global batches of a tokenized data set, planned an epoch at a time, whatever the number of processes. `examples`
-    are rows of the data set, from 0.
+    Global batches of a tokenized data set, planned an epoch at a time. They do not depend on the number of processes.
+    `examples` are rows of the data set, from 0.
     """
 
-    revision = None  # the fingerprint is of the contents
+    revision = None  # not needed: the fingerprint covers the contents
 
     def __init__(self, dataset: Dataset, recipe: Recipe, collate: PairCollator, accelerator: Accelerator):
         self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
         self.lengths = pair_lengths(dataset)
         self.epoch, self.next_batch = 0, 0
-        # The same in every epoch: where batches are cut depends on the sorted lengths alone.
+        # The same in every epoch: the sorted lengths alone determine where batches are cut.
         self.batches_per_epoch = len(self.plan())
 
     def plan(self) -> EpochPlan:
-        """The batches of the present epoch."""
+        """The batches of the current epoch."""
         return plan_epoch(*self.lengths, self.recipe.optimization.tokens_per_batch, self.recipe.seed, self.epoch)
 
     def fingerprint(self) -> str:
-        """Of the token ids: a run resumes only with the data that it began with."""
+        """A hash of all token ids: a run resumes only with the data that it began with."""
         digest = hashlib.sha256()
         for batch in self.dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(10_000):
             for column in batch.columns:
@@ -78,18 +78,18 @@ class EpochBatches:
         return round(self.epoch + self.next_batch / self.batches_per_epoch, 4)
 
     def position(self) -> dict[str, Any]:
-        """Where the next batch is; the same on all processes."""
+        """The position of the next batch, the same on all processes."""
         return {"epoch": self.epoch, "update": self.next_batch}
 
     def save_readers(self, folder: Path) -> None:
-        """Nothing: `position` says it all."""
+        """Nothing to save: `position` is complete."""
 
     def go_to(self, position: dict[str, Any], folder: Path) -> None:
-        """Go on from a checkpoint."""
+        """Continue from the position in a checkpoint."""
         self.epoch, self.next_batch = position["epoch"], position["update"]
 
     def iterate(self, stop: StopRequest) -> Iterator[GlobalBatch]:
-        """Batches from the present position on, without end."""
+        """Yield batches from the current position on, forever."""
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
             plan = self.plan()
@@ -113,7 +113,7 @@ class EpochBatches:
                 yield GlobalBatch(itertools.islice(batches, accumulation), accumulation, tokens, rows)
 
     def in_smaller_pieces(self, factor: int) -> str:
-        """What to set so that so many times fewer tokens are in memory at once."""
+        """Advice on how to make micro-batches smaller by a factor."""
         optimization = self.recipe.optimization
         return (
             f"set optimization.gradient_accumulation_steps={optimization.gradient_accumulation_steps * factor}, which "
@@ -121,19 +121,19 @@ class EpochBatches:
         )
 
     def describe(self, examples: list[int]) -> str:
-        """Where the pairs of an update are, for a person."""
+        """Where the pairs of an update are, for messages."""
         index = self.dataset.select_columns(["index"])
         return ", ".join(str(index[row]["index"]) for row in examples)
 
 
 class StreamBatches:
     """
-    Global batches of a stream, which is read by as many readers as the run began with processes times accumulation
-    steps. A global batch is one batch of each reader, so that any number of processes that divides the number of
-    readers can resume the run. `examples` are reader, pass, and the pair in that pass, from 0.
+    Global batches of a stream. A global batch is made of one batch from each reader. Their number, processes times
+    accumulation steps, is fixed when the run begins; any number of processes that divides it can resume the run.
+    `examples` are (reader, pass, pair in that pass), each from 0.
 
     Args:
-        readers: as many as the run that is resumed has; None: a new run.
+        readers: the number of readers of a resumed run; None: a new run.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class StreamBatches:
         readers: int | None = None,
     ):
         self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
-        self.batches_per_epoch = None  # nobody knows where a stream ends
+        self.batches_per_epoch = None  # a stream's length is unknown
         self.revision = stream.revision
         self.collate, self.accelerator = collate, accelerator
         self._cut(readers or accelerator.num_processes * recipe.optimization.gradient_accumulation_steps)
@@ -170,19 +170,19 @@ class StreamBatches:
         self.mine = range(self.accelerator.process_index * share, (self.accelerator.process_index + 1) * share)
 
     def tokens_per_batch(self, readers: int) -> int:
-        """Padded tokens of source or target in one reader's part of a global batch."""
+        """The most source or target tokens in one reader's part of a global batch, padding included."""
         return self.recipe.optimization.tokens_per_batch // readers
 
     def fingerprint(self) -> str:
-        """Of the data: a run resumes only with the data that it began with."""
+        """The stream's: a run resumes only with the data that it began with."""
         return self.stream.fingerprint
 
     def epochs(self) -> float:
-        """Passes through the stream that this process's first reader has begun, less one."""
+        """The passes through the stream that this process's first reader has completed."""
         return float(self.positions[self.mine[0]].passes)
 
     def position(self) -> dict[str, Any]:
-        """How the stream is cut; where each reader is, `save_readers` writes."""
+        """The number of readers; `save_readers` writes their positions."""
         return {"readers": self.readers}
 
     def _file(self, folder: Path, reader: int) -> Path:
@@ -194,7 +194,7 @@ class StreamBatches:
             self._file(folder, reader).write_text(json.dumps(asdict(position)), encoding="utf-8")
 
     def go_to(self, position: dict[str, Any], folder: Path) -> None:
-        """Go on from a checkpoint."""
+        """Continue from the positions in a checkpoint."""
         assert position == self.position(), position
         self.positions = {
             reader: Position(**json.loads(self._file(folder, reader).read_text(encoding="utf-8")))
@@ -227,8 +227,8 @@ class StreamBatches:
 
     def iterate(self, stop: StopRequest) -> Iterator[GlobalBatch]:
         """
-        Batches from the present position on, without end. It ends where a process is asked to stop while it reads,
-        which may take long.
+        Yield batches from the current position on, forever, or until a process is asked to stop while it reads, which
+        may take long.
         """
         loaders = {reader: iter(self._open(reader)) for reader in self.mine}
         while True:
@@ -252,7 +252,7 @@ class StreamBatches:
             yield GlobalBatch(iter(batches), len(batches), int(total), examples)
 
     def in_smaller_pieces(self, factor: int) -> str:
-        """What to set so that so many times fewer tokens are in memory at once."""
+        """Advice on how to make micro-batches smaller by a factor."""
         share, tokens = len(self.mine) * factor, self.recipe.optimization.tokens_per_batch // factor
         return (
             "begin anew (how a stream is cut is decided when its run begins) with "
@@ -260,7 +260,7 @@ class StreamBatches:
         )
 
     def describe(self, examples: list[tuple[int, int, int]]) -> str:
-        """Where the pairs of an update are, for a person."""
+        """Where the pairs of an update are, for messages."""
         readers = itertools.groupby(examples, key=lambda example: example[:2])
         return "; ".join(
             f"of reader {reader + 1} of {self.readers} in pass {passes + 1}: {', '.join(str(row[2]) for row in rows)}"

@@ -14,7 +14,7 @@ from accelerate.utils import set_seed
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from ..errors import Stopped
+from ..errors import Stopped, UserError
 from ..files import write_whole
 from ..hub.push import check_destination
 from ..recipe.reading import recipe_text
@@ -95,8 +95,8 @@ class TrainingRun:
         folder = _claim_folder(recipe, accelerator, False, overwrite)
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator), stop)
-        on_main(accelerator, lambda: run._create_folder(overwrite))
         run._distribute()
+        on_main(accelerator, lambda: run._create_folder(overwrite))  # last: what was there is deleted
         run._open_trackers()
         return run
 
@@ -142,7 +142,7 @@ class TrainingRun:
         optimizer = make_optimizer(self.model, recipe.optimization)
         self.model, self.optimizer = prepare(accelerator, self.model, optimizer)
         batches, compiled = self.batches, self.progress.compiled
-        self.step = TrainingStep(
+        self.make_update = TrainingStep(
             accelerator, self.model, self.optimizer, recipe.optimization, compiled, batches.in_smaller_pieces
         )
         self.validator = Validator(
@@ -161,7 +161,7 @@ class TrainingRun:
             self.unwrapped.generation_config.save_pretrained(self.folder.path)  # as the recipe has it now
             return has_best
 
-        if not on_main(self.accelerator, restore_folder):
+        if not on_main(self.accelerator, restore_folder) and before.best is not None:
             before.best, before.best_step, before.without_better = None, 0, 0
 
     def _open_trackers(self) -> None:
@@ -184,7 +184,7 @@ class TrainingRun:
         with self.stop:
             try:
                 yield
-            except Stopped:
+            except (Stopped, UserError):
                 self.log.close()
                 raise
 
@@ -211,7 +211,6 @@ class TrainingRun:
             counts: whether it is one of those that the recipe asks for, and averages.
         """
         section, step = self.recipe.checkpoints, self.progress.step
-        self.saved_at = time.monotonic()
         save_checkpoint(
             self.accelerator,
             self.folder,
@@ -228,4 +227,5 @@ class TrainingRun:
             if not (self.folder.path / WEIGHTS).exists():
                 self.folder.write_weights(load_file(self.folder.checkpoints.path(step) / WEIGHTS))
 
-        on_main(self.accelerator, first_weights)
+        self.log.write(WEIGHTS, first_weights)
+        self.saved_at = time.monotonic()
