@@ -28,9 +28,12 @@ from modeling_scratch.model import attention, fast_cpu, loss, masking
 from modeling_scratch.recipe.reading import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.yaml_reading import read_yaml
 from modeling_scratch.training.compilation import compile_layers
-from modeling_scratch.training.dry_run import multiplied_weights
+from modeling_scratch.training.dry_run import GPU_PEAKS, multiplied_weights
 
-GPUS = {"A100 SXM 80 GB": (312e12, 2.04e12), "H100 SXM": (989e12, 3.35e12)}  # dense bf16 a second, bytes a second
+GPUS = {  # dense operations in bf16, and bytes, per second
+    "A100 SXM 80 GB": (GPU_PEAKS["A100"], 2.04e12),
+    "H100 SXM": (GPU_PEAKS["H100"], 3.35e12),
+}
 OF_PEAK, OF_BANDWIDTH = 0.65, 0.8  # of these, that a kernel reaches
 VOCABULARY, LENGTH = 37_000, 32  # tokens of the vocabulary; of each source and target
 LONG_ROW = 16_384  # elements; of a longer row a fused kernel needs a second pass after a sum over it

@@ -105,9 +105,12 @@ def rename_private_methods(folder: Path) -> None:
     for path in installed.iterdir():
         if path.name != "generation":
             (folder / "transformers" / path.name).symlink_to(path)
-    for path in (installed / "generation").glob("*.py"):
-        text = pattern.sub(r"\1_renamed", path.read_text(encoding="utf-8"))
-        (generation / path.name).write_text(text, encoding="utf-8")
+    for path in (installed / "generation").iterdir():
+        if path.suffix == ".py":
+            text = pattern.sub(r"\1_renamed", path.read_text(encoding="utf-8"))
+            (generation / path.name).write_text(text, encoding="utf-8")
+        elif path.name != "__pycache__":
+            (generation / path.name).symlink_to(path)
     for path in installed.parent.glob("transformers-*.dist-info"):
         (folder / path.name).symlink_to(path)
 

@@ -95,7 +95,7 @@ def start_group(
 def run_group(folder: Path, processes: int, function: Callable, *arguments, **environment: str) -> str:
     """Call a function on so many processes; what they said. Fails if one does."""
     children = start_group(folder, function, [arguments] * processes, **environment)
-    codes = [child.end() for child in children]
+    codes = [child.end(300) for child in children]
     said = "".join(child.said for child in children)
     assert not any(codes), said
     return said

@@ -10,7 +10,7 @@ from conftest import ROOT, SMALL_MODEL, SMALL_RUN, run_training
 from loopback_client import MODEL
 from safetensors.torch import load_file, save_file
 
-from modeling_scratch.hub.files import copy_files
+from modeling_scratch.hub.allowed_files import copy_files
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 

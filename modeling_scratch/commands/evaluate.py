@@ -30,8 +30,8 @@ def main(
         accelerator = make_accelerator()
         lines = []
         with explained_loss_of_a_process(accelerator):
-            for name in [split, *(recipe.data.test_sets if split == "test" else [])]:
-                scores = score_model(recipe, model, name, accelerator)
+            splits = [split, *(recipe.data.test_sets if split == "test" else [])]
+            for name, scores in score_model(recipe, model, splits, accelerator).items():
                 lines += [f"{model}, {scores['sentences']:,} sentences of {name}", *describe_scores(scores)]
         if is_main_process():
             print_whatever_happens("\n".join(lines))

@@ -46,17 +46,7 @@ def main(
     overrides = [each for each in overrides or [] if not automatic or each != "auto"]
     interrupted = "interrupted; if a checkpoint was written, --resume continues from it"
     with one_line_errors(debug, is_main_process(), interrupted):
-        if resume_from == "auto":
-            raise UserError("--resume-from takes the name of a checkpoint; --resume auto continues a run or begins it")
-        for flag, given in (("--evaluate", evaluate), ("--dry-run", dry_run)):
-            if given and (resume or resume_from or overwrite):
-                raise UserError(f"{flag} writes nothing: --resume and --overwrite do not go with it")
-        if overwrite and (resume or resume_from):
-            raise UserError("--resume continues a run and --overwrite deletes it; give one of them")
-        if evaluate and dry_run:
-            raise UserError("--evaluate scores a model, and --dry-run describes a run; give one of them")
-        if processes and not dry_run:
-            raise UserError("--processes is what --dry-run supposes; accelerate launch starts processes")
+        _check_options(resume, resume_from, overwrite, evaluate, dry_run, processes)
     if evaluate:
         evaluating.main(evaluate, overrides, config, split, debug)
         return
@@ -64,13 +54,11 @@ def main(
         from ..hub.push import push_run
         from ..recipe.reading import find_recipe, load_recipe
         from ..runs.faults import explained_loss_of_a_process
-        from ..runs.folder import RunFolder
-        from ..runs.processes import make_accelerator, on_main
+        from ..runs.processes import make_accelerator
         from ..runs.stopping import StopRequest
         from ..training.dry_run import describe_run
         from ..training.finish import finish
         from ..training.loop import train
-        from ..training.run import TrainingRun
 
         recipe = load_recipe(find_recipe(config or "embedded"), overrides)
         stop = StopRequest(max_minutes)
@@ -79,19 +67,44 @@ def main(
             if dry_run:
                 lines = list(describe_run(recipe, accelerator, processes))
             else:
-                if automatic:
-                    resume = on_main(accelerator, RunFolder(recipe.output_dir).can_go_on)
-                    overwrite = not resume  # a run without a checkpoint is no loss
-                if resume or resume_from:
-                    run = TrainingRun.resume(recipe, accelerator, resume_from, stop)
-                else:
-                    run = TrainingRun.begin(recipe, accelerator, overwrite, stop)
+                run = _open_run(recipe, accelerator, resume or resume_from, resume_from, automatic, overwrite, stop)
                 train(run)
                 lines = describe_result(finish(run))
         if is_main_process():
             print_whatever_happens("\n".join(lines))
             if not dry_run and recipe.hub.repository is not None:
                 print_whatever_happens(push_run(recipe).describe())
+
+
+def _check_options(
+    resume: bool, resume_from: str | None, overwrite: bool, evaluate: str | None, dry_run: bool, processes: int | None
+) -> None:
+    """UserError for options that contradict each other."""
+    if resume_from == "auto":
+        raise UserError("--resume-from takes the name of a checkpoint; --resume auto continues a run or begins it")
+    for flag, given in (("--evaluate", evaluate), ("--dry-run", dry_run)):
+        if given and (resume or resume_from or overwrite):
+            raise UserError(f"{flag} writes nothing: --resume and --overwrite do not go with it")
+    if overwrite and (resume or resume_from):
+        raise UserError("--resume continues a run and --overwrite deletes it; give one of them")
+    if evaluate and dry_run:
+        raise UserError("--evaluate scores a model, and --dry-run describes a run; give one of them")
+    if processes and not dry_run:
+        raise UserError("--processes is what --dry-run supposes; accelerate launch starts processes")
+
+
+def _open_run(recipe, accelerator, resume, checkpoint: str | None, automatic: bool, overwrite: bool, stop):
+    """The run to train: begun, or resumed, as the options say."""
+    from ..runs.folder import RunFolder
+    from ..runs.processes import on_main
+    from ..training.run import TrainingRun
+
+    if automatic:
+        resume = on_main(accelerator, RunFolder(recipe.output_dir).can_go_on)
+        overwrite = not resume  # an interrupt before the first checkpoint has left nothing to lose
+    if resume:
+        return TrainingRun.resume(recipe, accelerator, checkpoint, stop)
+    return TrainingRun.begin(recipe, accelerator, overwrite, stop)
 
 
 def describe_result(result: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Find the columns of a table that hold the source and target texts."""
+"""Which columns of a table are the source and the target."""
 
 from functools import partial
 
@@ -8,16 +8,23 @@ from datasets.fingerprint import Hasher
 from ..errors import UserError
 from ..recipe.schema import SOURCE, TARGET, DataSection
 
-Columns = dict[str, tuple[str, str | None]]  # side: (column, its key if it holds a text for each language)
+# For `source` and `target`: the column, and the key in it if each of its cells holds a text per language.
+Columns = dict[str, tuple[str, str | None]]
 
 
-def find_columns(names: list[str], languages: list[str] | None, data: DataSection, where: str) -> Columns:
+def choose_columns(names: list[str], languages: list[str] | None, data: DataSection, where: str) -> Columns:
     """
-    Where a data set's sources and targets are: in a `translation` column with language keys, or in flat columns.
+    Choose two of a table's columns, of which there may be many: those that `data.source_column` and
+    `data.target_column` name, or those named like `data.source_language` and `data.target_language`; or two keys of a
+    `translation` column.
 
     Args:
-        names: the names of its columns.
-        languages: the keys of its `translation` column; empty if that has none, None if there is no such column.
+        names: the table's columns.
+        languages: the keys of its `translation` column; empty if it has no keys, None if there is no such column.
+        where: the table, for messages.
+
+    Raises:
+        UserError: there is no such column or language.
     """
     columns: Columns = {}
     for side in (SOURCE, TARGET):
@@ -25,7 +32,7 @@ def find_columns(names: list[str], languages: list[str] | None, data: DataSectio
         if column is None and languages is not None:
             if not languages:
                 raise UserError(
-                    f"{where}: its column 'translation' does not hold a sentence a language; set data.source_column "
+                    f"{where}: its column 'translation' does not hold a sentence per language; set data.source_column "
                     "and data.target_column"
                 )
             if language not in languages:
@@ -39,8 +46,8 @@ def find_columns(names: list[str], languages: list[str] | None, data: DataSectio
     return columns
 
 
-def pick_columns(batch: dict[str, list], columns: Columns) -> dict[str, list[str]]:
-    """A batch's sources and targets; a missing text becomes an empty one."""
+def texts_of(batch: dict[str, list], columns: Columns) -> dict[str, list[str]]:
+    """The sources and targets of a batch of rows; an absent text is an empty one."""
     result = {}
     for side, (name, key) in columns.items():
         values = batch[name] if key is None else [(row or {}).get(key) for row in batch[name]]
@@ -48,18 +55,19 @@ def pick_columns(batch: dict[str, list], columns: Columns) -> dict[str, list[str
     return result
 
 
-def select_columns(dataset: Dataset, data: DataSection, where: str) -> Dataset:
+def as_pairs(dataset: Dataset, data: DataSection, where: str) -> Dataset:
+    """A table with the two chosen columns alone, as `source` and `target`. UserError if they do not hold texts."""
     languages = None
     if "translation" in dataset.column_names:
         feature = dataset.features["translation"]
         languages = list(getattr(feature, "languages", list(feature) if isinstance(feature, dict) else []))
-    columns = find_columns(dataset.column_names, languages, data, where)
+    columns = choose_columns(dataset.column_names, languages, data, where)
     for name, key in columns.values():
         feature = dataset.features[name] if key is None else Value("string")
         if not isinstance(feature, Value):
             raise UserError(f"{where}: column {name!r} holds {feature}, not a text in each row")
     return dataset.map(
-        partial(pick_columns, columns=columns),
+        partial(texts_of, columns=columns),
         batched=True,
         remove_columns=dataset.column_names,
         new_fingerprint=Hasher.hash([dataset._fingerprint, columns]),

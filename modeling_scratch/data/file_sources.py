@@ -11,7 +11,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from ..errors import UserError
 from ..recipe.schema import SOURCE, TARGET, DataSection, Files
-from .columns import select_columns
+from .columns import as_pairs
 from .lines import check_file, read_lines
 from .pair_files import as_paths, find_files
 from .pair_source import PairSource, Provenance, local_provenance
@@ -112,7 +112,7 @@ class Tables(FileSource):
                 dataset = load_dataset(table.builder, data_files=names, split="train")
             except (DatasetGenerationError, ValueError) as error:
                 raise UserError(f"{where}: cannot be read as {kind}: {error.__cause__ or error}") from error
-        return select_columns(dataset, self.data, where)
+        return as_pairs(dataset, self.data, where)
 
     def stream(self) -> IterableDataset:
         paths = self.found()

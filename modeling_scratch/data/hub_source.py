@@ -9,7 +9,7 @@ from datasets.exceptions import DatasetNotFoundError
 from ..errors import UserError
 from ..model.plain_card import escape
 from ..recipe.schema import DataSection
-from .columns import select_columns
+from .columns import as_pairs
 from .pair_source import PairSource, Provenance
 
 
@@ -32,7 +32,7 @@ class HubDataset(PairSource):
             dataset = load_dataset(data.name, data.subset, **options)
             if data.streaming:  # streaming fetches no more than this split
                 dataset = Dataset.from_list(list(dataset), features=dataset.features)
-        return select_columns(dataset, data, data.name)
+        return as_pairs(dataset, data, data.name)
 
     def stream(self) -> IterableDataset:
         with self._explained():

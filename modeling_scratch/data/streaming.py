@@ -19,7 +19,7 @@ from datasets.distributed import split_dataset_by_node
 from ..errors import UserError
 from ..recipe.schema import SOURCE, TARGET, DataSection
 from .batching import PairCollator, plan_batches
-from .columns import Columns, find_columns, pick_columns
+from .columns import Columns, choose_columns, texts_of
 from .sources import source_of
 from .tokenization import PairTokenizer
 
@@ -60,7 +60,7 @@ class PairStream:
         """The first `limit` sentences of the first pass, in batches."""
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
         while batch := self.read(pairs, _READ_ROWS):
-            picked = pick_columns({name: [row[name] for row in batch] for name in batch[0]}, self.columns)
+            picked = texts_of({name: [row[name] for row in batch] for name in batch[0]}, self.columns)
             yield [sentence for side in sides for sentence in picked[side]]
 
 
@@ -79,7 +79,7 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
         raise UserError(f"{source.name}: there is not a single row")
     translation = first.get("translation")
     languages = None if "translation" not in first else list(translation) if isinstance(translation, dict) else []
-    columns = find_columns(list(first), languages, data, source.name)
+    columns = choose_columns(list(first), languages, data, source.name)
     for column, key in columns.values():
         if isinstance(value := first[column] if key is None else first[column][key], list | dict):
             raise UserError(f"{source.name}: column {column!r} holds {value!r}, not a text in each row")
@@ -159,7 +159,7 @@ class StreamReader(torch.utils.data.IterableDataset):
             pool = self.stream.read(pairs, self.pool_size)
             if not pool:
                 return position
-            picked = pick_columns({name: [row[name] for row in pool] for name in pool[0]}, self.stream.columns)
+            picked = texts_of({name: [row[name] for row in pool] for name in pool[0]}, self.stream.columns)
             indices = range(position.read, position.read + len(pool))
             kept = self.tokenizer(picked[SOURCE], picked[TARGET], indices)
             del pool, picked

@@ -7,6 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from ..errors import UserError
+from ..files import written_whole
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +29,7 @@ def save(figure: Figure, path: Path) -> Path:
     if path.suffix != ".png":
         raise UserError(f"{path}: pictures are PNG files; give a name that ends in .png")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
-    with warnings.catch_warnings(record=True) as caught:
+    with written_whole(path) as temporary, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         figure.savefig(temporary, dpi=DOTS_PER_INCH, format="png", bbox_inches="tight", pad_inches=0.1)
     missing = [warning for warning in caught if str(warning.message).startswith("Glyph ")]
@@ -38,5 +38,4 @@ def save(figure: Figure, path: Path) -> Path:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if missing:
         logger.warning(f"{path}: no font here has some characters, drawn as boxes; the first: {missing[0].message}")
-    temporary.replace(path)
     return path

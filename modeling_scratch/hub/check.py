@@ -24,7 +24,7 @@ from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import ScratchTranslationPipeline
 from ..redaction import TOKEN
 from . import probe
-from .files import copy_files
+from .allowed_files import copy_files
 from .model_folder import read_config
 
 logger = logging.getLogger(__name__)

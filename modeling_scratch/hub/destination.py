@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 
-from .files import ALLOWED, CARD
+from .allowed_files import ALLOWED, CARD
 from .options import PushOptions
 from .record import LastPush
 from .repository import HubRepository, PushError
 
 EDITABLE = {CARD, ".gitattributes"}  # what may change on the Hub between two pushes
-# What makes a model, as this project and others write it.
+# What makes a model, as this project and others write it. A push deletes those on the Hub that it does not bring.
 MODEL_FILES = (
     *ALLOWED,
     "*.py",

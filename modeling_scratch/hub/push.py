@@ -17,12 +17,12 @@ from ..recipe.reading import load_recipe
 from ..recipe.schema import Recipe
 from ..redaction import redact
 from ..runs.folder import RECIPE
+from .allowed_files import CARD
 from .card import build_card, check_languages, check_license, required_metadata
 from .card_check import check_card
 from .card_edits import EditableCard, choose_edited, parse_card, update_card
 from .check import check_folder
 from .destination import Destination, look
-from .files import CARD
 from .options import PushOptions
 from .record import LastPush, read_last_push, write_last_push
 from .repository import HubRepository, PushError, opened_repository

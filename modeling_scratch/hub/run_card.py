@@ -198,10 +198,9 @@ def _training(run: RunRecords) -> str:
     if recipe.checkpoints.average_last > 1 and run.finished:
         kept = f"the average of the last {plural(recipe.checkpoints.average_last, 'checkpoint')}"
     precision = machine.get("mixed_precision")
-    f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""
+    pairs = f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""
     rows = {
-        "Data": run.provenance().text
-        + (f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""),
+        "Data": run.provenance().text + pairs,
         "Pairs left out": f"empty ones, those above {data.max_source_tokens:,} source or {data.max_target_tokens:,} "
         "target tokens",
         "Preprocessing": _preprocessing(run),

@@ -38,6 +38,7 @@ class ScratchStack(ScratchPreTrainedModel):
         self.embed_positions = POSITION_EMBEDDINGS[config.position_embedding_type](config, num_heads)
         self.dropout = ScratchDropout(config.dropout)
         self.depth = depth
+        # Layers are alike: to have one differ, give it a changed copy of the config. A shared layer is all of them.
         self.layers = nn.ModuleList(layer_class(config) for _ in range(1 if config.share_layers else depth))
         self.layer_norm = build_norm(config) if final_norm else nn.Identity()
         self.gradient_checkpointing = False

@@ -110,10 +110,12 @@ class DataSection(Section):
     name: str = Field(EMBEDDED_CORPUS, description="`embedded`, or the name of a data set on the Hub")
     subset: str | None = Field(None, description="the Hub data set's configuration, such as de-en of wmt14")
     revision: str | None = Field(None, description="the Hub data set's commit, branch or tag; null: the newest")
-    source_language: str = "en"
-    target_language: str = "de"
-    source_column: str | None = Field(None, description="default: translation[source_language], or the column so named")
-    target_column: str | None = None
+    source_language: str = Field("en", description="its code; a table's column of this name holds the sources")
+    target_language: str = Field("de", description="the same for the targets")
+    source_column: str | None = Field(
+        None, description="null: the column named source_language, or that key of a `translation` column"
+    )
+    target_column: str | None = Field(None, description="the same for target_language")
     train: str = Field("train", description="name of the split in a Hub data set")
     validation: str | None = Field("validation", description="name of the split; null: hold out validation_size pairs")
     test: str | None = Field("test", description="name of the split; null: no test")

@@ -14,6 +14,7 @@ import transformers
 from accelerate import Accelerator
 from accelerate.utils import (
     DistributedDataParallelKwargs,
+    DistributedType,
     DynamoBackend,
     InitProcessGroupKwargs,
     LoggerType,
@@ -67,6 +68,11 @@ def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
     found = {str(getattr(tracker, "value", tracker)) for tracker in accelerator.log_with}
     if missing := sorted(set(trackers) - found - {"all"}):
         raise UserError(f"trackers: {', '.join(missing)} is not installed")
+    if accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
+        raise UserError(
+            f"Accelerate is set to {accelerator.distributed_type}, which is not supported; to share a model among "
+            "processes use configuration/accelerate/fsdp.yaml"
+        )
     if accelerator.gradient_accumulation_steps != 1:
         raise UserError(
             f"Accelerate is set to {accelerator.gradient_accumulation_steps} gradient accumulation steps; set "

@@ -31,8 +31,8 @@ _MIB = 2**20
 # Numbers per token and dimension that a layer keeps for its backward pass; docs/scaling.md has the measurements.
 _KEPT_BY_ENCODER, _KEPT_BY_DECODER = 16, 24
 _BYTES = {"no": 4, "bf16": 2, "fp16": 2}
-_GPUS = {"A100": 312e12, "H100": 989e12}  # peak dense operations per second in bf16
-_UTILISATION = 0.2  # of the peak, a guess
+GPU_PEAKS = {"A100": 312e12, "H100": 989e12}  # dense operations a second in bf16
+_UTILISATION = 0.2  # of these, a guess
 _WARM_UP, _TIMED = 2, 5  # updates
 
 
@@ -157,7 +157,7 @@ def multiplied_weights(config: ScratchConfig) -> int:
 def _describe_hours(config: ScratchConfig, tokens: int, processes: int) -> Iterator[str]:
     """Hours from an operation count: two operations per weight in the forward pass, twice as many in the backward."""
     operations = 6 * multiplied_weights(config) * tokens
-    hours = {name: operations / (3600 * processes * peak * _UTILISATION) for name, peak in _GPUS.items()}
+    hours = {name: operations / (3600 * processes * peak * _UTILISATION) for name, peak in GPU_PEAKS.items()}
     yield (
         f"{tokens:,} target tokens, {operations:.1e} operations: at a guessed {_UTILISATION:.0%} of the peak in bf16 "
         + ", ".join(f"{time:,.2g} hours on {processes} {name}" for name, time in hours.items())

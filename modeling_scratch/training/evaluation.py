@@ -146,26 +146,24 @@ def translate(
     return [text for _, text in sorted(translated)]
 
 
-def score_model(recipe: Recipe, name: str, split: str, accelerator: Accelerator) -> dict[str, Any]:
+def score_model(recipe: Recipe, name: str, splits: list[str], accelerator: Accelerator) -> dict[str, dict[str, Any]]:
     """
-    Score an existing model, a folder or Hub name, on a split of the recipe's data. Nothing is written.
+    Score an existing model, a folder or a name on the Hub, on splits of the recipe's data. Nothing is written.
 
     Returns:
-        The split, the number of sentences, the translations, and their scores as named by `metrics.score`.
+        For each split the number of sentences, the translations, and their scores as `metrics.score` names them.
     """
-    only = None if split == "validation" else split  # validation pairs may be held out of the training split
-    pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed, only))[split]
     tokenizers = load_tokenizers(name)
     model = load_translator(name).to(accelerator.device)
-    sources, references = texts(pairs)
-    with accelerator.autocast():
-        translations = translate(
-            model,
-            *tokenizers,
-            sources,
-            batch_size=recipe.evaluation.batch_size,
-            batch_tokens=recipe.evaluation.batch_tokens,
-            accelerator=accelerator,
-        )
-    scores = on_main(accelerator, lambda: score(sources, translations, references, chosen=recipe.evaluation.metric))
-    return {"split": split, "sentences": len(sources), "translations": translations, **scores}
+    section, results = recipe.evaluation, {}
+    for split in splits:
+        only = None if split == "validation" else split  # validation pairs may have to be held out of training
+        pairs = main_first(accelerator, lambda only=only: load_pairs(recipe.data, recipe.seed, only))[split]
+        sources, references = texts(pairs)
+        options = {"batch_size": section.batch_size, "batch_tokens": section.batch_tokens, "accelerator": accelerator}
+        with accelerator.autocast():
+            translations = translate(model, *tokenizers, sources, **options)
+        texts_to_score = (sources, translations, references)
+        scores = on_main(accelerator, lambda given=texts_to_score: score(*given, chosen=section.metric))
+        results[split] = {"sentences": len(sources), "translations": translations, **scores}
+    return results

@@ -26,7 +26,7 @@ from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..recipe.reading import fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, Recipe
 from ..runs.faults import explained_damage_of_the_cache
-from ..runs.processes import main_first, on_main
+from ..runs.processes import main_first, on_main, together
 from .checkpoints import read_progress
 from .compilation import LENGTHS_OF, is_compiled, longest
 from .global_batches import EpochBatches, StreamBatches
@@ -168,11 +168,11 @@ def prepare_inputs(
         if recipe.data.streaming:
             train = main_first(accelerator, lambda: open_stream(recipe.data, recipe.seed))
         if checkpoint is not None:
-            tokenizers = load_tokenizers(str(checkpoint))
-            model = load_translator(str(checkpoint), dtype=torch.get_default_dtype())
+            tokenizers = together(accelerator, lambda: load_tokenizers(str(checkpoint)))
+            model = together(accelerator, lambda: load_translator(str(checkpoint), dtype=torch.get_default_dtype()))
         else:
             tokenizers = adopted or on_main(accelerator, lambda: train_tokenizers(recipe, train))
-            model = make_model(recipe, tokenizers, config)
+            model = together(accelerator, lambda: make_model(recipe, tokenizers, config))
         _check_lengths(model.config, tokenizers[0], pairs)
         _set_generation(recipe, model)
         tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)

@@ -36,32 +36,32 @@ def train(run: TrainingRun) -> None:
     run.model.train()
     with run.log.progress_bar(progress.step, run.total_updates) as bar, run.stoppable():
         if progress.compiled and progress.step < run.total_updates:
-            make_graphs(run.unwrapped, run.step, accelerator, run.optimizer)
+            make_graphs(run.unwrapped, run.make_update, accelerator, run.optimizer)
         if progress.unsettled:  # stopped between an update and what was due after it
             _do(run, _due(run))
         batches = run.batches.iterate(run.stop)
         while progress.step < run.total_updates and not out_of_patience(run.recipe, progress.without_better):
+            started = time.perf_counter()
             batch = next(batches, None)
             if batch is None:  # a process was asked to stop while it read
                 _stop_here(run)
-            result = _update(run, batch)
+            result = _update(run, batch, started)
             bar.show(result.loss, progress)
-            asked_to_stop, late = result.asked
-            due = _due(run, late)
+            due = _due(run, late=result.any_says["late"])
             if due.log:
                 _log_training(run)
-            _do(run, due, asked_to_stop)
+            _do(run, due, asked_to_stop=result.any_says["stop"])
 
 
-def _update(run: TrainingRun, batch: GlobalBatch) -> StepResult:
+def _update(run: TrainingRun, batch: GlobalBatch, started: float) -> StepResult:
     """
     Make one update and record its outcome. The same exchange tells all processes whether any of them was asked to stop,
     and whether the main process's clock asks for a checkpoint.
     """
-    progress, started = run.progress, time.perf_counter()
+    progress = run.progress
     progress.step += 1
     rate = learning_rate_at(progress.step, run.recipe.optimization, run.total_updates)
-    result = run.step(batch, rate, questions=(bool(run.stop), run.clock_asks()))
+    result = run.make_update(batch, rate, {"stop": bool(run.stop), "late": run.clock_asks()})
     progress.position = run.batches.position()
     progress.seconds += time.perf_counter() - started
     progress.target_tokens += batch.target_tokens
@@ -82,8 +82,8 @@ def _skip(run: TrainingRun, batch: GlobalBatch, loss: float) -> None:
     what = f"update {progress.step}: the loss ({loss}) or its gradient is not finite"
     if progress.nonfinite_in_a_row > limit:
         raise UserError(
-            f"{what}, as in the {limit} before, all skipped (optimization.max_nonfinite_updates); the last "
-            "checkpoint is from before them. Lower optimization.learning_rate, lengthen optimization.warmup_steps, "
+            f"{what}, as in the {limit} before, all skipped (optimization.max_nonfinite_updates), so that the weights "
+            "are those before them. Lower optimization.learning_rate, lengthen optimization.warmup_steps, "
             f"or look at the training pairs {places}"
         )
     logger.warning(f"{what}; skipped. Its training pairs: {places}")
@@ -108,8 +108,13 @@ def _do(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
         _evaluate(run, due.end)
     progress.unsettled = False
     counts = due.checkpoint or out_of_patience(run.recipe, progress.without_better)
-    if counts or progress.best_step == progress.step:
+    is_best = progress.best_step == progress.step
+    if counts or is_best:
         run.save_checkpoint(counts)
+    hub = run.recipe.hub
+    if is_best and hub.repository is not None and hub.push == "best":  # last: it may take long
+        run.log.curves()
+        on_main(run.accelerator, lambda: try_push(run.recipe, f"Upload model of step {progress.step}"))
 
 
 def _stop_here(run: TrainingRun) -> None:
@@ -147,9 +152,6 @@ def _evaluate(run: TrainingRun, end: bool) -> None:
         return
     progress.best, progress.best_step, progress.without_better = record[metric], progress.step, 0
     run.write_best(run.accelerator.get_state_dict(run.model))
-    if run.recipe.hub.repository is not None and run.recipe.hub.push == "best":
-        run.log.curves()
-        on_main(run.accelerator, lambda: try_push(run.recipe, f"Upload model of step {progress.step}"))
 
 
 def _log_training(run: TrainingRun) -> None:

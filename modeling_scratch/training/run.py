@@ -14,7 +14,7 @@ from accelerate.utils import set_seed
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from ..errors import Stopped
+from ..errors import Stopped, UserError
 from ..files import write_whole
 from ..hub.push import check_destination
 from ..recipe.reading import recipe_text
@@ -95,8 +95,8 @@ class TrainingRun:
         folder = _claim_folder(recipe, accelerator, False, overwrite)
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator), stop)
-        on_main(accelerator, lambda: run._create_folder(overwrite))
         run._distribute()
+        on_main(accelerator, lambda: run._create_folder(overwrite))  # last: what was there is deleted
         run._open_trackers()
         return run
 
@@ -143,7 +143,7 @@ class TrainingRun:
         optimizer = make_optimizer(self.model, recipe.optimization)
         self.model, self.optimizer = prepare(accelerator, self.model, optimizer)
         batches, compiled = self.batches, self.progress.compiled
-        self.step = TrainingStep(
+        self.make_update = TrainingStep(
             accelerator, self.model, self.optimizer, recipe.optimization, compiled, batches.in_smaller_pieces
         )
         self.validator = Validator(
@@ -162,7 +162,7 @@ class TrainingRun:
             self.unwrapped.generation_config.save_pretrained(self.folder.path)  # which the recipe may have changed
             return has_best
 
-        if not on_main(self.accelerator, restore_folder):
+        if not on_main(self.accelerator, restore_folder) and before.best is not None:
             before.best, before.best_step, before.without_better = None, 0, 0
 
     def _open_trackers(self) -> None:
@@ -185,7 +185,7 @@ class TrainingRun:
         with self.stop:
             try:
                 yield
-            except Stopped:
+            except (Stopped, UserError):
                 self.log.close()
                 raise
 
@@ -212,7 +212,6 @@ class TrainingRun:
             counts: whether the recipe asks for this checkpoint, so that it takes part in averaging.
         """
         section, step = self.recipe.checkpoints, self.progress.step
-        self.saved_at = time.monotonic()
         save_checkpoint(
             self.accelerator,
             self.folder,
@@ -229,4 +228,5 @@ class TrainingRun:
             if not (self.folder.path / WEIGHTS).exists():
                 self.folder.write_weights(load_file(self.folder.checkpoints.path(step) / WEIGHTS))
 
-        on_main(self.accelerator, first_weights)
+        self.log.write(WEIGHTS, first_weights)
+        self.saved_at = time.monotonic()

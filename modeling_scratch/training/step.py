@@ -22,7 +22,7 @@ class StepResult:
 
     loss: float  # per target token, over all processes
     finite: bool  # False if loss or gradient was not finite, so that the optimizer step was skipped
-    asked: tuple[bool, ...]  # for each question, whether any process answered yes
+    any_says: dict[str, bool]  # for each question, whether any process answered yes
 
 
 class TrainingStep:
@@ -51,7 +51,9 @@ class TrainingStep:
         """The loss of a micro-batch, summed over its target tokens and divided by those of the global batch."""
         return self.model(**batch, num_items_in_batch=target_tokens, **self.loss_options).loss
 
-    def __call__(self, batch: GlobalBatch, learning_rate: float, questions: tuple[bool, ...] = ()) -> StepResult:
+    def __call__(
+        self, batch: GlobalBatch, learning_rate: float, questions: dict[str, bool] | None = None
+    ) -> StepResult:
         """
         Make one update.
 
@@ -61,8 +63,9 @@ class TrainingStep:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         loss = self._accumulate_gradients(batch)
-        sums = torch.stack([loss, *(torch.full_like(loss, float(answer)) for answer in questions)])
-        loss, norm, *asked = self._clip(self.accelerator.reduce(sums, "sum"))
+        questions = questions or {}
+        sums = torch.stack([loss, *(torch.full_like(loss, float(answer)) for answer in questions.values())])
+        loss, norm, *counts = self._clip(self.accelerator.reduce(sums, "sum"))
         finite = math.isfinite(loss) and math.isfinite(norm)
         with self._within_memory_of_optimizer():
             if finite:
@@ -70,7 +73,7 @@ class TrainingStep:
             elif self.accelerator.scaler is not None:
                 self.accelerator.scaler.update()  # lowers the scale
         self.optimizer.zero_grad()
-        return StepResult(loss, finite, tuple(count > 0 for count in asked))
+        return StepResult(loss, finite, {name: count > 0 for name, count in zip(questions, counts, strict=True)})
 
     def _accumulate_gradients(self, batch: GlobalBatch) -> torch.Tensor:
         """Forward and backward passes over this process's micro-batches; the sum of their losses."""

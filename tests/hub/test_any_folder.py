@@ -12,10 +12,10 @@ from test_convert_command import invoke, opus_folder  # noqa: F401
 from transformers import AutoTokenizer
 
 from modeling_scratch import ScratchForConditionalGeneration
+from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.hub.card import build_card, required_metadata
 from modeling_scratch.hub.card_check import check_card
 from modeling_scratch.hub.check import check_folder
-from modeling_scratch.hub.files import chosen_files
 from modeling_scratch.model.plain_card import add_tokenizer, make_card
 from modeling_scratch.model.push_to_hub import facts_in_memory
 

@@ -11,8 +11,8 @@ from loopback_push import change_weights
 from safetensors.torch import load_file, save_file
 
 from modeling_scratch.hub import probe
+from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.hub.check import check_folder
-from modeling_scratch.hub.files import chosen_files
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 
@@ -25,8 +25,17 @@ def test_what_goes_and_what_stays(run):
     (run / "optimizer.pt").write_bytes(b"pickle")
     (run / ".env").write_text("HF_TOKEN=hf_secret")
     (run / "notes.py").write_text("import requests")
+    (run / "LICENSE-DATA").write_text("CC BY 4.0")
     chosen = set(chosen_files(run))
-    assert {"config.json", "generation_config.json", WEIGHTS, "tokenizer.json", "curves.png", "stacks.py"} <= chosen
+    assert {
+        "config.json",
+        "LICENSE-DATA",
+        "generation_config.json",
+        WEIGHTS,
+        "tokenizer.json",
+        "curves.png",
+        "stacks.py",
+    } <= chosen
     assert not chosen & {"optimizer.pt", ".env", "notes.py", "metrics.jsonl", "recipe.yaml", "samples.md"}
     assert not any(name.startswith("checkpoints/") for name in chosen)
 

@@ -10,7 +10,7 @@ from conftest import ROOT, run_command
 from loopback_client import ADA, READER
 from loopback_push import change_weights, client_train, client_upload
 
-from modeling_scratch.hub.files import chosen_files
+from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 NAME = "ada/model"

@@ -526,7 +526,7 @@ for name in ("one", "two"):
 
 
 def test_saved_by_a_stranger_and_by_the_next(folders, tmp_path):
-    """Each loads what the one before saved, with nothing but the code stored there."""
+    """A stranger, and whoever loads what the stranger saved, have the same code, config and translations."""
     for name in FOLDERS:
         shutil.copytree(folders[name], tmp_path / "first" / name)
     arguments = [str(tmp_path), json.dumps([*SENTENCES, ""])]

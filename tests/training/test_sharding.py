@@ -45,14 +45,16 @@ KINDS = {
 
 def run_all(folder: Path, runs: list[tuple[str, dict]], **options) -> str:
     """Runs, each with its kind, those of as many processes one after another on the same; what they said."""
+    groups: dict[tuple, list[dict]] = {}
+    for number, (kind, run) in enumerate(runs):
+        processes, hybrid = KINDS[kind].processes, KINDS[kind].hybrid
+        # A hybrid run has Gloo groups of its own, and their end, before another run begins, can hang.
+        several = groups.setdefault((processes, number if hybrid else None), [])
+        overrides = [*few_sentences(), *run["overrides"]]
+        several.append({**run, "overrides": overrides, "sharded": KINDS[kind].sharded, **options})
     said = ""
-    for processes, hybrid in sorted({(KINDS[kind].processes, KINDS[kind].hybrid) for kind, _ in runs}):
-        several = [
-            {**run, "overrides": [*few_sentences(), *run["overrides"]], "sharded": KINDS[kind].sharded, **options}
-            for kind, run in runs
-            if (KINDS[kind].processes, KINDS[kind].hybrid) == (processes, hybrid)
-        ]
-        launcher = [*(HYBRID if hybrid else FSDP), "--num_processes", str(processes)]
+    for (processes, hybrid), several in groups.items():
+        launcher = [*(FSDP if hybrid is None else HYBRID), "--num_processes", str(processes)]
         environment = launcher_environment(*launcher) if processes > 1 else {}
         said += run_group(folder, processes, train_all, several, **environment)
     return said

@@ -17,7 +17,7 @@ from ..runs.metrics_file import METRICS
 from .model_folder import CONVERSION, read_config, weight_files
 
 CARD = "README.md"
-TOKENIZER_FILES = (
+SHARED_TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -37,10 +37,12 @@ ALLOWED = (
     WEIGHTS,
     "model-*-of-*.safetensors",
     "model.safetensors.index.json",
-    *TOKENIZER_FILES,
-    *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES),
+    *SHARED_TOKENIZER_FILES,
+    *(f"{TARGET_FOLDER}/{name}" for name in SHARED_TOKENIZER_FILES),
     CURVES,
 )
+# They go if they are there, too, but are no part of a model: a push never deletes them on the Hub.
+COMPANIONS = ("LICENSE*", "NOTICE*")
 # Read for the card; they stay in the folder.
 RECORDS = (RECIPE, METRICS, SAMPLES, CONVERSION, CARD)
 
@@ -76,7 +78,9 @@ def _check_links(folder: Path) -> None:
     """Raise UserError for a link out of the folder: its target is not the model's, or may be gone tomorrow."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        is_read = path.suffix == ".py" or any(fnmatch(name, each) for each in (*ALLOWED, *RECORDS, TARGET_FOLDER))
+        is_read = path.suffix == ".py" or any(
+            fnmatch(name, each) for each in (*ALLOWED, *COMPANIONS, *RECORDS, TARGET_FOLDER)
+        )
         if is_read and path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
             raise UserError(
                 f"{path} is a symbolic link out of the folder, to {path.resolve()}: put the file itself there (cp -L), "
@@ -97,7 +101,8 @@ def chosen_files(folder: Path) -> dict[str, Path]:
     read_config(folder)
     _check_links(folder)
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    chosen = {name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in ALLOWED)}
+    patterns = (*ALLOWED, *COMPANIONS)
+    chosen = {name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in patterns)}
     if weight_files(folder)[0].name == WEIGHTS:
         chosen = {name: path for name, path in chosen.items() if not re.match(r"model-|model\.safetensors\.", name)}
     if "generation_config.json" not in chosen:
