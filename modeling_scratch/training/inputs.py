@@ -1,4 +1,4 @@
-"""What a run starts from, as its recipe asks: data, tokenizers, model."""
+"""Prepare a run's data, tokenizers and model from its recipe."""
 
 import logging
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
 def adopted_tokenizers(recipe: Recipe) -> Tokenizers | None:
-    """The source's and the target's tokenizer, one object if they share it; None if they are to be trained."""
+    """The source and target tokenizers that the recipe names, one object if shared; None if it asks for new ones."""
     if recipe.model.start_from:
         return load_tokenizers(recipe.model.start_from)
     if recipe.tokenizer.existing:
@@ -49,8 +49,8 @@ def adopted_tokenizers(recipe: Recipe) -> Tokenizers | None:
 
 def train_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:
     """
-    The source's and the target's tokenizer, one object if they share a vocabulary, trained on a sample of a data set or
-    on the beginning of a stream.
+    The source and target tokenizers, one object if they share a vocabulary, trained on a sample of a data set or on the
+    beginning of a stream.
     """
     section = recipe.tokenizer
     made = []
@@ -68,13 +68,13 @@ def train_tokenizers(recipe: Recipe, train: Dataset | PairStream) -> Tokenizers:
 
 def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) -> PreTrainedModel:
     """
-    A new model by the recipe's file, or the one to start from.
+    A new model, or the one that the recipe starts from.
 
     Args:
-        config: as `config_to_train` gives it; of a new model the tokenizers decide on the vocabularies.
+        config: from `config_to_train`; in a new model, the vocabulary sizes come from the tokenizers.
 
     Raises:
-        UserError: the tokenizers have more tokens than the model's embeddings have rows.
+        UserError: a tokenizer has more tokens than the model's embedding has rows.
     """
     source, target = tokenizers
     sizes = {"vocab_size": vocabulary_size(source), "decoder_vocab_size": vocabulary_size(target)}
@@ -83,7 +83,7 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) ->
     else:
         second = sizes["decoder_vocab_size"] if source is not target else None
         fields = fields_of_new_model(recipe, sizes["vocab_size"], second)
-        # Before the config finds that special tokens are beyond it.
+        # Here, before ScratchConfig complains that special tokens exceed the vocabulary.
         _check_vocabulary(fields["vocab_size"], fields.get("decoder_vocab_size"), sizes)
         config = ScratchConfig(
             **fields,
@@ -99,7 +99,7 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) ->
 
 
 def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
-    """The architecture of the model that a run trains, before its data and tokenizer are there."""
+    """The architecture of the model to train, before data and tokenizers are known."""
     if checkpoint is not None:
         return load_config(str(checkpoint))
     section = recipe.model
@@ -138,7 +138,7 @@ def _check_vocabulary(vocab_size: int, decoder_vocab_size: int | None, needed: d
 
 @dataclass
 class Inputs:
-    """What a run trains on and with."""
+    """The data, tokenizers and model of a run."""
 
     pairs: dict[str, Dataset]  # text, by split; without the training pairs if these are streamed
     tokenizers: Tokenizers
@@ -154,11 +154,11 @@ def prepare_inputs(
     Load, tokenize and build what the recipe asks for, on all processes.
 
     Args:
-        checkpoint: where a run goes on from, with its tokenizers and weights.
-        readers: of a stream, if neither those of the checkpoint nor as many as these processes need.
+        checkpoint: the checkpoint to resume from; its tokenizers and weights are used.
+        readers: of a new run's stream; None: as many as these processes need.
 
     Raises:
-        UserError: what is wrong with the data, the tokenizers or the model.
+        UserError: something is wrong with the data, the tokenizers or the model.
     """
     config = main_first(accelerator, lambda: _checked_config(recipe, checkpoint, accelerator))
     with explained_damage_of_the_cache():
@@ -194,7 +194,7 @@ def prepare_inputs(
 
 
 def _check_lengths(config: ScratchConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]) -> None:
-    """Learned positions end somewhere: find a sentence that is too long before hours of training, not after."""
+    """UserError if a sentence exceeds learned positions: better before hours of training than after."""
     if config.position_embedding_type != "learned":
         return
     limit = config.max_position_embeddings
@@ -211,8 +211,8 @@ def generation_settings(
     num_beams: int, length_penalty: float, max_new_tokens: int, tokens: dict[str, Any]
 ) -> GenerationConfig:
     """
-    How a translator decodes. `length_penalty` divides a hypothesis's log-probability by length^penalty; the paper's
-    0.6 is of ((5 + length) / 6)^0.6 (Wu et al. 2016), nearly the same for sentences.
+    How a translator decodes. A hypothesis's log-probability is divided by length^length_penalty; the paper's 0.6
+    belongs to ((5 + length) / 6)^0.6 (Wu et al. 2016), which is nearly the same for sentences.
     """
     beam = {"num_beams": num_beams, "length_penalty": length_penalty, "early_stopping": False} if num_beams > 1 else {}
     return GenerationConfig(max_new_tokens=max_new_tokens, do_sample=False, **beam, **tokens)

@@ -1,4 +1,4 @@
-"""What a run tells while it trains: metrics.jsonl, trackers, curves, samples."""
+"""Report a run's progress: terminal, metrics.jsonl, trackers, curves, samples."""
 
 import logging
 import math
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 def spoken_duration(seconds: float) -> str:
-    """As 40 s, 12 min or 3.5 h."""
+    """A duration such as 40 s, 12 min or 3.5 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def describe_data(pairs: dict[str, Dataset], batches: GlobalBatches) -> dict[str, Any]:
-    """The training pairs' number and commit, as far as they are known."""
+    """The number and the commit of the training pairs, if known."""
     count = {"train_pairs": len(pairs["train"])} if "train" in pairs else {}
     return count | ({"data_revision": batches.revision} if batches.revision else {})
 
@@ -50,20 +50,20 @@ def training_record(progress: Progress, learning_rate: float) -> dict[str, Any]:
 
 
 class ProgressBar:
-    """Updates on the main process's terminal."""
+    """A progress bar over updates, on the main process's terminal."""
 
     def __init__(self, bar: tqdm):
         self.bar = bar
 
     def show(self, loss: float, progress: Progress) -> None:
-        """After each update."""
+        """Advance the bar by an update."""
         rate = progress.target_tokens / progress.seconds
         self.bar.update()
         self.bar.set_postfix_str(f"loss {loss:.3f}, {rate:,.0f} target tokens/s")
 
 
 class RunLog:
-    """Writes on the main process; all processes call it together, so that a full disk ends all with one line."""
+    """Writes on the main process. All processes call its methods together, so that a full disk ends all of them."""
 
     def __init__(self, accelerator: Accelerator, folder: RunFolder):
         self.accelerator, self.folder = accelerator, folder
@@ -71,7 +71,7 @@ class RunLog:
 
     @contextmanager
     def progress_bar(self, step: int, total: int) -> Iterator[ProgressBar]:
-        """A bar for updates from the present one on."""
+        """A progress bar that starts at an update."""
         self._began = time.monotonic(), step
         hidden = None if self.accelerator.is_main_process else True  # None: shown on a terminal
         options = {"desc": "training", "unit": "update", "disable": hidden, "dynamic_ncols": True}
@@ -79,7 +79,7 @@ class RunLog:
             yield ProgressBar(bar)
 
     def tell(self, loss: float, progress: Progress, total: int) -> None:
-        """Say where training stands and how long it will take, where there is no progress bar."""
+        """Log progress and the time left, if there is no progress bar."""
         if sys.stderr.isatty():
             return
         began, step = self._began
@@ -92,10 +92,10 @@ class RunLog:
 
     def open_trackers(self, name: str) -> None:
         """
-        Begin, or go on with, what those of the Accelerator record.
+        Open the Accelerator's trackers, to begin or continue this run's records.
 
         Args:
-            name: of this run, the same one when it resumes. TensorBoard goes on by its folder.
+            name: the run's name, the same when it resumes. TensorBoard continues by its folder.
         """
         by_id = {"id": name, "name": name, "resume": "allow"}
         named = {"wandb": by_id, "swanlab": by_id, "trackio": {"name": name, "resume": "allow"}}
@@ -103,38 +103,38 @@ class RunLog:
 
     def close(self) -> None:
         """
-        Have trackers write what they hold. Not by Accelerator.end_training, which destroys the process group too: its
-        destructor holds Python's lock while it waits for Gloo's thread, which may wait for that lock.
+        Make trackers write what they hold. Not with Accelerator.end_training, which also destroys the process group:
+        its destructor holds the GIL while it waits for Gloo's thread, which may be waiting for the GIL.
         """
         for tracker in self.accelerator.trackers:
             tracker.finish()
 
     def write(self, what: str, function: Callable[[], Any]) -> None:
-        """Have the main process write something to the folder. UserError on all if it cannot."""
+        """Let the main process write something to the folder. UserError on all processes if it cannot."""
         with explained_failure_to_write(self.accelerator, what, self.folder.path):
             on_main(self.accelerator, function)
 
     def record(self, step: int, record: dict[str, Any]) -> None:
         """
-        A line of metrics.jsonl, without what is not finite, which JSON has no word for; its numbers go to the trackers
-        too, by the name of its split.
+        Append a line to metrics.jsonl, without numbers that are not finite, which JSON cannot express. Its numbers go
+        to the trackers too, under the name of the split.
         """
         record = {name: value for name, value in record.items() if not isinstance(value, float) or math.isfinite(value)}
         self.write(METRICS, lambda: append_record(self.folder.path, record))
         values = {f"{record['split']}/{key}": value for key, value in record.items() if isinstance(value, int | float)}
-        self.accelerator.log(values, step=step)  # nothing where there are no trackers
+        self.accelerator.log(values, step=step)  # does nothing without trackers
 
     def curves(self, older_than: float = 0.0) -> None:
         """
         Plot metrics.jsonl, which takes as long as many updates of a small model.
 
         Args:
-            older_than: seconds; what was plotted since then, or when the run began, will do.
+            older_than: do nothing within this many seconds of the last plot, or of the start.
         """
 
         from ..figures.curves import plot_curves  # matplotlib takes a second to import
 
-        def draw() -> None:  # by the main process's clock
+        def draw() -> None:  # only the main process's clock counts
             if time.monotonic() - self._drawn >= older_than:
                 plot_curves(read_metrics(self.folder.path, skip_damaged=True), self.folder.path / CURVES)
                 self._drawn = time.monotonic()
@@ -142,10 +142,7 @@ class RunLog:
         self.write(CURVES, draw)
 
     def samples(self, samples: list[tuple[str, str, str]], split: str) -> None:
-        """
-        Args:
-            samples: source, reference and translation of each.
-        """
+        """Write sample translations; each is a source, a reference and a translation."""
         lines = [f"# Translations of the first sentences of the {split} split", ""]
         for source, reference, translation in samples:
             lines += [f"- source: {source}", f"  reference: {reference}", f"  translation: {translation}"]

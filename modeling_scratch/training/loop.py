@@ -1,4 +1,4 @@
-"""The training loop: make an update, then do what is due, until the run has made all of its updates."""
+"""The training loop: make an update, then do what is due, until all updates are made."""
 
 import logging
 import math
@@ -24,12 +24,12 @@ _SECONDS_BETWEEN_CURVES = 60
 
 def train(run: TrainingRun) -> None:
     """
-    Make the updates from where the run stands to its end, or until patience runs out.
+    Make the run's remaining updates, unless patience runs out first.
 
     Raises:
-        Stopped: the run was asked to end, and a checkpoint of where it stands is written.
-        UserError: the loss or the gradient was not finite too many times in a row; a checkpoint cannot be written;
-            memory does not suffice; another process is gone.
+        Stopped: the run was asked to stop, and has written a checkpoint.
+        UserError: loss or gradient was not finite too many times in a row; a checkpoint cannot be written; memory ran
+            out; another process is gone.
     """
     progress, accelerator = run.progress, run.accelerator
     run.record({"split": "run", **describe_data(run.pairs, run.batches), **describe(accelerator, run.unwrapped)})
@@ -55,8 +55,8 @@ def train(run: TrainingRun) -> None:
 
 def _update(run: TrainingRun, batch: GlobalBatch, started: float) -> StepResult:
     """
-    Make one update and note what became of it. It asks all processes whether one of them is to stop, and whether
-    the main one's clock wants a checkpoint.
+    Make one update and record its outcome. The same exchange tells all processes whether any of them was asked to stop,
+    and whether the main process's clock asks for a checkpoint.
     """
     progress = run.progress
     progress.step += 1
@@ -75,7 +75,7 @@ def _update(run: TrainingRun, batch: GlobalBatch, started: float) -> StepResult:
 
 
 def _skip(run: TrainingRun, batch: GlobalBatch, loss: float) -> None:
-    """Count an update that was left out. UserError if these become too many."""
+    """Count a skipped update. UserError if there are too many in a row."""
     progress, limit = run.progress, run.recipe.optimization.max_nonfinite_updates
     progress.nonfinite, progress.nonfinite_in_a_row = progress.nonfinite + 1, progress.nonfinite_in_a_row + 1
     places = "; ".join(filter(None, gather_object([run.batches.describe(batch.examples)])))
@@ -97,8 +97,8 @@ def _due(run: TrainingRun, late: bool = False) -> Due:
 
 def _do(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
     """
-    Evaluate, write a checkpoint, or end on request. A checkpoint that is written before all is done says so
-    (`unsettled`), and a run that resumes from it does the rest.
+    Evaluate, write a checkpoint, or stop on request. A checkpoint written before all this is done is marked
+    `unsettled`, and a run that resumes from it does the rest.
     """
     progress = run.progress
     progress.unsettled = due.evaluation or due.checkpoint
@@ -128,13 +128,13 @@ def _stop_here(run: TrainingRun) -> None:
 
 
 def _evaluate(run: TrainingRun, end: bool) -> None:
-    """Evaluate on the validation split; the best weights go to the folder's root."""
+    """Evaluate on the validation split, and write the weights to the folder's root if they are the best so far."""
     try:
         with_translations = (run.progress.evaluations + 1) % run.recipe.evaluation.translate_every == 0 or end
         record = run.validator.validate(with_translations)
     except Stopped:
         _stop_here(run)
-    except ProcessError:  # no memory; with less at once the run can go on from here
+    except ProcessError:  # out of memory: the run can resume from here with smaller batches
         if run.accelerator.num_processes == 1:
             run.save_checkpoint(counts=False)
         raise
@@ -155,7 +155,7 @@ def _evaluate(run: TrainingRun, end: bool) -> None:
 
 
 def _log_training(run: TrainingRun) -> None:
-    """The mean loss since the last such record, speed, and time left."""
+    """Log the mean loss since the last such record, the speed, and the time left."""
     progress = run.progress
     rate = learning_rate_at(progress.step, run.recipe.optimization, run.total_updates)
     record = training_record(progress, rate)

@@ -1,4 +1,4 @@
-"""What is minimised, the optimizer, and its learning rate."""
+"""Loss options, optimizer and learning rate schedule."""
 
 import math
 from typing import Any
@@ -10,18 +10,18 @@ from ..recipe.schema import OptimizationSection
 
 
 def loss_options(optimization: OptimizationSection, compiled: bool) -> dict[str, Any]:
-    """Of a forward pass that trains."""
+    """Arguments of the model's forward pass in training."""
     return {"label_smoothing": optimization.label_smoothing, "skip_logits": True, "compile_loss": compiled}
 
 
 def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: int | None) -> float:
     """
-    The learning rate of update `step`, counted from 1: linear to `learning_rate` over `warmup_steps`, then by schedule.
+    The learning rate of update `step`, counted from 1: it grows linearly to `learning_rate` over `warmup_steps`, then
+    follows the schedule.
 
     `inverse_sqrt` is section 5.3's d_model^-0.5 min(step^-0.5, step warmup^-1.5), with its peak given directly: the
-    paper's base model peaks at (512 * 4000)^-0.5 = 7.0e-4. `cosine` and `linear` reach 0 after `total_steps`.
-
-    A function of the step alone, so that nothing has to be saved, and nothing is stepped once for each process.
+    paper's base model peaks at (512 * 4000)^-0.5 = 7.0e-4. `cosine` and `linear` reach 0 after `total_steps`. There is
+    no scheduler state to save.
     """
     peak, warmup = optimization.learning_rate, optimization.warmup_steps
     if step < warmup:
@@ -37,7 +37,7 @@ def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: 
 
 
 def make_optimizer(model: nn.Module, optimization: OptimizationSection) -> torch.optim.Optimizer:
-    """Adam (section 5.3), with decoupled weight decay on matrices only: no bias, norm or embedding decays."""
+    """Adam (section 5.3), with decoupled weight decay for matrices, but not for biases, norms and embeddings."""
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decayed = [parameter for parameter in parameters if parameter.ndim > 1 and id(parameter) not in embeddings]

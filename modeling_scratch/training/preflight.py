@@ -1,4 +1,4 @@
-"""What can be found wrong before any data is read: files, positions, memory, and how many workers there would be."""
+"""Check what can be checked before any data is read: files, workers, positions, memory."""
 
 import math
 import os
@@ -22,10 +22,10 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Accelerator) -> None:
     """
-    UserError for what would fail after minutes of preparation, or stop the machine.
+    UserError for what would fail after minutes of preparation, or exhaust the machine.
 
     Args:
-        config: of the model that is to be trained.
+        config: the config of the model to train.
     """
     check_files(recipe.data)
     _check_workers(recipe.data.num_workers)
@@ -40,7 +40,7 @@ def _check_workers(workers: int) -> None:
 
 
 def check_positions(recipe: Recipe, config: ScratchConfig) -> None:
-    """UserError if the recipe allows sequences that are longer than learned positions."""
+    """UserError if the recipe allows sequences longer than learned positions."""
     limit = config.max_position_embeddings
     allowed = {
         "data.max_source_tokens": recipe.data.max_source_tokens,
@@ -53,7 +53,7 @@ def check_positions(recipe: Recipe, config: ScratchConfig) -> None:
 
 
 def count_parameters(config: ScratchConfig) -> int:
-    """Those of a model, from models of few layers that take no memory."""
+    """The number of a model's parameters, from models with few layers that take no memory."""
     few = {}
     for layers in ((1, 1), (2, 1), (1, 2)):
         shallow = ScratchConfig(**{name: getattr(config, name) for name in ScratchConfig.fields()})
@@ -65,7 +65,7 @@ def count_parameters(config: ScratchConfig) -> int:
 
 
 def memory_of(accelerator: Accelerator) -> int:
-    """Bytes on a process's device; on CPUs, all that the machine, or the container, gives to its processes."""
+    """Bytes of memory on a process's device; on CPUs, of the machine or container, shared by its processes."""
     if accelerator.device.type == "cuda":
         return torch.cuda.get_device_properties(accelerator.device).total_memory
     limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else "max"
@@ -75,7 +75,7 @@ def memory_of(accelerator: Accelerator) -> int:
 def _check_memory(config: ScratchConfig, accelerator: Accelerator) -> None:
     parameters, memory = count_parameters(config), memory_of(accelerator)
     copies = 1.0
-    if accelerator.device.type == "cpu":  # whose processes share it
+    if accelerator.device.type == "cpu":  # processes share the memory
         copies = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if is_sharded(accelerator):
         copies /= accelerator.num_processes

@@ -1,4 +1,4 @@
-"""A run of a recipe: what it consists of, begun or resumed, on one process or many."""
+"""The parts of a run, and how to begin or resume it, on one process or many."""
 
 import logging
 import time
@@ -53,8 +53,8 @@ def _claim_folder(recipe: Recipe, accelerator: Accelerator, resume: bool, overwr
 
 class TrainingRun:
     """
-    A run of a recipe, and where it stands. `begin` or `resume` makes one, `loop.train` makes its updates, and
-    `finish.finish` chooses and scores its final weights. All processes call everything together.
+    A run of a recipe, and its progress. `begin` or `resume` makes one, `loop.train` makes its updates, and
+    `finish.finish` chooses and scores its final weights. All processes call every method together.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TrainingRun:
         self.total_updates = total_updates(recipe, self.batches.batches_per_epoch)
         self.saved_at = time.monotonic()
         check_run(accelerator, recipe, self.progress.compiled, self.progress.fingerprint, self.total_updates)
-        self.model, self.optimizer = inputs.model, None  # `_distribute` makes these the accelerator's
+        self.model, self.optimizer = inputs.model, None  # until `_distribute`
         self.validation_data = inputs.validation_data
 
     @classmethod
@@ -87,10 +87,10 @@ class TrainingRun:
 
         Args:
             overwrite: delete the run that is in the folder.
-            stop: asks the run to end; `train` and `finish` then raise Stopped.
+            stop: asks the run to stop; `train` and `finish` then raise Stopped.
 
         Raises:
-            UserError: what is wrong with the folder, the data or the model. Nothing has been written.
+            UserError: something is wrong with the folder, the data or the model. Nothing has been written.
         """
         folder = _claim_folder(recipe, accelerator, False, overwrite)
         set_seed(recipe.seed)
@@ -109,14 +109,15 @@ class TrainingRun:
         stop: StopRequest | None = None,
     ) -> "TrainingRun":
         """
-        The run in the recipe's folder, from where a checkpoint left it: it makes the updates that it would have made.
+        The run in the recipe's folder, restored from a checkpoint. It makes the updates that it would have made without
+        the interruption.
 
         Args:
-            checkpoint: its name; later ones are deleted. None: the newest that is whole.
-            stop: as for `begin`.
+            checkpoint: its name; later ones are deleted. None: the newest complete one.
+            stop: as in `begin`.
 
         Raises:
-            UserError: there is no such checkpoint, or it is of other data, or of a recipe that cannot go on so.
+            UserError: there is no such checkpoint, the training data differs, or the recipe differs too much.
         """
         folder = _claim_folder(recipe, accelerator, True)
         path = on_main(accelerator, lambda: find_checkpoint(folder, recipe, checkpoint))
@@ -136,7 +137,7 @@ class TrainingRun:
         self._save_model_files(self.folder.path)
 
     def _distribute(self) -> None:
-        """Give the model to the accelerator: wrapped, sharded, on its device, as the launcher has it."""
+        """Wrap or shard the model and put it on its device, as the launcher's settings say."""
         recipe, accelerator = self.recipe, self.accelerator
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
         optimizer = make_optimizer(self.model, recipe.optimization)
@@ -158,7 +159,7 @@ class TrainingRun:
             best = None if before.best is None else before.best_step
             has_best = self.folder.go_on_from(checkpoint, before.step, best, before.unsettled, drop_later)
             write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
-            self.unwrapped.generation_config.save_pretrained(self.folder.path)  # as the recipe has it now
+            self.unwrapped.generation_config.save_pretrained(self.folder.path)  # which the recipe may have changed
             return has_best
 
         if not on_main(self.accelerator, restore_folder) and before.best is not None:
@@ -180,7 +181,7 @@ class TrainingRun:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Within it, signals ask the run to stop; if it does, its trackers are closed."""
+        """A context in which signals ask the run to stop; if it stops, the trackers are closed."""
         with self.stop:
             try:
                 yield
@@ -189,26 +190,26 @@ class TrainingRun:
                 raise
 
     def record(self, record: dict[str, Any]) -> None:
-        """Add a line to metrics.jsonl, and numbers to the trackers."""
+        """Append a record to metrics.jsonl and send its numbers to the trackers."""
         step = self.progress.step
         self.log.record(step, {"step": step, "epoch": self.batches.epochs(), **record})
 
     def write_best(self, weights: dict[str, torch.Tensor]) -> None:
-        """Put weights at the folder's root, where from_pretrained finds them."""
+        """Write weights to the folder's root, where from_pretrained finds them."""
         self.log.write(WEIGHTS, lambda: self.folder.write_weights(stored_weights(self.unwrapped, weights)))
 
     def clock_asks(self) -> bool:
-        """Whether the main process's clock wants a checkpoint."""
+        """Whether the main process's clock asks for a checkpoint; False on other processes."""
         seconds = self.recipe.checkpoints.seconds
         due = seconds is not None and time.monotonic() - self.saved_at >= seconds
         return due and self.accelerator.is_main_process
 
     def save_checkpoint(self, counts: bool) -> None:
         """
-        Write a checkpoint of where the run stands.
+        Write a checkpoint of the run's current state.
 
         Args:
-            counts: whether it is one of those that the recipe asks for, and averages.
+            counts: whether the recipe asks for this checkpoint, so that it takes part in averaging.
         """
         section, step = self.recipe.checkpoints, self.progress.step
         save_checkpoint(

@@ -1,4 +1,4 @@
-"""Models whose weights are cut among processes (FSDP2, by Accelerate): how they come to be so, and whole again."""
+"""Shard models among processes (FSDP2, by Accelerate), and gather and load whole weights and optimizer states."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from ..errors import UserError
 
 
 def is_sharded(accelerator: Accelerator | None) -> bool:
-    """Whether each process holds a part of each weight, so that all must make every forward pass together."""
+    """Whether each process holds a part of each weight, so that all must take part in every forward pass."""
     return accelerator is not None and accelerator.distributed_type == DistributedType.FSDP
 
 
@@ -42,16 +42,16 @@ def prepare(
         plugin.mixed_precision_policy = policy
     with _embeddings_hidden(model):
         model, optimizer = accelerator.prepare(model, optimizer)
-    register_fsdp_forward_method(model, "generate")  # it runs parts of the model by themselves
+    register_fsdp_forward_method(model, "generate")  # it calls parts of the model separately
     return model, optimizer
 
 
 @contextmanager
 def _embeddings_hidden(model: PreTrainedModel) -> Iterator[None]:
     """
-    Embeddings and output projection in one group with all that is in no layer. Accelerate 1.15 would make groups of
-    their own of them, but a weight that is tied may be in one group only, and the fused loss reads the projection's
-    weight without the call by which a group of its own would be gathered.
+    Keep embeddings and output projection in the root FSDP group, with all that is in no layer. Accelerate 1.15 would
+    give them groups of their own, but a tied weight must be in a single group, and the fused loss reads the
+    projection's weight without calling the module, which is what would gather it.
     """
     model.get_input_embeddings = model.get_output_embeddings = lambda: None
     try:
@@ -61,12 +61,12 @@ def _embeddings_hidden(model: PreTrainedModel) -> Iterator[None]:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """What all processes' parts of a tensor are together; of one that is not sharded, itself. By all together."""
+    """The whole of a sharded tensor; any other tensor itself. All processes must call this together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def load_whole_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
-    """Give each process its part; tied weights are there once."""
+    """Load whole weights, with tied ones stored once, into a sharded model."""
     report = set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
     assert set(report.missing_keys) <= set(model.all_tied_weights_keys), report
     assert not report.unexpected_keys, report
@@ -74,8 +74,9 @@ def load_whole_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor])
 
 def whole_optimizer_state(accelerator: Accelerator, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """
-    Its `state_dict`, of whole tensors on the main process, of nothing that matters elsewhere. By all processes
-    together, a tensor at a time, and kept on the CPU: all together may not fit on the device.
+    The optimizer's `state_dict` with whole tensors on the main process, and None in their place on others. All
+    processes must call this together. Tensors are gathered one at a time and moved to the CPU, since the device may not
+    hold all.
     """
     state = optimizer.state_dict()
     if not is_sharded(accelerator):
@@ -90,11 +91,11 @@ def whole_optimizer_state(accelerator: Accelerator, optimizer: torch.optim.Optim
 
 
 def load_whole_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Give an optimizer what `whole_optimizer_state` has made of one for the same model, cut as its parameters are."""
+    """Load what `whole_optimizer_state` returned into an optimizer, sharding it like its parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def cut(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-        if parameter.device.type == "cpu":  # on which it would stay what it is: a part of a file
+        if parameter.device.type == "cpu":  # otherwise it would remain a part of the memory-mapped file
             value = value.clone()
         if not isinstance(parameter, DTensor) or value.shape != parameter.shape:  # a count of steps
             return value

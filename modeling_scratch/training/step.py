@@ -1,4 +1,4 @@
-"""One update: forward and backward passes over a global batch, clipping, a step of the optimizer."""
+"""Make one update: forward and backward passes over a global batch, gradient clipping, optimizer step."""
 
 import math
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from .sharding import is_sharded, whole
 
 @dataclass(frozen=True)
 class StepResult:
-    """What became of an update, the same on all processes."""
+    """The outcome of an update, the same on all processes."""
 
-    loss: float  # a target token, over all processes
-    finite: bool  # whether the step was made: it is left out if the loss or the gradient is not finite
-    any_says: dict[str, bool]  # for each question, whether any process says yes
+    loss: float  # per target token, over all processes
+    finite: bool  # False if loss or gradient was not finite, so that the optimizer step was skipped
+    any_says: dict[str, bool]  # for each question, whether any process answered yes
 
 
 class TrainingStep:
@@ -30,9 +30,8 @@ class TrainingStep:
     Makes updates.
 
     Args:
-        model, optimizer: as Accelerate has prepared them.
-        in_smaller_pieces: what to advise where memory does not suffice for a micro-batch, given into how many pieces
-            one must be cut.
+        model, optimizer: as prepared by Accelerate.
+        in_smaller_pieces: gives advice when memory runs out, from the number of pieces a micro-batch must be cut into.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class TrainingStep:
         self.loss_options = loss_options(optimization, compiled)
 
     def forward(self, batch: dict[str, torch.Tensor], target_tokens: int) -> torch.Tensor:
-        """The loss of a micro-batch, summed over its own tokens and divided by those of the global batch."""
+        """The loss of a micro-batch, summed over its target tokens and divided by those of the global batch."""
         return self.model(**batch, num_items_in_batch=target_tokens, **self.loss_options).loss
 
     def __call__(
@@ -59,7 +58,7 @@ class TrainingStep:
         Make one update.
 
         Args:
-            questions: what each process answers for itself; they travel with the loss, in one exchange.
+            questions: this process's answers; they are exchanged together with the loss.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -72,7 +71,7 @@ class TrainingStep:
             if finite:
                 self.optimizer.step()
             elif self.accelerator.scaler is not None:
-                self.accelerator.scaler.update()  # to a smaller scale
+                self.accelerator.scaler.update()  # lowers the scale
         self.optimizer.zero_grad()
         return StepResult(loss, finite, {name: count > 0 for name, count in zip(questions, counts, strict=True)})
 
@@ -85,13 +84,13 @@ class TrainingStep:
             exchange = nullcontext() if number == batch.count else accelerator.no_sync(self.model)
             with exchange, self._within_memory(inputs):
                 loss = self.forward(inputs, batch.target_tokens)
-                # DDP takes the mean over processes; the loss is divided by the tokens of all of them already.
+                # DDP averages over processes, but the loss is already divided by the tokens of all of them.
                 accelerator.backward(loss * accelerator.num_processes)
             total += loss.detach()
         return total
 
     def _clip(self, sums: torch.Tensor) -> list[float]:
-        """Clip the gradient; the loss, the gradient's norm, and the other sums. Here alone the device is waited for."""
+        """Clip the gradient. Returns loss, gradient norm and the other sums; only here do we wait for the device."""
         limit = self.optimization.max_grad_norm
         with self._within_memory_of_optimizer():
             norm = self.accelerator.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
@@ -101,7 +100,7 @@ class TrainingStep:
     def _within_memory(self, inputs: dict[str, torch.Tensor]) -> AbstractContextManager:
         def advice() -> str:
             self.optimizer.zero_grad()
-            if is_sharded(self.accelerator):  # no process can try by itself
+            if is_sharded(self.accelerator):  # no process can try alone
                 return self.in_smaller_pieces(2)
             pieces = pieces_that_fit(self.accelerator.unwrap_model(self.model), inputs, **self.loss_options)
             return self.in_smaller_pieces(pieces) if pieces else "not even one pair fits: use a smaller model"

@@ -1,4 +1,4 @@
-"""The scores of `metrics` for users of the library `evaluate`. Training does without, since it is slow to import."""
+"""The metrics of this package for users of the `evaluate` library, which training avoids: it is slow to import."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class TranslationScores(evaluate.Metric):
         return evaluate.MetricInfo(
             description=self.__doc__,
             citation=_CITATION,
-            inputs_description="predictions: a string for each sentence; references: a string, or a list of several",
+            inputs_description="predictions: one string per sentence; references: one string, or a list, per sentence",
             features=[
                 datasets.Features({"predictions": text, "references": references})
                 for references in (text, datasets.Sequence(text))

@@ -1,4 +1,4 @@
-"""How good a model is, while it trains and in the end: loss and scores of translations on a split."""
+"""Evaluate a model during a run and at its end: loss and translation scores."""
 
 import logging
 import math
@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 class Validator:
     """
-    Judges a model by a recipe. All processes call its methods together.
+    Evaluates a model as its recipe says. All processes call its methods together.
 
     Args:
         model: not wrapped (see Accelerator.unwrap_model).
         pairs: text, by split.
         validation_data: the validation split, tokenized.
-        stop: ends what is under way with Stopped.
+        stop: once it is made, the methods raise Stopped.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Validator:
         self.tokenizers, self.pairs, self.validation_data = tokenizers, pairs, validation_data
 
     def loss(self) -> float:
-        """Cross-entropy a target token on the validation split, not smoothed, in nats."""
+        """Cross-entropy per target token on the validation split, in nats, without label smoothing."""
         tokens = min(self.recipe.optimization.tokens_per_batch, EVALUATION_TOKENS)
         advice = (
             f"{tokens} tokens at once, without gradients, do not fit beside what training keeps: use a smaller model"
@@ -57,7 +57,7 @@ class Validator:
             return corpus_loss(self.model, self.validation_data, tokens, pad_token_id, self.accelerator, self.stop)
 
     def translate(self, split: str, final: bool = True, **generation) -> tuple[list[str], dict[str, Any]]:
-        """Translations of a split, and their scores; `final`: with what `score` leaves out while a model trains."""
+        """Translations of a split, and their scores; `final` includes what `score` skips during training."""
         sources, references = texts(self.pairs[split])
         section = self.recipe.evaluation
         halves = (f"evaluation.{name}={max(1, getattr(section, name) // 2)}" for name in ("batch_size", "batch_tokens"))
@@ -82,7 +82,7 @@ class Validator:
         return translations, {"sentences": len(sources), **scores}
 
     def validate(self, with_translations: bool) -> dict[str, Any]:
-        """The record of an evaluation while training: the loss, and scores if asked for."""
+        """The record of an evaluation during training: the loss, and scores if asked for."""
         record: dict[str, Any] = {"split": "validation", "loss": self.loss()}
         if with_translations:
             beams = self.recipe.evaluation.validation_beams
@@ -91,7 +91,7 @@ class Validator:
         return record
 
     def is_better(self, record: dict[str, Any], best: float | None) -> bool:
-        """Whether an evaluation is better than the best so far, by the recipe's metric. What is not finite is not."""
+        """Whether an evaluation beats the best so far by the recipe's metric. A value that is not finite never does."""
         metric = self.recipe.evaluation.metric
         value = record[metric]
         if not math.isfinite(record["loss"]) or not math.isfinite(value):
@@ -99,7 +99,7 @@ class Validator:
         return best is None or (value > best if higher_is_better(metric) else value < best)
 
     def final_scores(self, split: str) -> tuple[list[str], dict[str, Any]]:
-        """Translations of a split, or a further test set, with the recipe's beams, and the record of their scores."""
+        """Translations of a split or further test set with the recipe's beams, and the record of their scores."""
         logger.info(f"translating the {len(self.pairs[split]):,} sentences of the {split} split with the final weights")
         translations, scores = self.translate(split)
         named = {"split": "test", "name": split} if split in self.recipe.data.test_sets else {"split": split}
