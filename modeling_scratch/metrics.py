@@ -154,7 +154,7 @@ def score(
             if not final:
                 continue
             if (seconds := metric.seconds(translations, references)) > _MOST_SECONDS:
-                logger.warning(f"{metric.title} is left out: of sentences so long it may take {seconds / 60:.0f} min")
+                logger.warning(f"{metric.title} is skipped: on sentences this long it may take {seconds / 60:.0f} min")
                 continue
         result = metric.compute(sources, translations, references, resamples)
         found |= {key: result.value, f"{key}_signature": result.signature}

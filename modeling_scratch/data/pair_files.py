@@ -50,7 +50,7 @@ def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[t
     else:
         raise UserError(f"{key}: {len(names)} text files, {', '.join(names)}; name {WHAT_CAN_BE_READ}")
     if len(sides[0]) != len(sides[1]):
-        raise UserError(f"{key}: {len(sides[0])} files of sources, {len(sides[1])} of targets; each needs the other")
+        raise UserError(f"{key}: {len(sides[0])} source files and {len(sides[1])} target files; each needs the other")
     return list(zip(*sides, strict=True))
 
 
@@ -65,7 +65,7 @@ def _expand(name: str, key: str) -> list[Path]:
     if "*" not in name:
         return [Path(name)]
     if not (found := sorted(glob(name, recursive=True))):
-        raise UserError(f"{key}: no file fits {name}")
+        raise UserError(f"{key}: no file matches {name}")
     return list(map(Path, found))
 
 
@@ -77,7 +77,7 @@ def _with_language(prefix: str, language: str, key: str) -> list[Path]:
         if path.exists():
             return [path]
     if Path(prefix).is_file():
-        raise UserError(f"{key}: {prefix} is one file of a kind that is not read; name {WHAT_CAN_BE_READ}")
+        raise UserError(f"{key}: {prefix} is a single file of an unsupported kind; name {WHAT_CAN_BE_READ}")
     raise UserError(f"{key}: {candidates[0]}: no such file, nor {candidates[1].name}; name {WHAT_CAN_BE_READ}")
 
 

@@ -69,14 +69,14 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
     The recipe's training pairs as a stream, without reading more than its first row.
 
     Raises:
-        UserError: a file is missing or empty; a column, language or split does not exist; there is not a single row.
+        UserError: a file is missing or empty; a column, language or split does not exist; there are no rows.
     """
     source = source_of("train", data, seed)
     rows, fingerprint = source.stream(), source.fingerprint()
     with _explained(source.name):
         first = next(iter(rows), None)
     if first is None:
-        raise UserError(f"{source.name}: there is not a single row")
+        raise UserError(f"{source.name}: there are no rows")
     translation = first.get("translation")
     languages = None if "translation" not in first else list(translation) if isinstance(translation, dict) else []
     columns = choose_columns(list(first), languages, data, source.name)

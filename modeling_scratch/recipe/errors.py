@@ -11,7 +11,8 @@ Location = tuple[int | str, ...]
 
 # Shorter forms of pydantic's messages, by error type.
 _KINDS = {"int": "must be an integer", "float": "must be a number", "bool": "must be true or false"}
-_KINDS |= {"string": "must be text", "list": "must be a list, as [a, b]", "dict": "must be a mapping, as {a: b}"}
+_KINDS |= {"string": "must be text", "list": "must be a list, such as [a, b]"}
+_KINDS |= {"dict": "must be a mapping, such as {a: b}"}
 # Keys by the names that other toolkits use.
 _ELSEWHERE = {"batch_size": "tokens_per_batch", "batch_tokens": "tokens_per_batch", "max_tokens": "tokens_per_batch"}
 _ELSEWHERE |= {"beam": "num_beams", "beams": "num_beams", "beam_size": "num_beams", "steps": "max_steps"}
@@ -34,7 +35,7 @@ def describe(error: ValidationError, recipe: type[BaseModel], architecture: list
         key, section = _locate(item["loc"], recipe)
         if section is not None and item["type"] not in ("value_error", "missing"):
             first = next(iter(section.model_fields))
-            lines[key] = f"{key} is a section, not a value: set its keys one by one, as {key}.{first}=..."
+            lines[key] = f"{key} is a section, not a value: set its keys one by one, for example {key}.{first}=..."
             continue
         lines.setdefault(key, _finding(key, item))
     return "; ".join(lines.values())

@@ -32,7 +32,7 @@ def apply_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, 
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
-            raise UserError(f"{override!r} is not of the form KEY=VALUE, as optimization.learning_rate=1e-3")
+            raise UserError(f"{override!r} is not of the form KEY=VALUE, such as optimization.learning_rate=1e-3")
         if not text.strip():
             raise UserError(f"{key}: no value is given; write {key}=null to unset it")
         try:
@@ -130,7 +130,7 @@ def recipe_of_model(evaluate: str) -> Path:
     for folder in (Path(evaluate), Path(evaluate).parent.parent):
         if (folder / "recipe.yaml").is_file():
             return folder / "recipe.yaml"
-    raise UserError(f"{evaluate} is not a run's folder with a recipe; say by --config whose data to score it on")
+    raise UserError(f"{evaluate} is not a run's folder with a recipe; use --config to say which data to score it on")
 
 
 def recipe_text(recipe: Recipe) -> str:

@@ -39,12 +39,12 @@ def _is_an_interval_or_a_time(value: Any) -> Any:
     try:
         return _is_an_interval(value)
     except ValueError as error:
-        raise ValueError(f"{error}, nor a time as 10m or 2h") from None
+        raise ValueError(f"{error}, nor a time such as 10m or 2h") from None
 
 
 def _are_betas(value: Any) -> Any:
     if not isinstance(value, list | tuple) or len(value) != 2 or any(isinstance(each, bool) for each in value):
-        raise ValueError(f"{value!r} is not a pair of numbers, as [0.9, 0.98]")
+        raise ValueError(f"{value!r} is not a pair of numbers, such as [0.9, 0.98]")
     return value
 
 
@@ -233,8 +233,8 @@ class CheckpointSection(Section):
     def _averages_what_is_not_chance(self):
         if self.seconds is not None and self.average_last > 1:
             raise ValueError(
-                f"checkpoints.average_last: after how many updates {self.every} have passed is chance, and so would be "
-                "the average; set checkpoints.every to epoch or a number of updates"
+                f"checkpoints.average_last: how many updates {self.every} holds is chance, and so would be the "
+                "average; set checkpoints.every to epoch or a number of updates"
             )
         return self
 
@@ -301,7 +301,7 @@ class Recipe(Section):
         if self.data.streaming:
             if self.optimization.max_epochs is not None or self.optimization.max_steps is None:
                 raise ValueError(
-                    "data.streaming: nobody knows where a stream ends; set optimization.max_steps, and "
+                    "data.streaming: the length of a stream is unknown; set optimization.max_steps, and "
                     "optimization.max_epochs=null"
                 )
             for name, section in (("evaluation", self.evaluation), ("checkpoints", self.checkpoints)):

@@ -18,7 +18,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
                 raise yaml.constructor.ConstructorError(
-                    problem=f"the key {key.value!r} is there twice", problem_mark=key.start_mark
+                    problem=f"the key {key.value!r} appears twice", problem_mark=key.start_mark
                 )
             seen.add((key.tag, key.value if isinstance(key, yaml.ScalarNode) else key))
         return node

@@ -143,7 +143,7 @@ class RunFolder:
                 verify_checkpoint(self.checkpoints.path(best))
                 weights, has_best = self.checkpoints.path(best), True
             except ValueError as error:
-                logger.warning(f"the best weights so far cannot be used; what is best is found anew ({error})")
+                logger.warning(f"the best weights so far cannot be used; the best is chosen anew ({error})")
         # The weights at the root may be from later updates.
         self.write_weights(load_file(weights / WEIGHTS))
         return has_best

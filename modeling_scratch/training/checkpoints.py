@@ -256,8 +256,8 @@ def _readable(path: Path) -> Iterator[None]:
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
         raise UserError(
-            f"{path}: not what a checkpoint of this run holds ({type(error).__name__}: {reason}); go on from an "
-            "earlier checkpoint by --resume-from"
+            f"{path}: not what a checkpoint of this run holds ({type(error).__name__}: {reason}); resume from an "
+            "earlier checkpoint with --resume-from"
         ) from error
 
 

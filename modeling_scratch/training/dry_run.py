@@ -73,7 +73,7 @@ def _describe(recipe: Recipe, accelerator: Accelerator, processes: int | None) -
     yield f"model: {parameters:,} parameters, vocabulary {config.vocab_size:,}"
     if not isinstance(inputs.batches, EpochBatches):
         steps, tokens = optimization.max_steps, optimization.tokens_per_batch
-        yield f"updates: {steps:,}, of at most {tokens:,} padded tokens each; how many pairs a stream has is not known"
+        yield f"updates: {steps:,}, of at most {tokens:,} padded tokens each; how many pairs a stream has is unknown"
         kept = tokens // pieces
     else:
         steps, tokens, kept = yield from _describe_updates(inputs, recipe, pieces)
@@ -130,8 +130,8 @@ def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[s
     idle = sum(len(share) == 0 for share in shares)
     if idle:
         yield (
-            f"of {len(shares):,} parts of updates {idle:,} ({idle / len(shares):.0%}) have no pair and only cost time: "
-            "give optimization.tokens_per_batch more, or fewer processes"
+            f"{idle:,} of {len(shares):,} micro-batches ({idle / len(shares):.0%}) hold no pair and only cost time: "
+            "raise optimization.tokens_per_batch, or use fewer processes"
         )
     return steps, tokens, max(int(len(share) * lengths[share].max()) for share in shares if len(share))
 
@@ -141,7 +141,7 @@ def _describe_memory(config: ScratchConfig, parameters: int, tokens: int, precis
     name = "float32" if precision == "no" else precision
     states, kept = BYTES_A_PARAMETER * parameters, layers * config.d_model * _BYTES.get(precision, 2) * tokens
     yield (
-        f"memory of each: {states / _MIB:,.0f} MiB of weights, gradients and moments (a part of them, where they are "
+        f"memory of each: {states / _MIB:,.0f} MiB of weights, gradients and moments (a part of them, if they are "
         f"sharded), about {kept / _MIB:,.0f} MiB for the backward pass in {name}"
     )
 

@@ -196,9 +196,10 @@ class StreamBatches(GlobalBatches):
     def _cut(self, readers: int) -> None:
         processes = self.accelerator.num_processes
         if readers % processes:
+            fitting = " or ".join(str(number) for number in range(1, readers + 1) if readers % number == 0)
             raise UserError(
-                f"the run cut its stream into {readers}, which {processes} processes cannot share evenly; resume it on "
-                f"{' or '.join(str(number) for number in range(1, readers + 1) if readers % number == 0)} processes"
+                f"the run cut its stream into {readers} parts, which {processes} processes cannot share evenly; resume "
+                f"it on {fitting} processes"
             )
         tokens = self.tokens_per_batch(readers)
         longest = max(self.tokenizer.max_source_tokens, self.tokenizer.max_target_tokens)

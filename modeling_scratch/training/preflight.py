@@ -83,6 +83,6 @@ def _check_memory(config: ScratchConfig, accelerator: Accelerator) -> None:
     if needed > memory:
         raise UserError(
             f"model: {parameters:,} parameters take {needed / 2**30:,.1f} GiB to train on {accelerator.device.type} "
-            f"(weights, gradients, moments), and {memory / 2**30:,.1f} GiB are there: take a smaller d_model or "
+            f"(weights, gradients, moments), and {memory / 2**30:,.1f} GiB are available: take a smaller d_model or "
             "vocabulary, or fewer layers, or shard the model (docs/scaling.md)"
         )

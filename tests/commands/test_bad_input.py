@@ -159,7 +159,7 @@ def test_training_data_that_changed(tmp_path, capsys):
 def test_what_to_score_on_is_never_guessed(trained, tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(trained / "checkpoints" / "step-0000020", elsewhere)
-    assert "say by --config" in fails(capsys, evaluate=str(elsewhere))
+    assert "use --config" in fails(capsys, evaluate=str(elsewhere))
     run_training(evaluate=str(trained / "checkpoints" / "step-0000020"))
     assert "500 sentences of test" in capsys.readouterr().out
     assert "do not go with it" in fails(capsys, evaluate=str(trained), resume=True)

@@ -196,10 +196,10 @@ def test_a_stream_from_the_hub_is_of_one_commit(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("none-*.jsonl", "no file fits"),
+        ("none-*.jsonl", "no file matches"),
         ("none", "no such file"),
         ("a.jsonl", "has no column 'en'; it has x"),
-        ("empty.tsv", "there is not a single row"),
+        ("empty.tsv", "there are no rows"),
     ],
 )
 def test_bad_streams(name, message, tmp_path):
@@ -212,7 +212,7 @@ def test_bad_streams(name, message, tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("optimization.max_epochs=1", "nobody knows where a stream ends"),
+        ("optimization.max_epochs=1", "the length of a stream is unknown"),
         ("evaluation.every=epoch", "set evaluation.every to a number"),
         ("checkpoints.every=epoch", "set checkpoints.every to a number"),
     ],
@@ -230,7 +230,7 @@ def test_parts_too_small_for_the_longest_pair(tmp_path):
     with pytest.raises(ValueError, match=r"leaves 56 tokens to each of 9 parts of the stream, .* allow \(64\)"):
         StreamBatches(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), Accelerator(cpu=True))
     three = SimpleNamespace(num_processes=3, process_index=0)
-    with pytest.raises(ValueError, match="into 2, which 3 processes cannot share evenly; resume it on 1 or 2"):
+    with pytest.raises(ValueError, match="into 2 parts, which 3 processes cannot share evenly; resume it on 1 or 2"):
         StreamBatches(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), three, readers=2)
 
 

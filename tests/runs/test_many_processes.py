@@ -295,7 +295,7 @@ def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
         (["checkpoints.every=2h"], None),
         (["checkpoints.every=soon"], "'soon' is neither epoch nor a number of updates"),
         (["checkpoints.every=0m"], "'0m' is neither epoch nor a number of updates"),
-        (["checkpoints.every=10m", "checkpoints.average_last=2"], "after how many updates 10m have passed is chance"),
+        (["checkpoints.every=10m", "checkpoints.average_last=2"], "how many updates 10m holds is chance"),
         (["evaluation.every=10m"], "evaluation.every"),
     ],
 )
