@@ -293,7 +293,6 @@ def as_on_a_gpu():
     with (
         mock.patch.object(masking, "can_look_at", return_value=False),
         mock.patch.object(loss, "can_look_at", return_value=False),
-        mock.patch("modeling_scratch.model.modeling_scratch.can_look_at", return_value=False),
         mock.patch.object(loss, "CHUNK_ROWS", loss.LOGITS_OF_GPU // VOCABULARY),
         mock.patch.object(fast_cpu.ScratchDropout, "forward", nn.Dropout.forward),
         mock.patch.object(attention.ScratchAttention, "sdpa", whole_attention),

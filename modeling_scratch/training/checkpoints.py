@@ -29,7 +29,7 @@ from ..runs.faults import explained_failure_to_write
 from ..runs.folder import OPTIMIZER, RECIPE, SCALER, RunFolder, random_states
 from ..runs.metrics_file import METRICS
 from ..runs.processes import on_main, together
-from .global_batches import EpochBatches, StreamBatches
+from .global_batches import GlobalBatches
 from .sharding import is_sharded, load_whole_optimizer_state, load_whole_weights, whole_optimizer_state
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ def save_checkpoint(
     folder: RunFolder,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    batches: EpochBatches | StreamBatches,
+    batches: GlobalBatches,
     progress: Progress,
     write_model_files: Callable[[Path], None],
     keep_last: int,
@@ -213,7 +213,7 @@ def load_checkpoint(
     accelerator: Accelerator,
     checkpoint: Path,
     optimizer: torch.optim.Optimizer,
-    batches: EpochBatches | StreamBatches,
+    batches: GlobalBatches,
     progress: Progress,
     recipe: Recipe,
 ) -> Progress:

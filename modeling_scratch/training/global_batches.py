@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import Recipe
 from ..runs.stopping import StopRequest, ignore_signals
 
+_DESCRIBED = 100  # pairs of an update, at most, in a message
 _PREFETCHED = 4  # batches that a worker prepares ahead
 
 
@@ -34,6 +36,10 @@ def _own_words(error: Exception) -> str:
     lines = str(error).rpartition("Traceback (most recent call last):")[2].strip().splitlines()
     first = next((number for number, line in enumerate(lines) if re.match(r"[\w.]+: ", line)), 0)
     return " ".join(lines[first:])
+
+
+def _and_others(count: int) -> str:
+    return f" and {count - _DESCRIBED} others" if count > _DESCRIBED else ""
 
 
 @dataclass
@@ -46,13 +52,53 @@ class GlobalBatch:
     examples: list[Any]  # identifies this process's pairs; `describe` says where they are
 
 
-class EpochBatches:
+class GlobalBatches(ABC):
+    """
+    Where a run's global batches come from. All processes call everything together. (Accelerate's own data loaders cut
+    batches by the number of processes; here the batches stay the same.)
+    """
+
+    batches_per_epoch: int | None  # None: not known
+    revision: str | None = None  # of a stream's data on the Hub
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Identifies the training pairs: a run resumes only with those that it began with."""
+
+    @abstractmethod
+    def epochs(self) -> float:
+        """How many passes over the data have been made."""
+
+    @abstractmethod
+    def position(self) -> dict[str, Any]:
+        """Where the next batch is, the same on all processes; for the checkpoint's state."""
+
+    @abstractmethod
+    def save_readers(self, folder: Path) -> None:
+        """Write into a checkpoint what `position` does not hold: the state of this process alone."""
+
+    @abstractmethod
+    def go_to(self, position: dict[str, Any], folder: Path) -> None:
+        """Continue from the position in a checkpoint."""
+
+    @abstractmethod
+    def iterate(self, stop: StopRequest) -> Iterator[GlobalBatch]:
+        """Yield batches from the current position on, forever; or until a process is asked to stop while it reads."""
+
+    @abstractmethod
+    def in_smaller_pieces(self, factor: int) -> str:
+        """Advice on how to make micro-batches smaller by a factor."""
+
+    @abstractmethod
+    def describe(self, examples: list[Any]) -> str:
+        """Where the pairs of an update are, for messages; the first few of them."""
+
+
+class EpochBatches(GlobalBatches):
     """
     Global batches of a tokenized data set, planned an epoch at a time. They do not depend on the number of processes.
     `examples` are rows of the data set, from 0.
     """
-
-    revision = None  # not needed: the fingerprint covers the contents
 
     def __init__(self, dataset: Dataset, recipe: Recipe, collate: PairCollator, accelerator: Accelerator):
         self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
@@ -78,18 +124,15 @@ class EpochBatches:
         return round(self.epoch + self.next_batch / self.batches_per_epoch, 4)
 
     def position(self) -> dict[str, Any]:
-        """The position of the next batch, the same on all processes."""
         return {"epoch": self.epoch, "update": self.next_batch}
 
     def save_readers(self, folder: Path) -> None:
         """Nothing to save: `position` is complete."""
 
     def go_to(self, position: dict[str, Any], folder: Path) -> None:
-        """Continue from the position in a checkpoint."""
         self.epoch, self.next_batch = position["epoch"], position["update"]
 
     def iterate(self, stop: StopRequest) -> Iterator[GlobalBatch]:
-        """Yield batches from the current position on, forever."""
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
             plan = self.plan()
@@ -113,7 +156,6 @@ class EpochBatches:
                 yield GlobalBatch(itertools.islice(batches, accumulation), accumulation, tokens, rows)
 
     def in_smaller_pieces(self, factor: int) -> str:
-        """Advice on how to make micro-batches smaller by a factor."""
         optimization = self.recipe.optimization
         return (
             f"set optimization.gradient_accumulation_steps={optimization.gradient_accumulation_steps * factor}, which "
@@ -121,12 +163,11 @@ class EpochBatches:
         )
 
     def describe(self, examples: list[int]) -> str:
-        """Where the pairs of an update are, for messages."""
-        index = self.dataset.select_columns(["index"])
-        return ", ".join(str(index[row]["index"]) for row in examples)
+        indices = self.dataset.select_columns(["index"])[examples[:_DESCRIBED]]["index"]
+        return ", ".join(map(str, indices)) + _and_others(len(examples))
 
 
-class StreamBatches:
+class StreamBatches(GlobalBatches):
     """
     Global batches of a stream. A global batch is made of one batch from each reader. Their number, processes times
     accumulation steps, is fixed when the run begins; any number of processes that divides it can resume the run.
@@ -183,7 +224,6 @@ class StreamBatches:
         return float(self.positions[self.mine[0]].passes)
 
     def position(self) -> dict[str, Any]:
-        """The number of readers; `save_readers` writes their positions."""
         return {"readers": self.readers}
 
     def _file(self, folder: Path, reader: int) -> Path:
@@ -195,7 +235,6 @@ class StreamBatches:
             self._file(folder, reader).write_text(json.dumps(asdict(position)), encoding="utf-8")
 
     def go_to(self, position: dict[str, Any], folder: Path) -> None:
-        """Continue from the positions in a checkpoint."""
         assert position == self.position(), position
         self.positions = {
             reader: Position(**json.loads(self._file(folder, reader).read_text(encoding="utf-8")))
@@ -227,10 +266,6 @@ class StreamBatches:
         )
 
     def iterate(self, stop: StopRequest) -> Iterator[GlobalBatch]:
-        """
-        Yield batches from the current position on, forever, or until a process is asked to stop while it reads, which
-        may take long.
-        """
         loaders = {reader: iter(self._open(reader)) for reader in self.mine}
         while True:
             batches, examples, positions = [], [], {}
@@ -253,7 +288,6 @@ class StreamBatches:
             yield GlobalBatch(iter(batches), len(batches), int(total), examples)
 
     def in_smaller_pieces(self, factor: int) -> str:
-        """Advice on how to make micro-batches smaller by a factor."""
         share, tokens = len(self.mine) * factor, self.recipe.optimization.tokens_per_batch // factor
         return (
             "begin anew (how a stream is cut is decided when its run begins) with "
@@ -261,9 +295,9 @@ class StreamBatches:
         )
 
     def describe(self, examples: list[tuple[int, int, int]]) -> str:
-        """Where the pairs of an update are, for messages."""
-        readers = itertools.groupby(examples, key=lambda example: example[:2])
-        return "; ".join(
+        readers = itertools.groupby(examples[:_DESCRIBED], key=lambda example: example[:2])
+        described = (
             f"of reader {reader + 1} of {self.readers} in pass {passes + 1}: {', '.join(str(row[2]) for row in rows)}"
             for (reader, passes), rows in readers
         )
+        return "; ".join(described) + _and_others(len(examples))

@@ -29,7 +29,7 @@ from ..runs.faults import explained_damage_of_the_cache
 from ..runs.processes import main_first, on_main, together
 from .checkpoints import read_progress
 from .compilation import LENGTHS_OF, is_compiled, longest
-from .global_batches import EpochBatches, StreamBatches
+from .global_batches import EpochBatches, GlobalBatches, StreamBatches
 from .preflight import check_before_reading
 
 logger = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class Inputs:
     pairs: dict[str, Dataset]  # text, by split; without the training pairs if these are streamed
     tokenizers: Tokenizers
     model: PreTrainedModel
-    batches: EpochBatches | StreamBatches
+    batches: GlobalBatches
     validation_data: Dataset  # tokenized
 
 

@@ -18,7 +18,7 @@ from ..runs.folder import CURVES, SAMPLES, RunFolder
 from ..runs.metrics_file import METRICS, append_record, read_metrics
 from ..runs.processes import on_main
 from .checkpoints import Progress
-from .global_batches import EpochBatches, StreamBatches
+from .global_batches import GlobalBatches
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def spoken_duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def describe_data(pairs: dict[str, Dataset], batches: EpochBatches | StreamBatches) -> dict[str, Any]:
+def describe_data(pairs: dict[str, Dataset], batches: GlobalBatches) -> dict[str, Any]:
     """The number and the commit of the training pairs, if known."""
     count = {"train_pairs": len(pairs["train"])} if "train" in pairs else {}
     return count | ({"data_revision": batches.revision} if batches.revision else {})

@@ -61,7 +61,7 @@ def _update(run: TrainingRun, batch: GlobalBatch, started: float) -> StepResult:
     progress = run.progress
     progress.step += 1
     rate = learning_rate_at(progress.step, run.recipe.optimization, run.total_updates)
-    result = run.make_update(batch, rate, {"stop": bool(run.stop), "late": run.clock_asks()})
+    result = run.make_update(batch, rate, {"stop": lambda: bool(run.stop), "late": run.clock_asks})
     progress.position = run.batches.position()
     progress.seconds += time.perf_counter() - started
     progress.target_tokens += batch.target_tokens

@@ -52,19 +52,19 @@ class TrainingStep:
         return self.model(**batch, num_items_in_batch=target_tokens, **self.loss_options).loss
 
     def __call__(
-        self, batch: GlobalBatch, learning_rate: float, questions: dict[str, bool] | None = None
+        self, batch: GlobalBatch, learning_rate: float, questions: dict[str, Callable[[], bool]] | None = None
     ) -> StepResult:
         """
         Make one update.
 
         Args:
-            questions: this process's answers; they are exchanged together with the loss.
+            questions: what each process is asked after its passes; the answers are exchanged together with the loss.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         loss = self._accumulate_gradients(batch)
         questions = questions or {}
-        sums = torch.stack([loss, *(torch.full_like(loss, float(answer)) for answer in questions.values())])
+        sums = torch.stack([loss, *(torch.full_like(loss, float(ask())) for ask in questions.values())])
         loss, norm, *counts = self._clip(self.accelerator.reduce(sums, "sum"))
         finite = math.isfinite(loss) and math.isfinite(norm)
         with self._within_memory_of_optimizer():

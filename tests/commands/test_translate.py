@@ -269,6 +269,7 @@ def test_a_reader_that_has_enough_and_an_interrupt(folder):
         process.stdin.close()
     first = [process.stdout.readline() for process in processes]
     reader_gone, interrupted = processes
+    assert interrupted.stdout.readline()  # it is in the middle of writing
     interrupted.send_signal(signal.SIGINT)
     reader_gone.stdout.close()
     assert first[0] == first[1] == expected
@@ -277,7 +278,7 @@ def test_a_reader_that_has_enough_and_an_interrupt(folder):
     rest = interrupted.stdout.read()
     assert interrupted.wait(timeout=60) == 130
     assert interrupted.stderr.read() == b"\ninterrupted\n"
-    assert 5_000 > rest.count(b"\n") > 0  # of 6,000
+    assert rest.count(b"\n") < 5_000  # of 6,000
     for process in processes:
         process.stderr.close()
     interrupted.stdout.close()

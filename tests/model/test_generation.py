@@ -243,7 +243,7 @@ def test_streaming_stopping_and_processors(make_model, one):
     assert streamer.ended
     assert streamer.tokens == output[0].tolist()
 
-    stopped = model.generate(**one, stopping_criteria=StoppingCriteriaList([MaxLengthCriteria(4)]))
+    stopped = model.generate(**one, max_new_tokens=8, stopping_criteria=StoppingCriteriaList([MaxLengthCriteria(4)]))
     assert torch.equal(stopped, output[:, :4])
 
     def only_seven(input_ids, scores):

@@ -108,7 +108,7 @@ def check_random_cases(count: int, seed: int, make_model, monkeypatch, loops) ->
 
 
 def test_random_cases(make_model, monkeypatch, loops):
-    check_random_cases(80, 0, make_model, monkeypatch, loops)
+    check_random_cases(60, 0, make_model, monkeypatch, loops)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.data.batching import PairCollator
 from modeling_scratch.model import loss
 from modeling_scratch.recipe.reading import CONFIGURATION_FOLDER, load_recipe
-from modeling_scratch.training import run as training
+from modeling_scratch.training import compilation
 from modeling_scratch.training.compilation import LENGTHS_OF, compile_layers, example_batch, is_compiled, longest
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -138,7 +138,7 @@ def test_learned_positions_are_not_rounded_beyond_their_end(make_model):
 
 
 def test_a_compiler_that_fails(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(training, "compile_layers", lambda model: compile_layers(model, backend=broken))
+    monkeypatch.setattr(compilation, "compile_layers", lambda model: compile_layers(model, backend=broken))
     with pytest.raises(SystemExit) as end:
         run_training(*SMALL_RUN, "compile=true", f"output_dir={tmp_path / 'run'}")
     assert end.value.code == 2
