@@ -94,7 +94,7 @@ def _check_options(
 
 
 def _open_run(recipe, accelerator, resume, checkpoint: str | None, automatic: bool, overwrite: bool, stop):
-    """The run to train: begun, or resumed, as the options say."""
+    """Begin or resume a run, as the options say."""
     from ..runs.folder import RunFolder
     from ..runs.processes import on_main
     from ..training.run import TrainingRun

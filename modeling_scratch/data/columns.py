@@ -1,4 +1,4 @@
-"""Which columns of a table are the source and the target."""
+"""Choose the columns of a table that hold the sources and the targets."""
 
 from functools import partial
 
@@ -47,7 +47,7 @@ def choose_columns(names: list[str], languages: list[str] | None, data: DataSect
 
 
 def texts_of(batch: dict[str, list], columns: Columns) -> dict[str, list[str]]:
-    """The sources and targets of a batch of rows; an absent text is an empty one."""
+    """The sources and targets of a batch of rows; a missing text becomes an empty one."""
     result = {}
     for side, (name, key) in columns.items():
         values = batch[name] if key is None else [(row or {}).get(key) for row in batch[name]]
@@ -56,7 +56,7 @@ def texts_of(batch: dict[str, list], columns: Columns) -> dict[str, list[str]]:
 
 
 def as_pairs(dataset: Dataset, data: DataSection, where: str) -> Dataset:
-    """A table with the two chosen columns alone, as `source` and `target`. UserError if they do not hold texts."""
+    """A table of only the two chosen columns, as `source` and `target`. UserError if they do not hold texts."""
     languages = None
     if "translation" in dataset.column_names:
         feature = dataset.features["translation"]

@@ -61,7 +61,7 @@ class PairSource(ABC):
 
     @abstractmethod
     def stream(self) -> IterableDataset:
-        """The rows as the source has them, read as needed; `columns.find_columns` finds the texts in them."""
+        """The rows as the source has them, read as needed; `columns.choose_columns` finds the texts in them."""
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -110,8 +110,8 @@ class DataSection(Section):
     name: str = Field(EMBEDDED_CORPUS, description="`embedded`, or the name of a data set on the Hub")
     subset: str | None = Field(None, description="the Hub data set's configuration, such as de-en of wmt14")
     revision: str | None = Field(None, description="the Hub data set's commit, branch or tag; null: the newest")
-    source_language: str = Field("en", description="its code; a table's column of this name holds the sources")
-    target_language: str = Field("de", description="the same for the targets")
+    source_language: str = Field("en", description="a code; also the source column's name in a table")
+    target_language: str = Field("de", description="a code; also the target column's name in a table")
     source_column: str | None = Field(
         None, description="null: the column named source_language, or that key of a `translation` column"
     )

@@ -54,12 +54,12 @@ class GlobalBatch:
 
 class GlobalBatches(ABC):
     """
-    Where a run's global batches come from. All processes call everything together. (Accelerate's own data loaders cut
-    batches by the number of processes; here the batches stay the same.)
+    The global batches of a run. All processes call every method together. (Accelerate's data loaders are not used:
+    their batches depend on the number of processes.)
     """
 
-    batches_per_epoch: int | None  # None: not known
-    revision: str | None = None  # of a stream's data on the Hub
+    batches_per_epoch: int | None  # None: unknown
+    revision: str | None = None  # the commit of a stream on the Hub
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -67,15 +67,15 @@ class GlobalBatches(ABC):
 
     @abstractmethod
     def epochs(self) -> float:
-        """How many passes over the data have been made."""
+        """The number of passes made over the data, which may be a fraction."""
 
     @abstractmethod
     def position(self) -> dict[str, Any]:
-        """Where the next batch is, the same on all processes; for the checkpoint's state."""
+        """The position of the next batch, the same on all processes, for a checkpoint."""
 
     @abstractmethod
     def save_readers(self, folder: Path) -> None:
-        """Write into a checkpoint what `position` does not hold: the state of this process alone."""
+        """Write the state of this process's readers, which `position` does not hold, into a checkpoint."""
 
     @abstractmethod
     def go_to(self, position: dict[str, Any], folder: Path) -> None:
@@ -91,7 +91,7 @@ class GlobalBatches(ABC):
 
     @abstractmethod
     def describe(self, examples: list[Any]) -> str:
-        """Where the pairs of an update are, for messages; the first few of them."""
+        """Where the first few pairs of an update are, for messages."""
 
 
 class EpochBatches(GlobalBatches):
