@@ -1,9 +1,9 @@
-"""Share a model's folder on the Hugging Face Hub: python hub_upload.py FOLDER user/name, or `scratch upload`."""
+"""Share a model folder on the Hugging Face Hub: same as `scratch upload`."""
 
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python imports is no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C during the imports prints no traceback
 
 import typer
 

@@ -1,9 +1,9 @@
-"""Train a translator from sentence pairs by a recipe, continue a stopped run, or score a model: `scratch train`."""
+"""Train a translator from a recipe, resume a stopped run, or score a model: same as `scratch train`."""
 
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python imports is no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C during the imports prints no traceback
 
 import typer
 

@@ -1,7 +1,7 @@
 """
-Scores of translations. Evaluation, recipes, records, cards and curves all follow the table `METRICS`, so a new metric
-is a new entry here and nothing else.
+The table of metrics, and how to score translations.
 
+Evaluation, recipes, records, cards and curves all follow `METRICS`, so a new metric is a new entry and nothing else.
 Importing this module needs only the standard library: recipes and figures read the table without sacreBLEU.
 """
 

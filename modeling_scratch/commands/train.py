@@ -13,23 +13,23 @@ from . import evaluate as evaluating
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
 Config = Annotated[
-    str | None, typer.Option(help="a recipe: a YAML file, or a name as `scratch recipes` lists  [default: embedded]")
+    str | None, typer.Option(help="a recipe: a YAML file, or a name from `scratch recipes`  [default: embedded]")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="continue the run in output_dir; --resume auto: or begin it")]
+Resume = Annotated[bool, typer.Option("--resume", help="resume the run in output_dir; --resume auto: or begin one")]
 
 
 def main(
     overrides: Overrides = None,
     config: Config = None,
     resume: Resume = False,
-    resume_from: Annotated[str | None, typer.Option(help="as step-0000500; later checkpoints are deleted")] = None,
+    resume_from: Annotated[str | None, typer.Option(help="such as step-0000500; deletes later ones")] = None,
     max_minutes: Annotated[float | None, typer.Option(min=0, help="then write a checkpoint and exit with 75")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in output_dir")] = False,
     evaluate: Annotated[str | None, typer.Option(help="score this model folder or Hub name; do not train")] = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what --evaluate scores")] = "test",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what the run would be; train nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="describe the run; train nothing")] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="what --dry-run is to suppose  [default: those that were launched]")
+        int | None, typer.Option(min=1, help="how many --dry-run assumes  [default: as launched]")
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:
@@ -90,7 +90,7 @@ def _check_options(
     if evaluate and dry_run:
         raise UserError("--evaluate scores a model, and --dry-run describes a run; give one of them")
     if processes and not dry_run:
-        raise UserError("--processes is what --dry-run supposes; accelerate launch starts processes")
+        raise UserError("--processes is for --dry-run only; accelerate launch starts processes")
 
 
 def _open_run(recipe, accelerator, resume, checkpoint: str | None, automatic: bool, overwrite: bool, stop):

@@ -125,7 +125,7 @@ class Phrase:
 
 
 class Grammar:
-    """Draws sentence pairs from a seeded stream of choices."""
+    """Generates random sentence pairs from a seed."""
 
     def __init__(self, seed: int | str):
         self.random = random.Random(seed)

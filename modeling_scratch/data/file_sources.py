@@ -20,7 +20,7 @@ from .table_formats import FORMATS, TableFormat
 
 class FileSource(PairSource):
     """
-    What text files and tables have in common.
+    Base class of the sources in local files.
 
     Args:
         files: as the recipe names them.

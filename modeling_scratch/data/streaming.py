@@ -1,6 +1,7 @@
 """
-Training pairs that are streamed, so that they may exceed memory: opened, divided among readers, shuffled and batched,
-in an order that a resumed run repeats exactly.
+Stream training pairs that may exceed memory.
+
+A stream is divided among readers, shuffled and batched in an order that a resumed run repeats exactly.
 """
 
 import hashlib

@@ -1,7 +1,4 @@
-"""
-Compile training with torch.compile: one graph each for encoder layers, decoder layers and the loss of a chunk of
-logits, used for all batches.
-"""
+"""Compile encoder layers, decoder layers and loss for training, into three graphs that serve all batches."""
 
 import logging
 from collections.abc import Iterator

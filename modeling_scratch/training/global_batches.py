@@ -1,6 +1,7 @@
 """
-Make the global batches that updates train on, from a data set planned an epoch at a time or from a stream. A resumed
-run gets the same batches.
+Make the global batches that updates train on.
+
+They come from a data set, planned an epoch at a time, or from a stream; a resumed run gets the same ones.
 """
 
 import hashlib

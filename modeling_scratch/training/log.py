@@ -126,7 +126,7 @@ class RunLog:
 
     def curves(self, older_than: float = 0.0) -> None:
         """
-        Plot metrics.jsonl, which takes as long as many updates of a small model.
+        Plot metrics.jsonl. This is slow: a small model makes many updates in that time.
 
         Args:
             older_than: do nothing within this many seconds of the last plot, or of the start.
