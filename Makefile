@@ -1,4 +1,4 @@
-# `make train` and `make test` set up a virtual environment in $(VENV) by themselves. ARGS goes to train.py.
+# Targets set up a virtual environment in $(VENV) first. ARGS are passed to train.py.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -23,7 +23,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# An hour on two cores, with nothing else running.
+# Takes an hour on two idle cores.
 benchmarks: $(INSTALLED)
 	$(BIN)/python benchmarks/training.py --plot docs/images/training.png
 	$(BIN)/python benchmarks/generation.py

@@ -1,9 +1,9 @@
 #!/bin/bash
-# A SLURM job of several nodes; what follows the file's name goes to train.py:
+# A SLURM job on several nodes; further arguments are passed to train.py:
 #     sbatch --array=1-5%1 configuration/slurm.sh --config RECIPE output_dir=/shared/run
-# The array's jobs run one after another, each from where the one before it stopped: --max-minutes ends them before
-# SLURM does, and a job that failed, or was preempted and requeued, goes on too. (With restarts by the launcher
-# --max-minutes would begin anew at each.) Train on one node with --nodes=1.
+# The jobs of the array run one after another, each resuming where the last one stopped: --max-minutes ends a job before
+# SLURM does. A job that failed, or was preempted and requeued, resumes too. (The launcher does not restart processes:
+# each restart would reset --max-minutes.) Train on one node with --nodes=1.
 #SBATCH --job-name=translator
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -15,7 +15,7 @@
 
 MAIN=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MAIN
-export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # which srun does not take over by itself
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # srun does not inherit it
 
 # shellcheck disable=SC2016  # each node fills in its own
 srun bash -c '

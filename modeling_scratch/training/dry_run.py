@@ -130,7 +130,7 @@ def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[s
     idle = sum(len(share) == 0 for share in shares)
     if idle:
         yield (
-            f"{idle:,} of {len(shares):,} micro-batches ({idle / len(shares):.0%}) hold no pair and only cost time: "
+            f"of {len(shares):,} micro-batches {idle:,} ({idle / len(shares):.0%}) hold no pair and only cost time: "
             "raise optimization.tokens_per_batch, or use fewer processes"
         )
     return steps, tokens, max(int(len(share) * lengths[share].max()) for share in shares if len(share))
