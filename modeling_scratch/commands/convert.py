@@ -129,7 +129,7 @@ def torch_command(
     target_embedding: Annotated[str, typer.Option(help="its name")] = "tgt_tok_emb.embedding.weight",
     output_projection: Annotated[str, typer.Option(help="its name")] = "generator.weight",
     prefix: Annotated[
-        str | None, typer.Option(help="precedes torch.nn.Transformer's names  [default: detected]")
+        str | None, typer.Option(help="precedes torch.nn.Transformer's names (default: detected)")
     ] = None,
     unk_token_id: Annotated[int | None, typer.Option(min=0)] = None,
     norm_eps: Annotated[float, typer.Option(help="layer_norm_eps")] = 1e-5,

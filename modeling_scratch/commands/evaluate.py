@@ -13,7 +13,7 @@ def main(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")
     ] = None,
     config: Annotated[
-        str | None, typer.Option(help="the recipe whose data to score on  [default: the run's own]")
+        str | None, typer.Option(help="the recipe whose data to score on (default: the run's own)")
     ] = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what is translated")] = "test",
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,

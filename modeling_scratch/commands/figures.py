@@ -15,7 +15,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an e
 @app.command()
 def curves(
     run: Annotated[Path, typer.Argument(help="the folder of a run")],
-    out: Annotated[Path | None, typer.Option(help="the file to write  [default: RUN/curves.png]")] = None,
+    out: Annotated[Path | None, typer.Option(help="the file to write (default: RUN/curves.png)")] = None,
     debug: Debug = False,
 ) -> None:
     """Loss, validation scores and learning rate of a run, from its metrics.jsonl."""

@@ -13,7 +13,7 @@ from . import evaluate as evaluating
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
 Config = Annotated[
-    str | None, typer.Option(help="a recipe: a YAML file, or a name from `scratch recipes`  [default: embedded]")
+    str | None, typer.Option(help="a recipe: a YAML file, or a name from `scratch recipes` (default: embedded)")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="resume the run in output_dir; --resume auto: or begin one")]
 
@@ -29,7 +29,7 @@ def main(
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what --evaluate scores")] = "test",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="describe the run; train nothing")] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="how many --dry-run assumes  [default: as launched]")
+        int | None, typer.Option(min=1, help="how many --dry-run assumes (default: as launched)")
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:

@@ -16,13 +16,13 @@ def main(
     folder: Annotated[Path, typer.Argument(help="written by train.py, convert or save_pretrained")],
     repo_id: Annotated[str | None, typer.Argument(help="user/name; not needed with --check-only")] = None,
     private: Annotated[bool, typer.Option("--private", help="make a new repository private")] = False,
-    revision: Annotated[str | None, typer.Option(help="a branch, created if needed  [default: main]")] = None,
+    revision: Annotated[str | None, typer.Option(help="a branch, created if needed (default: main)")] = None,
     create_pr: Annotated[bool, typer.Option("--create-pr", help="open a pull request instead of committing")] = False,
     tag: Annotated[str | None, typer.Option(help="a name for this version, e.g. v1.0")] = None,
     message: Annotated[str, typer.Option(help="the commit message")] = "Upload model",
-    license: Annotated[str | None, typer.Option(help="the model's license  [default for a run: apache-2.0]")] = None,
+    license: Annotated[str | None, typer.Option(help="the model's license (default for a run: apache-2.0)")] = None,
     languages: Annotated[
-        tuple[str, str] | None, typer.Option(help="source and target codes, e.g. en de  [default: as the folder says]")
+        tuple[str, str] | None, typer.Option(help="source and target codes, e.g. en de (default: as the folder says)")
     ] = None,
     author: Annotated[str | None, typer.Option(help="the model's author, for its card")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a model that something else pushed")] = False,

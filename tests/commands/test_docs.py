@@ -86,16 +86,36 @@ def test_the_auto_classes_are_the_registered_ones():
         assert mapping[ScratchConfig].__name__ == re.search(r"`(\w+)`", name)[1]
 
 
-@TEXTS
-def test_links_exist(text):
-    targets = re.findall(r"\]\(([^)]+)\)", text)
-    headings = {re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-") for line in text.split("\n")}
-    assert len(targets) > 5
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub makes them."""
+    lines = page.read_text(encoding="utf-8").split("\n")
+    titles = [line.lstrip("# ") for line in lines if line.startswith("#")]
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+@each_page
+def test_links_exist(page):
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))]
+    assert targets
     for target in targets:
-        if target.startswith("#"):
-            assert target[1:] in headings, target
-        elif not target.startswith("https://"):
-            assert (PAGE.parent / target).exists(), target
+        file, _, anchor = target.partition("#")
+        if not file.startswith("https://"):
+            linked = page.parent / file if file else page
+            assert linked.exists(), target
+            assert not anchor or anchor in headings(linked), target
+
+
+@each_page
+def test_named_modules_exist(page):
+    """Files in the code's font, in a row of the map under the room that the row is about."""
+    for room, row in re.findall(r"^\| `(\w+)/` \| (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
+        folder = ROOT / "modeling_scratch" / room
+        names = re.findall(r"`(\w+\.py)`", row) if folder.is_dir() and room != "model" else []
+        assert [name for name in names if not (folder / name).is_file()] == []
 
 
 def test_pictures_exist():
@@ -106,9 +126,11 @@ def test_pictures_exist():
     assert all((PAGE.parent / picture).stat().st_size < 250_000 for picture in pictures)
 
 
-def test_linked_names_are_defined_where_the_link_points():
-    linked = re.findall(r"\[`(\w+)`\]\((\.\./modeling_scratch/[\w/]+\.py)\)", TEXT)
-    assert len(linked) > 15
+@pytest.mark.parametrize(("page", "least"), [("model", 16), ("tour", 20)])
+def test_linked_names_are_defined_where_the_link_points(page, least):
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\[`(\w+)(?:\.(?!py`)\w+)?`\]\((\.\./modeling_scratch/[\w/]+\.py)\)", text)
+    assert len(linked) >= least
     for name, target in linked:
         tree = ast.parse((PAGE.parent / target).read_text(encoding="utf-8"))
         assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}, name
