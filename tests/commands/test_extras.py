@@ -75,6 +75,7 @@ def test_convert(run_base, make_model, tmp_path):
     assert (tmp_path / "weights.pt").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_plots_name_what_they_lack(run_base):
     result = run_base("modeling_scratch.plots", "architecture")
     assert (result.returncode, result.stderr) == (

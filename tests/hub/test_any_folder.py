@@ -52,6 +52,7 @@ def plain(make_model, tmp_path) -> Path:
 # -- folders -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_converted_model(converted, tmp_path):
     assert "translations of 6 sentences" in checked(converted, tmp_path)[-1]
     card = card_of(converted)
@@ -77,6 +78,7 @@ def test_a_converted_model(converted, tmp_path):
     assert "Shared by [ada](https://huggingface.co/ada)." in named.text
 
 
+@pytest.mark.slow
 def test_a_model_that_was_saved(plain, tmp_path):
     assert len(list(plain.glob("model-*-of-*.safetensors"))) > 1
     findings = checked(plain, tmp_path)

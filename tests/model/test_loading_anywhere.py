@@ -62,6 +62,7 @@ def stranger(hub, home, token, name: str, copy: str = "") -> dict:
     return json.loads(process.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_two_vocabularies_change_hands(tmp_path):
     folder = make_folder(tmp_path / "two", target_size=330, updates=0)
     translator = pipeline("translation", model=str(folder), pipeline_class=ScratchTranslationPipeline)

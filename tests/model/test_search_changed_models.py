@@ -205,6 +205,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_sharded_models_generate(tmp_path):
     result = run_command("-c", SHARDED.format(root=str(ROOT), tests=str(ROOT / "tests"), store=tmp_path / "store"))
     assert "done" in result.stdout, result.stderr

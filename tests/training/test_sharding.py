@@ -141,6 +141,7 @@ def test_every_kind_of_run_resumes_every_other(tmp_path):
 # -- other precisions --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sharded_run_in_bf16_leaves_models(trained, tmp_path):
     """With accumulation, averaging, and translations whose batches the processes cannot share evenly; resumed."""
     run = tmp_path / "run"

@@ -91,6 +91,7 @@ for sentence in sentences:
 """
 
 
+@pytest.mark.slow
 def test_another_process_translates_the_samples_alike(trained):
     page = (trained / "samples.md").read_text()
     sources, translations = re.findall(r"- source: (.*)", page), re.findall(r"  translation: ?(.*)", page)
