@@ -6,11 +6,15 @@ Importing this package registers the model with the Auto classes, so that a chec
 installed.
 """
 
+import os
 import signal
 import sys
 
-if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # for python -m modeling_scratch...; train.py says why
+if (
+    os.path.basename("".join(sys.argv[:1])) in ("-m", "scratch")  # a command of this package
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # train.py says why
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
 from .errors import ProcessError, Stopped, UserError
@@ -90,17 +91,6 @@ def explained_import(error: ModuleNotFoundError) -> str | None:
 
 
 @contextmanager
-def explained_imports(name: str) -> Iterator[None]:
-    """For imports of a module that also runs as a command: one line and exit code 2 if something is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if name != "__main__" or (said := explained_import(error)) is None:
-            raise
-        _end(BAD_INPUT, f"error: {said}", speak=True, debug=False)
-
-
-@contextmanager
 def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interrupted") -> Iterator[None]:
     """
     Turn a UserError or an error of the operating system (a full disk, a missing file) into one line on stderr and exit
@@ -120,13 +110,15 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
         _end(STOPPED, str(stopped), speak, debug=False)
     except ModuleNotFoundError as error:
         if (said := explained_import(error)) is None:
-            raise
+            _end(BUG, ASK_FOR_REPORT, True, debug=True)
         _end(BAD_INPUT, f"error: {said}", speak, debug)
     except UserError as error:
         _end(BAD_INPUT, _line(error), speak or isinstance(error, ProcessError), debug)
     except OSError as error:
         if error.errno is None:  # raised by a library, not by the operating system
             _end(BUG, ASK_FOR_REPORT, True, debug=True)
+        _end(BAD_INPUT, _line(error), speak, debug)
+    except SafetensorError as error:  # its files are written and read by another language, which has no OSError
         _end(BAD_INPUT, _line(error), speak, debug)
     except Exception:
         _end(BUG, ASK_FOR_REPORT, True, debug=True)

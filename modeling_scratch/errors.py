@@ -1,5 +1,8 @@
 """The exceptions that end a command."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UserError(ValueError):
     """Something the user can fix: what is wrong, where, and what to do. Commands print it as one line."""
@@ -15,3 +18,19 @@ class Diverged(UserError):
 
 class Stopped(Exception):
     """A run ended early because it was asked to; --resume continues from its last checkpoint."""
+
+
+@contextmanager
+def as_user_error(prefix: str = "", *kinds: type[Exception]) -> Iterator[None]:
+    """
+    For calls into code that knows no UserError, such as the model or a library, with what a user gave it.
+
+    Args:
+        kinds: exceptions, besides ValueError, that mean the user's input is wrong.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, *kinds) as error:
+        raise UserError(f"{prefix}{' '.join(str(error).split())}") from error

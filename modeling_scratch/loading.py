@@ -90,7 +90,7 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     try:
         options = NO_REMOTE_CODE | options
         model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
-    except (OSError, *_DAMAGE) as error:
+    except (OSError, ValueError, *_DAMAGE) as error:
         raise cannot_load(name, error) from error
     except SafetensorError as error:
         raise UserError(f"{name}: its weights cannot be read; the file may be truncated ({error})") from error
@@ -126,7 +126,7 @@ def _save(tokenizer: PreTrainedTokenizerBase, folder: Path, limit: int | None, s
         tokenizer.save_pretrained(folder)
     except Exception as error:
         if type(error) is Exception:  # how the Rust library reports a full disk
-            raise OSError(f"{folder}: the tokenizer cannot be written: {error}") from error
+            raise UserError(f"{folder}: the tokenizer cannot be written: {error}") from error
         raise
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8")) | settings

@@ -35,7 +35,7 @@ from ..convert.marian import from_marian, to_marian
 from ..convert.torch_reading import read_torch
 from ..convert.torch_transformer import build_scratch, reference_translator, to_torch_translator
 from ..convert.torch_translator import TorchTranslator
-from ..errors import UserError
+from ..errors import UserError, as_user_error
 from ..hub.model_folder import Conversion
 from ..loading import load_tokenizers, load_translator
 from ..model.configuration_scratch import ScratchConfig
@@ -76,7 +76,8 @@ def marian_command(
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
         with written_whole(out) as folder:
-            difference = _convert_folder(src, folder, MarianConfig.model_type, from_marian)
+            with as_user_error(f"{src}: "):
+                difference = _convert_folder(src, folder, MarianConfig.model_type, from_marian)
             Conversion("Marian model", None if Path(src).exists() else src, difference).write(folder)
         print(f"wrote {out}")
 
@@ -142,7 +143,7 @@ def torch_command(
     projection have the names of PyTorch's tutorial unless others are given. Save the tokenizer beside the result.
     """
     log_to_terminal(logging.INFO)
-    with one_line_errors(debug), written_whole(out) as folder:
+    with one_line_errors(debug), as_user_error(), written_whole(out) as folder:
         weights = read_torch(
             load_state_dict_file(state_dict),
             num_heads=num_heads,

@@ -1,12 +1,13 @@
 """`scratch corpus`: write the embedded corpus to text files."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..cli import one_line_errors
 from ..data.corpus import write_corpus
+from ..errors import UserError
 
 
 def main(
@@ -15,7 +16,7 @@ def main(
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Write the embedded corpus to text files, one sentence per line."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        print(f"error: {folder} exists and is not an empty folder; choose another name", file=sys.stderr)
-        sys.exit(2)
-    write_corpus(folder, train_size, seed)
+    with one_line_errors(debug=False):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} exists and is not an empty folder; choose another name")
+        write_corpus(folder, train_size, seed)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ..cli import log_to_terminal, one_line_errors
+from ..errors import as_user_error
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Draw pictures, as PNG files.")
 Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
@@ -61,7 +62,8 @@ def attention(
         parse_layer(layer)  # fail before loading anything
         tokenizers = load_tokenizers(model)
         translator = load_translator(model).to(make_accelerator().device)
-        maps = attention_maps(translator, *tokenizers, sentence, beams)
+        with as_user_error():
+            maps = attention_maps(translator, *tokenizers, sentence, beams)
         paths = save_attention(maps, out, layer)
         print(maps.translation)
         for path in paths:

@@ -46,13 +46,13 @@ def main(
     overrides = [each for each in overrides or [] if not automatic or each != "auto"]
     interrupted = "interrupted; if a checkpoint was written, --resume continues from it"
     with one_line_errors(debug, is_main_process(), interrupted):
-        _check_options(resume, resume_from, overwrite, evaluate, dry_run, processes)
+        _check_options(automatic, resume, resume_from, overwrite, evaluate, dry_run, processes)
     if evaluate:
         evaluating.main(evaluate, overrides, config, split, debug)
         return
     with one_line_errors(debug, is_main_process(), interrupted):
         from ..hub.push import push_run
-        from ..recipe.reading import find_recipe, load_recipe
+        from ..recipe.reading import find_recipe, load_recipe, shipped_recipes
         from ..runs.faults import explained_loss_of_a_process
         from ..runs.processes import make_accelerator
         from ..runs.stopping import StopRequest
@@ -60,7 +60,7 @@ def main(
         from ..training.finish import finish
         from ..training.loop import train
 
-        recipe = load_recipe(find_recipe(config or "embedded"), overrides)
+        recipe = load_recipe(find_recipe(config) if config else shipped_recipes()["embedded"], overrides)
         stop = StopRequest(max_minutes)
         accelerator = make_accelerator(recipe)
         with explained_loss_of_a_process(accelerator):
@@ -77,9 +77,17 @@ def main(
 
 
 def _check_options(
-    resume: bool, resume_from: str | None, overwrite: bool, evaluate: str | None, dry_run: bool, processes: int | None
+    automatic: bool,
+    resume: bool,
+    resume_from: str | None,
+    overwrite: bool,
+    evaluate: str | None,
+    dry_run: bool,
+    processes: int | None,
 ) -> None:
     """UserError for options that contradict each other."""
+    if automatic and resume_from:
+        raise UserError("--resume auto finds the checkpoint itself; give it or --resume-from")
     if resume_from == "auto":
         raise UserError("--resume-from takes the name of a checkpoint; --resume auto continues a run or begins it")
     for flag, given in (("--evaluate", evaluate), ("--dry-run", dry_run)):

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from transformers.utils.hub import resolve_revision
 
 from ..cli import log_to_terminal, one_line_errors
-from ..errors import UserError
+from ..errors import UserError, as_user_error
 from ..loading import best_device, load_config, load_tokenizers, load_translator
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, SourceTooLong
 from ..model.configuration_scratch import ScratchConfig
@@ -199,7 +199,7 @@ def main(
                 options["num_beams"] = beams_for(n_best, num_beams, pipeline)
             return_scores = scores or n_best is not None
             hidden = quiet or sys.stderr is None or not sys.stderr.isatty()
-            with tqdm(total=len(lines), unit=" lines", disable=hidden) as bar:
+            with tqdm(total=len(lines), unit=" lines", disable=hidden) as bar, as_user_error():
                 results = pipeline(iter(lines), return_scores=return_scores, progress=bar.update, **options)
                 for row in write_rows(results, n_best is not None, scores):
                     if file.isatty():

@@ -13,7 +13,7 @@ from ..errors import UserError
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="written by train.py, convert or save_pretrained")],
+    folder: Annotated[Path, typer.Argument(help="written by scratch train, scratch convert or save_pretrained")],
     repo_id: Annotated[str | None, typer.Argument(help="user/name; not needed with --check-only")] = None,
     private: Annotated[bool, typer.Option("--private", help="make a new repository private")] = False,
     revision: Annotated[str | None, typer.Option(help="a branch, created if needed (default: main)")] = None,
@@ -38,7 +38,7 @@ def main(
         from ..hub.push import PushOptions, deletions, prepare, push
 
         if repo_id is None and not check_only:
-            raise UserError("which repository? python hub_upload.py FOLDER user/name")
+            raise UserError("which repository? scratch upload FOLDER user/name")
         options = PushOptions(
             repo_id or "user/name",
             private=private,

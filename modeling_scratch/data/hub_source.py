@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
-from datasets.exceptions import DatasetNotFoundError
+from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
 from ..errors import UserError
 from ..model.plain_card import escape
@@ -63,6 +63,8 @@ class HubDataset(PairSource):
             yield
         except DatasetNotFoundError as error:
             raise UserError(f"data.name: {str(error).splitlines()[0]}") from error
+        except (DatasetsError, ValueError, FileNotFoundError) as error:
+            raise UserError(f"data.name: {self.name!r} cannot be read: {str(error).splitlines()[0]}") from error
         except ConnectionError as error:
             raise UserError(
                 f"data.name: cannot reach the Hub for {self.name!r} and it is not in the cache; for local data set "

@@ -76,9 +76,9 @@ def sample_sentences(dataset: Dataset, columns: list[str], limit: int, seed: int
 
 
 def _load(name: str) -> PreTrainedTokenizerBase:
-    if not Path(name).exists() and name in tiktoken.list_encoding_names():
-        return from_tiktoken(tiktoken.get_encoding(name))
     try:
+        if not Path(name).exists() and name in tiktoken.list_encoding_names():
+            return from_tiktoken(tiktoken.get_encoding(name))
         return AutoTokenizer.from_pretrained(name, **NO_REMOTE_CODE)
     except (OSError, ValueError) as error:
         raise UserError(f"tokenizer.existing: {cannot_load(name, error)}") from error

@@ -97,7 +97,9 @@ def chosen_files(folder: Path) -> dict[str, Path]:
         UserError: the folder holds no model of this architecture, or part of one, or a link out of it.
     """
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} holds no model: there is no config.json; train.py and save_pretrained write one")
+        raise UserError(
+            f"{folder} holds no model: there is no config.json; scratch train and save_pretrained write one"
+        )
     read_config(folder)
     _check_links(folder)
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

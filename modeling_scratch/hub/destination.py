@@ -1,7 +1,9 @@
 """Where a push goes, as it is on the Hub, and whether the push may go there."""
 
+import hashlib
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from pathlib import Path
 
 from .allowed_files import ALLOWED, CARD
 from .options import PushOptions
@@ -24,6 +26,11 @@ MODEL_FILES = (
 )
 
 
+def is_model_file(name: str) -> bool:
+    """Whether a file in a repository belongs to a model."""
+    return any(fnmatch(name, pattern) for pattern in MODEL_FILES)
+
+
 @dataclass
 class Destination:
     """A branch of a repository on the Hub."""
@@ -36,9 +43,20 @@ class Destination:
     card: str | None = None  # with edits to keep
     tag: str | None = None  # the commit that already has the tag's name
 
+    def holds(self, files: dict[str, Path], card: str) -> bool:
+        """Whether the Hub has exactly these contents under these names."""
+        contents = {name: path.read_bytes for name, path in files.items()} | {CARD: card.encode}
+        for name, read in contents.items():
+            content, identifier = read(), self.tree.get(name, "")
+            blob = content if len(identifier) == 64 else b"blob %d\0" % len(content) + content
+            digest = hashlib.sha256(blob) if len(identifier) == 64 else hashlib.sha1(blob)
+            if digest.hexdigest() != identifier:
+                return False
+        return True
+
     def model_files(self) -> set[str]:
         """The files that belong to a model, this folder's or another."""
-        return {name for name in self.tree if any(fnmatch(name, pattern) for pattern in MODEL_FILES)}
+        return {name for name in self.tree if is_model_file(name)}
 
 
 def look(repository: HubRepository, options: PushOptions, last: LastPush) -> Destination:
@@ -64,7 +82,8 @@ def look(repository: HubRepository, options: PushOptions, last: LastPush) -> Des
     if head is not None:
         found.tree = repository.tree(head)
         found.own = _own_commit(repository, options.branch, last, head) if has_branch else None
-    if found.own is None and found.model_files():
+    tried = bool(last.mark) and head is not None and head == last.parent  # a push from here that never arrived
+    if found.own is None and found.model_files() and not tried:
         if has_branch and not (options.overwrite or options.create_pr):
             raise PushError(_somebody_elses(options.repo_id, last, found))
     elif CARD in found.tree:
@@ -84,7 +103,7 @@ def _own_commit(repository: HubRepository, branch: str, last: LastPush, head: st
 
 
 def _somebody_elses(repo_id: str, last: LastPush, found: Destination) -> str:
-    replace = "hub_upload.py --overwrite (in a recipe: hub.overwrite=true) replaces it"
+    replace = "scratch upload --overwrite (in a recipe: hub.overwrite=true) replaces it"
     if last.commit or last.mark:
         since = "a push from here whose end was not seen" if last.mark else f"this folder's push {last.commit[:7]}"
         return (

@@ -11,7 +11,7 @@ from .repository import PushError, check_name
 
 @dataclass
 class PushOptions:
-    """The options of hub_upload.py."""
+    """The options of `scratch upload`."""
 
     repo_id: str
     private: bool = False
@@ -44,7 +44,7 @@ class PushOptions:
 
     def command(self, folder: str) -> str:
         """The command line of this push."""
-        words = ["python", "hub_upload.py", folder, self.repo_id]
+        words = ["scratch", "upload", folder, self.repo_id]
         words += [f"--{name}" for name in ("private", "overwrite") if getattr(self, name)]
         for name in ("revision", "license", "tag", "author"):
             if (value := getattr(self, name)) is not None:

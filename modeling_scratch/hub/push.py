@@ -22,7 +22,7 @@ from .card import build_card, check_languages, check_license, required_metadata
 from .card_check import check_card
 from .card_edits import EditableCard, choose_edited, parse_card, update_card
 from .check import check_folder
-from .destination import Destination, look
+from .destination import Destination, is_model_file, look
 from .options import PushOptions
 from .record import LastPush, read_last_push, write_last_push
 from .repository import HubRepository, PushError, opened_repository
@@ -146,7 +146,7 @@ def _read(path: Path) -> str | None:
 def deletions(folder: Path, options: PushOptions, prepared: Prepared) -> set[str]:
     """Files of this folder's last push that this one would delete."""
     last = read_last_push(folder, options.repo_id, options.branch)
-    return set(last.files) - set(prepared.files) - {CARD}
+    return {name for name in set(last.files) - set(prepared.files) if is_model_file(name)}
 
 
 # -- pushing -----------------------------------------------------------------------------------------------------------
@@ -168,7 +168,8 @@ def push(folder: Path, options: PushOptions) -> Pushed:
         found = look(repository, options, last)
         prepared = prepare(folder, options, Path(copy), found.card)
         stale = found.model_files() - prepared.files.keys()
-        if found.tag not in (None, found.head):
+        changes = found.tag is not None and (stale or not found.holds(prepared.files, prepared.card))
+        if found.tag is not None and (found.tag != found.head or changes):
             raise PushError(f"the tag {options.tag} exists, at {found.tag[:7]}; choose another, or delete it there")
         sizes = prepared.sizes()
         logger.info(f"pushing {len(sizes)} files, {sum(sizes.values()):,} bytes, to {options.repo_id}")
@@ -177,7 +178,9 @@ def push(folder: Path, options: PushOptions) -> Pushed:
             return Pushed(url or repository.url(commit), commit != found.head, options.repo_id, commit)
         # Before anything is sent, so that the next push recognizes a commit whose answer is lost.
         mark = f"modeling_scratch {uuid.uuid4().hex}"
-        write_last_push(folder, options.repo_id, options.branch, replace(last, commit=found.own, mark=mark))
+        write_last_push(
+            folder, options.repo_id, options.branch, replace(last, commit=found.own, mark=mark, parent=found.head)
+        )
         _make_branch(repository, options, found)
         parent = found.head or repository.references()[0].get(options.branch)
         # huggingface_hub makes no commit that would change nothing.

@@ -17,6 +17,7 @@ class LastPush:
 
     commit: str | None = None  # the last commit that is known to have arrived
     mark: str = ""  # in the description of a later commit, which may have arrived unseen
+    parent: str | None = None  # what that commit was to follow
     card: str | None = None  # as pushed
     files: list[str] = field(default_factory=list)
     # For the next card.

@@ -31,7 +31,9 @@ class RunRecords:
         self.folder, self.recipe = folder, load_recipe(folder / RECIPE)
         records = read_metrics(folder)
         if not (folder / METRICS).read_bytes().endswith(b"\n"):
-            raise UserError(f"{folder / METRICS}: the last record is cut off; train.py --resume scores the run again")
+            raise UserError(
+                f"{folder / METRICS}: the last record is cut off; scratch train --resume scores the run again"
+            )
         # Of each test set the last; a recipe's own has no name.
         final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
         self.finished = bool(final)

@@ -118,11 +118,14 @@ def shipped_recipes() -> dict[str, Path]:
 
 def find_recipe(name: str) -> Path:
     """The file of a recipe, given its path or the name of one that comes with this package."""
-    if (path := Path(name)).suffix not in (".yaml", ".yml") and not path.exists():
-        if name not in (shipped := shipped_recipes()):
-            raise UserError(f"--config: {name!r} is neither a file nor one of {', '.join(shipped)}")
+    path, shipped = Path(name), shipped_recipes()
+    if path.is_file() or path.suffix in (".yaml", ".yml"):
+        return path
+    if name in shipped:
         return shipped[name]
-    return path
+    if path.exists():
+        return path  # a folder, of which `read_yaml` says so
+    raise UserError(f"--config: {name!r} is neither a file nor one of {', '.join(shipped)}")
 
 
 def recipe_of_model(evaluate: str) -> Path:

@@ -247,7 +247,7 @@ class CheckpointSection(Section):
 
 
 class HubSection(Section):
-    """Where the model is pushed; `python hub_upload.py` does the same by hand."""
+    """Where the model is pushed; `scratch upload` does the same by hand."""
 
     repository: str | None = Field(None, description="user/name; null: nowhere")
     push: Literal["end", "best"] = Field("end", description="best: also whenever an evaluation finds a better one")

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 from ..data.batching import PairCollator, make_loader, plan_batches
 from ..data.sources import load_pairs
 from ..data.tokenization import pair_lengths, texts
-from ..errors import Stopped
+from ..errors import Stopped, as_user_error
 from ..loading import load_tokenizers, load_translator
 from ..metrics import score
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, tokenize
@@ -161,7 +161,7 @@ def score_model(recipe: Recipe, name: str, splits: list[str], accelerator: Accel
         pairs = main_first(accelerator, lambda only=only: load_pairs(recipe.data, recipe.seed, only))[split]
         sources, references = texts(pairs)
         options = {"batch_size": section.batch_size, "batch_tokens": section.batch_tokens, "accelerator": accelerator}
-        with accelerator.autocast():
+        with accelerator.autocast(), as_user_error(f"{name}, the {split} split: "):
             translations = translate(model, *tokenizers, sources, **options)
         texts_to_score = (sources, translations, references)
         scores = on_main(accelerator, lambda given=texts_to_score: score(*given, chosen=section.metric))

@@ -19,7 +19,7 @@ from ..data.sources import load_pairs
 from ..data.streaming import PairStream, open_stream
 from ..data.tokenization import PairTokenizer, texts, tokenize_pairs
 from ..data.tokenizer import adopt_tokenizer, sample_sentences, train_tokenizer, vocabulary_size
-from ..errors import UserError
+from ..errors import UserError, as_user_error
 from ..loading import load_config, load_tokenizers, load_translator
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
@@ -85,14 +85,15 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) ->
         fields = fields_of_new_model(recipe, sizes["vocab_size"], second)
         # Here, before ScratchConfig complains that special tokens exceed the vocabulary.
         _check_vocabulary(fields["vocab_size"], fields.get("decoder_vocab_size"), sizes)
-        config = ScratchConfig(
-            **fields,
-            pad_token_id=source.pad_token_id,
-            bos_token_id=target.bos_token_id,
-            eos_token_id=target.eos_token_id,
-            unk_token_id=source.unk_token_id,
-            decoder_start_token_id=target.bos_token_id,
-        )
+        with as_user_error("model: "):
+            config = ScratchConfig(
+                **fields,
+                pad_token_id=source.pad_token_id,
+                bos_token_id=target.bos_token_id,
+                eos_token_id=target.eos_token_id,
+                unk_token_id=source.unk_token_id,
+                decoder_start_token_id=target.bos_token_id,
+            )
         model = ScratchForConditionalGeneration(config)
     _check_vocabulary(model.config.vocab_size, model.config.decoder_vocab_size, sizes)
     return model
@@ -114,9 +115,10 @@ def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
             f"model.start_from: {section.start_from} is a {config.model_type} model; a run starts from a "
             f"{ScratchConfig.model_type} model"
         )
+    with as_user_error("model.overrides: "):
+        ScratchConfig(**{name: getattr(config, name) for name in ScratchConfig.fields()} | section.overrides)
     for name, value in section.overrides.items():
         setattr(config, name, value)
-    config.validate()
     return config
 
 

@@ -21,6 +21,7 @@ from ..recipe.reading import recipe_text
 from ..recipe.schema import Recipe
 from ..runs.agreement import check_run, open_folder
 from ..runs.checkpoint_store import WEIGHTS
+from ..runs.faults import explained_failure_to_write
 from ..runs.folder import RECIPE, RunFolder
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
@@ -162,7 +163,9 @@ class TrainingRun:
             self.unwrapped.generation_config.save_pretrained(self.folder.path)  # which the recipe may have changed
             return has_best
 
-        if not on_main(self.accelerator, restore_folder) and before.best is not None:
+        with explained_failure_to_write(self.accelerator, "the folder", self.folder.path):
+            has_best = on_main(self.accelerator, restore_folder)
+        if not has_best and before.best is not None:
             before.best, before.best_step, before.without_better = None, 0, 0
 
     def _open_trackers(self) -> None:
@@ -212,6 +215,7 @@ class TrainingRun:
             counts: whether the recipe asks for this checkpoint, so that it takes part in averaging.
         """
         section, step = self.recipe.checkpoints, self.progress.step
+        self.saved_at = time.monotonic()
         save_checkpoint(
             self.accelerator,
             self.folder,
@@ -229,4 +233,3 @@ class TrainingRun:
                 self.folder.write_weights(load_file(self.folder.checkpoints.path(step) / WEIGHTS))
 
         self.log.write(WEIGHTS, first_weights)
-        self.saved_at = time.monotonic()

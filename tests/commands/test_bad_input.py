@@ -1,5 +1,6 @@
 """Bad folders, checkpoints and numbers end in one clear line and exit code 2. For what is typed see bad_input.txt."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -9,6 +10,8 @@ import torch
 from conftest import SMALL_RUN, few_sentences, quick_run, read_metrics, run_training
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig
+
+from modeling_scratch.commands import translate
 
 
 def fails(capsys, *overrides, **options):
@@ -172,3 +175,24 @@ def test_the_traceback_is_there_for_who_asks(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "Traceback" in said
     assert said.splitlines()[-1].endswith("none.yaml: no such file")
+
+
+def test_an_impossible_dropout_for_a_model_to_start_from(trained, tmp_path, capsys):
+    options = [
+        "model.overrides={}",
+        f"model.start_from={trained}",
+        "model.overrides.dropout=2",
+        f"output_dir={tmp_path / 'run'}",
+    ]
+    assert fails(capsys, *SMALL_RUN, *options).startswith("error: model.overrides: dropout")
+    assert not (tmp_path / "run").exists()
+
+
+def test_generation_settings_that_transformers_refuses(trained, tmp_path, capsys):
+    folder = shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints"))
+    settings = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(settings | {"early_stopping": "x"}))
+    with pytest.raises(SystemExit) as end:
+        translate.main(str(folder), input=str(folder / "samples.md"))
+    assert end.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -219,7 +219,7 @@ def test_mistakes_push_nothing(hub, client, run, tmp_path):
         "a wrong name": (ADA, run, "ada/mo del", "not a repository's name"),
         "another's": (GRACE, run, NAME, "belongs to ada, and you are grace"),
         "no model": (ADA, tmp_path, NAME, "holds no model"),
-        "taken": (ADA, run, "ada/taken", "that was not pushed from this folder; hub_upload.py --overwrite"),
+        "taken": (ADA, run, "ada/taken", "that was not pushed from this folder; scratch upload --overwrite"),
         "public": (ADA, run, "ada/public", "exists and is public"),
     }
     cases = [[token, str(folder), name, what == "public"] for what, (token, folder, name, _) in mistakes.items()]
