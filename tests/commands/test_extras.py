@@ -67,6 +67,7 @@ def test_translate(run_base, trained):
     assert result.stdout.split("\n") == [first, "", second, ""]
 
 
+@pytest.mark.slow
 def test_convert(run_base, make_model, tmp_path):
     same = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "decoder_attention_heads": 4}
     make_model(**same).save_pretrained(tmp_path / "model")

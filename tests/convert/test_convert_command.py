@@ -110,6 +110,7 @@ print(json.dumps(outputs))
 """
 
 
+@pytest.mark.slow
 def test_folders_load_without_this_project(opus_folder, tmp_path):
     loaded, expected = [], []
     for tokenizers in (1, 2):

@@ -13,3 +13,7 @@ every_kind_of_position_and_slowly_every_variant = pytest.mark.parametrize(
     "fields",
     [pytest.param(DISTINCT[name], id=name, marks=[] if name in FAST else pytest.mark.slow) for name in DISTINCT],
 )
+default_and_slowly_every_variant = pytest.mark.parametrize(
+    "fields",
+    [pytest.param(DISTINCT[name], id=name, marks=[] if name == "default" else pytest.mark.slow) for name in DISTINCT],
+)

@@ -8,7 +8,7 @@ import onnxruntime
 import peft
 import pytest
 import torch
-from choices import every_kind_of_position, every_kind_of_position_and_slowly_every_variant
+from choices import default_and_slowly_every_variant, every_kind_of_position
 from conftest import (
     CHOICES,
     ROOT,
@@ -56,7 +56,7 @@ def check_compiled(model, inputs, backend):
         torch.testing.assert_close(graph, eager, rtol=0, atol=1e-5)
 
 
-@every_kind_of_position_and_slowly_every_variant
+@default_and_slowly_every_variant
 def test_compiled_forward_equals_eager(fields, make_model, inputs):
     check_compiled(make_model(**SHALLOW, **fields), inputs, "aot_eager")
 
@@ -66,6 +66,7 @@ def test_compiled_by_inductor(make_model, inputs):
     check_compiled(make_model(**SHALLOW), inputs, "inductor")
 
 
+@pytest.mark.slow
 def test_the_fused_loss_compiles(make_model, inputs):
     model = make_model()
     inputs["labels"][1, 2:] = -100
@@ -424,7 +425,8 @@ torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
 """
 
 
-@pytest.mark.parametrize("name", [pytest.param("rotary, rms, gated", marks=pytest.mark.slow), "two vocabularies"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rotary, rms, gated", "two vocabularies"])
 def test_remote_code_of_every_head(name, make_model, tmp_path):
     """Without this package: all three heads, saved and loaded twice over, and PEFT."""
     make_model(**CHOICES[name]).save_pretrained(tmp_path / "folder")
