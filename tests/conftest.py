@@ -1,6 +1,7 @@
 """Fixtures that several tests share: isolation from the user's caches, small models, small runs."""
 
 import os
+import signal
 import tempfile
 
 # Before any import of the libraries: they read these once.
@@ -29,6 +30,10 @@ from modeling_scratch.commands import train
 from modeling_scratch.data.corpus import write_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
+# Ignored in a shell's background jobs and under nohup; tests send them.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 torch.set_num_threads(1)
 
 SMALL_MODEL = {
