@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 
 import figures
 import peers
@@ -50,11 +49,11 @@ class Trainee:
         self.autocast = torch.autocast(device, self.dtype) if narrow else contextlib.nullcontext()
 
     def _compiled(self) -> Callable:
-        """This project's layers and loss as its training compiles them; of others the whole model."""
+        """This project's layers as its training compiles them; of others the whole model."""
         if self.name != "modeling_scratch":
             return torch.compile(self.model, dynamic=True)
         compile_layers(self.model)
-        return partial(self.model, compile_loss=True)
+        return self.model
 
     def update(self, batch: dict[str, torch.Tensor]) -> None:
         with self.autocast:

@@ -10,6 +10,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .configuration_scratch import ScratchConfig
 from .position_embeddings import apply_rotary
 
+_SHORT = 64 * 64  # query length times key length up to which products beat PyTorch's kernels in training on the CPU
+
 
 def eager_attention(
     query: torch.Tensor,
@@ -117,9 +119,14 @@ class ScratchAttention(nn.Module):
         """The same as `eager_attention`, computed by PyTorch's kernels."""
         attend = partial(nn.functional.scaled_dot_product_attention, scale=self.scaling)
         needs_grad = torch.is_grad_enabled() and query.requires_grad
-        if not needs_grad or query.dtype != torch.bfloat16 or query.device.type != "cpu":
+        if not needs_grad or query.device.type != "cpu" or torch.compiler.is_compiling():
             return attend(query, key, value, attention_mask, dropout, is_causal)
-        # On the CPU its backward pass in bfloat16 takes longer than everything else together (torch 2.13).
+        # In training on the CPU (torch 2.13) those of short sentences take longer than plain products, and the backward
+        # pass in bfloat16 takes longer than everything else together.
+        if query.shape[2] * key.shape[2] <= _SHORT:
+            return eager_attention(query, key, value, attention_mask, self.scaling, dropout, is_causal)[0]
+        if query.dtype != torch.bfloat16:
+            return attend(query, key, value, attention_mask, dropout, is_causal)
         attention_mask = None if attention_mask is None else attention_mask.float()
         with torch.autocast("cpu", enabled=False):
             output = attend(query.float(), key.float(), value.float(), attention_mask, dropout, is_causal)

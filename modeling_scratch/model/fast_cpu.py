@@ -19,22 +19,27 @@ _PART = 512
 _LARGE, _HUGE = 2**18, 2**23
 
 
+def _drop(states: torch.Tensor, draws: torch.Tensor, threshold: int) -> torch.Tensor:
+    """Zero the states whose 16-bit draw is among the lowest `threshold`, and scale up the others."""
+    # Comparing into the states' own dtype: arithmetic with booleans takes several times as long.
+    kept = torch.ge(draws, threshold - 2 ** (_BITS - 1), out=torch.empty_like(states))
+    return kept.mul_(states).mul_(2**_BITS / (2**_BITS - threshold))  # the rounded probability keeps the mean
+
+
 class _BitDropout(torch.autograd.Function):
-    """Dropout that compares 16-bit slices of random words with a threshold, and keeps a boolean mask for backward."""
+    """Dropout that compares 16-bit slices of random words with a threshold, and keeps the slices for backward."""
 
     @staticmethod
     def forward(ctx, hidden_states: torch.Tensor, threshold: int) -> torch.Tensor:
         words = torch.empty(-(-hidden_states.numel() // _PER_WORD), dtype=torch.int64).random_(-(2**63), None)
         draws = words.view(torch.int16)[: hidden_states.numel()].view(hidden_states.shape)  # uniform in [-2^15, 2^15)
-        keep = draws >= threshold - 2 ** (_BITS - 1)
-        ctx.save_for_backward(keep)
-        ctx.scale = 2**_BITS / (2**_BITS - threshold)  # uses the rounded probability, which keeps the mean
-        return hidden_states.mul(keep).mul_(ctx.scale)
+        ctx.save_for_backward(draws)
+        ctx.threshold = threshold
+        return _drop(hidden_states, draws, threshold)
 
     @staticmethod
     def backward(ctx, grad_output: torch.Tensor):
-        (keep,) = ctx.saved_tensors
-        return grad_output.mul(keep).mul_(ctx.scale), None
+        return _drop(grad_output, *ctx.saved_tensors, ctx.threshold), None
 
 
 class ScratchDropout(nn.Dropout):

@@ -1,7 +1,5 @@
 """Labels, and label-smoothed cross-entropy (section 5.4): plain, and fused with the output projection."""
 
-from functools import cache
-
 import torch
 from torch import nn
 
@@ -79,59 +77,34 @@ def target_token_count(labels: torch.Tensor) -> torch.Tensor:
 
 
 def _losses_and_gradient(
-    logits: torch.Tensor,
-    bias: torch.Tensor | None,
-    labels: torch.Tensor,
-    all_kept: bool,
-    label_smoothing: float,
-    scale: float,
-    with_gradient: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    logits: torch.Tensor, labels: torch.Tensor, share: float, scale: float, gradient: torch.Tensor | None
+) -> torch.Tensor:
     """
-    The summed cross-entropy of rows of logits and its gradient. In eager mode it works in place; compiled, it reads the
-    logits twice.
+    log(sum_v exp(logit(v))) - share logit(label) for each row of logits, and its gradient.
 
     Args:
-        logits: (rows, V), without the bias; may be overwritten.
-        bias: (V,).
-        labels: (rows,); -100 is ignored.
-        all_kept: no label is -100.
+        logits: (rows, V).
+        labels: (rows,), in [0, V).
         scale: factor on the gradient.
+        gradient: (rows, V), overwritten with the gradient with respect to the logits; None: it is not needed.
 
     Returns:
-        The sum, in float32 or wider; and the gradient with respect to the logits, (rows, V), in their dtype.
+        (rows,), in float32 or wider.
     """
-    dtype, vocab_size = logits.dtype, logits.shape[1]
-    kept, target = (labels != IGNORE_INDEX)[:, None], labels.clamp(min=0)[:, None]
-    wide = torch.promote_types(dtype, torch.float32)
-    target_logits = logits.gather(1, target).to(wide)
-    logits = logits.to(wide)
-    if bias is not None:
-        logits += bias
-        target_logits += bias[target]
-    mean_logits = logits.mean(dim=1, keepdim=True) if label_smoothing else 0.0
-    largest = logits.amax(dim=1, keepdim=True)
-    probabilities = logits.sub_(largest).exp_()
-    normaliser = probabilities.sum(dim=1, keepdim=True)
-    log_normaliser = normaliser.log() + largest
-    # -(1-e) log p(target) - e/V sum_v log p(v), with log p(v) = logit(v) - log_normaliser
-    losses = log_normaliser - (1 - label_smoothing) * target_logits - label_smoothing * mean_logits
-    total = losses.masked_fill(~kept, 0.0).sum()
-    if not with_gradient:
-        return total, None
-    # d loss / d logit(v) = p(v) - e/V - (1-e) [v = target]
-    everywhere = label_smoothing / vocab_size
-    gradient = probabilities.div_(normaliser).sub_(everywhere)
-    at_target = (target_logits - log_normaliser).exp() - everywhere - (1 - label_smoothing)
-    if not all_kept or scale != 1.0:
-        factors = kept.to(logits.dtype) * scale
-        gradient, at_target = gradient.mul_(factors), at_target * factors
-    return total, gradient.to(dtype).scatter_(1, target, at_target.to(dtype))
-
-
-@cache
-def _compiled_losses_and_gradient():
-    return torch.compile(_losses_and_gradient, dynamic=True)
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    label_logits = logits.gather(1, labels[:, None]).squeeze(1).to(wide)
+    if gradient is None:
+        return logits.to(wide).logsumexp(dim=1) - share * label_logits
+    # Softmax is one kernel, which rounds only what it returns. It does not return the normaliser, but the largest
+    # logit and its probability say what that was.
+    probabilities = torch.softmax(logits, 1, out=gradient) if scale == 1.0 else torch.softmax(logits, 1, dtype=wide)
+    log_normaliser = logits.amax(dim=1).to(wide) - probabilities.amax(dim=1).to(wide).log()
+    if scale != 1.0:
+        torch.mul(probabilities, scale, out=gradient)
+    # d loss / d logit(v) = p(v) - share [v = label]
+    at_label = ((label_logits - log_normaliser).exp() - share) * scale
+    gradient.index_put_((torch.arange(len(labels), device=labels.device), labels), at_label.to(gradient.dtype))
+    return log_normaliser - share * label_logits
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -141,43 +114,51 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden_states, weight, bias, labels, all_kept, label_smoothing, dtype, compiled):
-        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,). `dtype` is that of
-        # the matrix products; softmax, sums and scaling use float32 or wider.
+    def forward(ctx, hidden_states, weight, bias, labels, all_kept, share, dtype):
+        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,); `share` of the
+        # target distribution is on the label. `dtype` is that of the matrix products; sums use float32 or wider.
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         ctx.dtypes = [None if each is None else each.dtype for each in (hidden_states, weight, bias)]
+        ctx.scale = _FLOAT16_SCALE if dtype == torch.float16 else 1.0
         hidden_states, weight = hidden_states.to(dtype), weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
         rows, vocab_size, device = len(hidden_states), weight.shape[0], weight.device
         wide = torch.promote_types(dtype, torch.float32)
+        ignored, labels = labels[:, None] == IGNORE_INDEX, labels.clamp(min=0)
         total = torch.zeros((), dtype=wide, device=device)
         grad_hidden = torch.empty_like(hidden_states) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=wide) if wants_weight else None
         grad_bias = torch.zeros(vocab_size, dtype=wide, device=device) if wants_bias else None
-        ctx.scale = _FLOAT16_SCALE if dtype == torch.float16 else 1.0
         chunks = -(-rows // (CHUNK_ROWS if device.type == "cpu" else max(CHUNK_ROWS, LOGITS_OF_GPU // vocab_size)))
         size = -(-rows // max(chunks, 1))
-        # One buffer for all chunks: touching fresh memory takes longer than multiplying into it.
-        buffer = hidden_states.new_empty(size, vocab_size)
-        losses_and_gradient = _compiled_losses_and_gradient() if compiled else _losses_and_gradient
-        settings = (all_kept, label_smoothing, ctx.scale, wants_hidden or wants_weight or wants_bias)
+        # The same buffers for all chunks: touching fresh memory takes longer than multiplying into it.
+        has_gradient = wants_hidden or wants_weight or wants_bias
+        buffers = hidden_states.new_empty(1 + has_gradient, size, vocab_size)
         for start in range(0, rows, max(size, 1)):
-            rows_of_chunk = slice(start, start + size)
-            chunk = hidden_states[rows_of_chunk]
-            logits = torch.mm(chunk, weight.t(), out=buffer[: len(chunk)])
-            losses, gradient = losses_and_gradient(logits, bias, labels[rows_of_chunk], *settings)
-            total += losses
-            if gradient is None:
-                continue
+            here = slice(start, start + size)
+            chunk, is_ignored = hidden_states[here], ignored[here]
+            logits, gradient = buffers[0, : len(chunk)], buffers[1, : len(chunk)] if has_gradient else None
+            if bias is None:
+                torch.mm(chunk, weight.t(), out=logits)
+            else:
+                torch.addmm(bias, chunk, weight.t(), out=logits)
+            losses = _losses_and_gradient(logits, labels[here], share, ctx.scale, gradient)
+            total += (losses if all_kept else losses.masked_fill(is_ignored[:, 0], 0.0)).sum()
             if wants_bias:
-                grad_bias += gradient.sum(dim=0, dtype=wide)
+                kept = gradient if all_kept else gradient.masked_fill(is_ignored, 0.0)
+                grad_bias += kept.sum(dim=0, dtype=wide)
+            if wants_hidden:
+                torch.mm(gradient, weight, out=grad_hidden[here])
+            if not all_kept:
+                chunk = chunk.masked_fill(is_ignored, 0.0)
             if ctx.scale != 1.0:  # a scaled sum over rows might overflow float16
                 chunk = chunk / ctx.scale
-            if wants_hidden:
-                torch.mm(gradient, weight, out=grad_hidden[rows_of_chunk])
             if wants_weight and dtype == wide:
                 grad_weight.addmm_(gradient.t(), chunk)
             elif wants_weight:
                 grad_weight += torch.mm(gradient.t(), chunk)
+        if wants_hidden and not all_kept:
+            grad_hidden.masked_fill_(ignored, 0.0)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         return total
 
@@ -190,15 +171,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None if gradient is None else (gradient.to(factor.dtype) * factor).to(dtype)
             for gradient, factor, dtype in zip(ctx.saved_tensors, factors, ctx.dtypes, strict=True)
         )
-        return *gradients, None, None, None, None, None
+        return *gradients, None, None, None, None
 
 
 def linear_cross_entropy_sum(
-    hidden_states: torch.Tensor,
-    head: nn.Linear,
-    labels: torch.Tensor,
-    label_smoothing: float = 0.0,
-    compiled: bool = False,
+    hidden_states: torch.Tensor, head: nn.Linear, labels: torch.Tensor, label_smoothing: float = 0.0
 ) -> torch.Tensor:
     """
     `cross_entropy_sum(head(hidden_states), labels, label_smoothing)` without ever storing the logits.
@@ -207,7 +184,6 @@ def linear_cross_entropy_sum(
         hidden_states: (batch_size, target_length, d_model).
         head: the output projection, weight (V, d_model).
         labels: (batch_size, target_length); -100 is ignored.
-        compiled: compile what lies between the matrix products, in one graph for all shapes.
     """
     labels, hidden_states = labels.flatten().to(hidden_states.device), hidden_states.flatten(0, -2)
     all_kept = can_look_at(labels)
@@ -220,4 +196,19 @@ def linear_cross_entropy_sum(
     device_type = hidden_states.device.type
     autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if autocast else hidden_states.dtype
-    return _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, all_kept, label_smoothing, dtype, compiled)
+    with torch.autocast(device_type, enabled=False):
+        total = _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, all_kept, 1 - label_smoothing, dtype)
+        return total - label_smoothing * _sum_of_mean_logits(hidden_states, weight, bias, labels, total.dtype)
+
+
+def _sum_of_mean_logits(
+    hidden_states: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    labels: torch.Tensor,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """The mean logit of each row, summed over rows whose label is not ignored, without making any logit."""
+    kept = (labels != IGNORE_INDEX).to(dtype)
+    total = torch.dot((kept[:, None] * hidden_states).sum(dim=0), weight.mean(dim=0, dtype=dtype))
+    return total if bias is None else total + kept.sum() * bias.mean(dtype=dtype)

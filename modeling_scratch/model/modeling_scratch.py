@@ -258,12 +258,11 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
                 weight of the output projection without calling its hooks.
             label_smoothing: in [0, 1), 0.0 by default; see `cross_entropy_sum`. Not in the signature, because Trainer
                 takes every parameter with "label" in its name for a column that evaluation data must have.
-            compile_loss: False by default; with skip_logits, see `linear_cross_entropy_sum`.
 
         Returns:
             loss, if labels were given; logits (batch_size, target_length, target vocabulary); the rest as ScratchModel.
         """
-        label_smoothing, compile_loss = kwargs.pop("label_smoothing", 0.0), kwargs.pop("compile_loss", False)
+        label_smoothing = kwargs.pop("label_smoothing", 0.0)
         if labels is not None:
             labels = check_labels(labels, self.config.target_vocab_size)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -275,7 +274,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         if labels is None:
             logits, loss = self.lm_head(outputs.last_hidden_state), None
         else:
-            options = (num_items_in_batch, label_smoothing, skip_logits, compile_loss)
+            options = (num_items_in_batch, label_smoothing, skip_logits)
             logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, *options)
         outputs = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **outputs)
@@ -287,7 +286,6 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         num_items_in_batch: torch.Tensor | int | None,
         label_smoothing: float,
         skip_logits: bool,
-        compile_loss: bool,
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
         """The logits, None if skipped, and the loss of decoder states, (batch_size, target_length, d_model)."""
         if not 0 <= label_smoothing < 1:
@@ -301,7 +299,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         is_plain = type(self.lm_head) is nn.Linear and "forward" not in vars(self.lm_head)
         if skip_logits and is_plain:
             logits = None
-            loss = linear_cross_entropy_sum(states, self.lm_head, labels, label_smoothing, compile_loss)
+            loss = linear_cross_entropy_sum(states, self.lm_head, labels, label_smoothing)
         else:
             logits = self.lm_head(states)
             loss = cross_entropy_sum(logits, labels, label_smoothing)

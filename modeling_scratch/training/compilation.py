@@ -1,4 +1,4 @@
-"""Compile encoder layers, decoder layers and loss for training, into three graphs that serve all batches."""
+"""Compile encoder and decoder layers for training, into two graphs that serve all batches."""
 
 import logging
 from collections.abc import Iterator

@@ -91,11 +91,10 @@ def _describe(recipe: Recipe, accelerator: Accelerator, processes: int | None) -
 def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int) -> str:
     """An estimate from a few updates that are made here, on a model that is thrown away."""
     model, optimizer = prepare(accelerator, inputs.model, make_optimizer(inputs.model, recipe.optimization))
-    compiled = is_compiled(recipe, accelerator)
-    if compiled:
+    if is_compiled(recipe, accelerator):
         compile_layers(accelerator.unwrap_model(model))
     batches = inputs.batches
-    step = TrainingStep(accelerator, model, optimizer, recipe.optimization, compiled, batches.in_smaller_pieces)
+    step = TrainingStep(accelerator, model, optimizer, recipe.optimization, batches.in_smaller_pieces)
     model.train()
 
     def seconds(batch: GlobalBatch) -> float:

@@ -9,9 +9,9 @@ from torch import nn
 from ..recipe.schema import OptimizationSection
 
 
-def loss_options(optimization: OptimizationSection, compiled: bool) -> dict[str, Any]:
+def loss_options(optimization: OptimizationSection) -> dict[str, Any]:
     """Arguments of the model's forward pass in training."""
-    return {"label_smoothing": optimization.label_smoothing, "skip_logits": True, "compile_loss": compiled}
+    return {"label_smoothing": optimization.label_smoothing, "skip_logits": True}
 
 
 def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: int | None) -> float:

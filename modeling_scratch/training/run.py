@@ -143,9 +143,9 @@ class TrainingRun:
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
         optimizer = make_optimizer(self.model, recipe.optimization)
         self.model, self.optimizer = prepare(accelerator, self.model, optimizer)
-        batches, compiled = self.batches, self.progress.compiled
+        batches = self.batches
         self.make_update = TrainingStep(
-            accelerator, self.model, self.optimizer, recipe.optimization, compiled, batches.in_smaller_pieces
+            accelerator, self.model, self.optimizer, recipe.optimization, batches.in_smaller_pieces
         )
         self.validator = Validator(
             recipe, accelerator, self.unwrapped, self.tokenizers, self.pairs, self.validation_data, self.stop

@@ -40,12 +40,11 @@ class TrainingStep:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         optimization: OptimizationSection,
-        compiled: bool,
         in_smaller_pieces: Callable[[int], str],
     ):
         self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
         self.optimization, self.in_smaller_pieces = optimization, in_smaller_pieces
-        self.loss_options = loss_options(optimization, compiled)
+        self.loss_options = loss_options(optimization)
 
     def forward(self, batch: dict[str, torch.Tensor], target_tokens: int) -> torch.Tensor:
         """The loss of a micro-batch, summed over its target tokens and divided by those of the global batch."""

@@ -93,8 +93,9 @@ def test_only_the_gradients_that_are_wanted(wanted, inputs, monkeypatch):
     expected = {name: leaf.grad.clone() for name, leaf in leaves.items() if name in wanted}
     for leaf in leaves.values():
         leaf.grad = None
-    multiply, accumulate = torch.mm, torch.Tensor.addmm_
+    multiply, add, accumulate = torch.mm, torch.addmm, torch.Tensor.addmm_
     monkeypatch.setattr(torch, "mm", lambda *args, **kw: products.append("mm") or multiply(*args, **kw))
+    monkeypatch.setattr(torch, "addmm", lambda *args, **kw: products.append("addmm") or add(*args, **kw))
     monkeypatch.setattr(
         torch.Tensor, "addmm_", lambda *args, **kw: products.append("addmm_") or accumulate(*args, **kw)
     )

@@ -1,4 +1,4 @@
-"""Compiled training: the losses of eager mode, three graphs for all batches, the same checkpoints, exact resuming."""
+"""Compiled training: the losses of eager mode, two graphs for all batches, the same checkpoints, exact resuming."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def test_compiled_training_is_eager_training(tmp_path):
     """Over updates of mixed lengths, some of one pair, with evaluations between them."""
     options = [*MIXED, "model.overrides.dropout=0.0"]
     eager, compiled = (quick_run(tmp_path / each, *options, f"compile={each}") for each in ("false", "true"))
-    assert counters["stats"]["unique_graphs"] == 3
+    assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"]
     assert losses(compiled) == pytest.approx(losses(eager), abs=1e-4)
     assert set(load_file(compiled / "model.safetensors")) == set(load_file(eager / "model.safetensors"))
@@ -86,7 +86,7 @@ def test_no_micro_batch_waits_for_the_device(monkeypatch):
     eager, compiled = (ceilings.count("tiny", 3125, compiled) for compiled in (False, True))
     assert eager.waits == compiled.waits == 0
     assert eager.operations == pytest.approx(compiled.operations, rel=0.01)
-    assert compiled.transferred < 0.7 * eager.transferred
+    assert compiled.transferred < 0.9 * eager.transferred
     assert eager.operations == pytest.approx(ceilings.useful_operations("tiny", 3125), rel=0.05)
     monkeypatch.setattr(ceilings, "as_on_a_gpu", nullcontext)
     monkeypatch.setattr(loss, "can_look_at", lambda labels: True)
