@@ -9,6 +9,7 @@ os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="hf-home-")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("ACCELERATE_MIXED_PRECISION", "no")  # the same on all machines
 
 import json
 import subprocess

@@ -62,7 +62,7 @@ def main(
 
         recipe = load_recipe(find_recipe(config) if config else shipped_recipes()["embedded"], overrides)
         stop = StopRequest(max_minutes)
-        accelerator = make_accelerator(recipe)
+        accelerator = make_accelerator(recipe, resumes=bool(resume or resume_from))
         with explained_loss_of_a_process(accelerator):
             if dry_run:
                 lines = list(describe_run(recipe, accelerator, processes))

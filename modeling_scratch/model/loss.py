@@ -56,7 +56,9 @@ def check_labels(labels: torch.Tensor, vocab_size: int) -> torch.Tensor:
     return labels.long()
 
 
-def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
+def cross_entropy_sum(
+    logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0, r_drop: float = 0.0
+) -> torch.Tensor:
     """
     Label-smoothed cross-entropy summed over target tokens, as `torch.nn.functional.cross_entropy` defines it: the
     target distribution is (1 - label_smoothing) on the label plus label_smoothing / V on every token.
@@ -64,11 +66,18 @@ def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, label_smoothin
     Args:
         logits: (batch_size, target_length, V).
         labels: (batch_size, target_length), aligned with the logits; -100 is ignored.
+        r_drop: a (Wu et al. 2021, https://arxiv.org/abs/2106.14448). Above 0, the second half of the batch must be the
+            first again, under other dropout; the result is the mean of both halves' cross-entropies, plus a/4 of
+            KL(p || q) + KL(q || p), where p and q are what the halves predict for a token.
     """
     logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
-    return nn.functional.cross_entropy(
-        logits, labels.flatten().to(logits.device), reduction="sum", label_smoothing=label_smoothing
-    )
+    labels = labels.flatten().to(logits.device)
+    total = nn.functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
+    if not r_drop:
+        return total
+    first, second = logits.log_softmax(dim=1).chunk(2)
+    divergence = ((first.exp() - second.exp()) * (first - second)).sum(dim=1)
+    return total / 2 + r_drop / 4 * divergence.masked_fill(labels[: len(first)] == IGNORE_INDEX, 0.0).sum()
 
 
 def target_token_count(labels: torch.Tensor) -> torch.Tensor:
@@ -77,34 +86,74 @@ def target_token_count(labels: torch.Tensor) -> torch.Tensor:
 
 
 def _losses_and_gradient(
-    logits: torch.Tensor, labels: torch.Tensor, share: float, scale: float, gradient: torch.Tensor | None
-) -> torch.Tensor:
+    logits: torch.Tensor, labels: torch.Tensor, share: float, r_drop: float, gradient: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """
     log(sum_v exp(logit(v))) - share logit(label) for each row of logits, and its gradient.
 
     Args:
-        logits: (rows, V).
+        logits: (rows, V); may be overwritten.
         labels: (rows,), in [0, V).
-        scale: factor on the gradient.
-        gradient: (rows, V), overwritten with the gradient with respect to the logits; None: it is not needed.
+        r_drop: a/2 of `cross_entropy_sum`. Above 0, the rows are pairs, and the first loss of each pair includes
+            a/2 (KL(p || q) + KL(q || p)).
+        gradient: (rows, V), where the gradient may be written; None: it is not needed.
 
     Returns:
-        (rows,), in float32 or wider.
+        The losses, (rows,), in float32 or wider; and the gradient with respect to the logits, (rows, V).
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     label_logits = logits.gather(1, labels[:, None]).squeeze(1).to(wide)
     if gradient is None:
-        return logits.to(wide).logsumexp(dim=1) - share * label_logits
+        return logits.to(wide).logsumexp(dim=1) - share * label_logits, None
     # Softmax is one kernel, which rounds only what it returns. It does not return the normaliser, but the largest
     # logit and its probability say what that was.
-    probabilities = torch.softmax(logits, 1, out=gradient) if scale == 1.0 else torch.softmax(logits, 1, dtype=wide)
-    log_normaliser = logits.amax(dim=1).to(wide) - probabilities.amax(dim=1).to(wide).log()
-    if scale != 1.0:
-        torch.mul(probabilities, scale, out=gradient)
+    torch.softmax(logits, 1, out=gradient)
+    log_normaliser = logits.amax(dim=1).to(wide) - gradient.amax(dim=1).to(wide).log()
+    losses, label_log_probs = log_normaliser - share * label_logits, label_logits - log_normaliser
     # d loss / d logit(v) = p(v) - share [v = label]
-    at_label = ((label_logits - log_normaliser).exp() - share) * scale
-    gradient.index_put_((torch.arange(len(labels), device=labels.device), labels), at_label.to(gradient.dtype))
-    return log_normaliser - share * label_logits
+    at_label = label_log_probs.exp()
+    if r_drop:
+        gradient, at_label, divergence = _add_r_drop(logits, gradient, log_normaliser, label_log_probs, r_drop)
+        losses[::2] += r_drop * divergence
+    rows = torch.arange(len(labels), device=labels.device)
+    gradient.index_put_((rows, labels), (at_label - share).to(gradient.dtype))
+    return losses, gradient
+
+
+def _add_r_drop(
+    logits: torch.Tensor,
+    probabilities: torch.Tensor,
+    log_normaliser: torch.Tensor,
+    label_log_probs: torch.Tensor,
+    weight: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """
+    The gradient p of a cross-entropy, with that of `weight` (KL(p || q) + KL(q || p)) added.
+
+    Args:
+        logits: (rows, V), overwritten; the rows are pairs.
+        probabilities: (rows, V), their softmax.
+        log_normaliser, label_log_probs: (rows,).
+
+    Returns:
+        The gradient, (rows, V); the same at the labels, more exactly, (rows,); and KL(p || q) + KL(q || p),
+        (rows / 2,).
+    """
+    # With d = log p - log q: d/d logit_p = p (d - KL(p || q) + 1) - q, and the same with p and q exchanged.
+    p, q, gap = probabilities[::2], probabilities[1::2], log_normaliser[::2] - log_normaliser[1::2]
+    p_times_d = logits[::2].sub_(logits[1::2]).sub_(gap[:, None])
+    q_times_d = torch.mul(p_times_d, q, out=logits[1::2])
+    p_times_d.mul_(p)
+    p_to_q, q_to_p = p_times_d.sum(dim=1, dtype=gap.dtype), -q_times_d.sum(dim=1, dtype=gap.dtype)
+    p_factor, q_factor = 1 + weight * (1 - p_to_q), 1 + weight * (1 - q_to_p)
+    p_times_d.sub_(q).mul_(weight).addcmul_(p, p_factor[:, None].to(p.dtype))
+    q_times_d.add_(p).mul_(-weight).addcmul_(q, q_factor[:, None].to(q.dtype))
+    label_d, (label_p, label_q) = label_log_probs[::2] - label_log_probs[1::2], label_log_probs.exp().view(-1, 2).t()
+    at_label = (
+        label_p * (p_factor + weight * label_d) - weight * label_q,
+        label_q * (q_factor - weight * label_d) - weight * label_p,
+    )
+    return logits, torch.stack(at_label, dim=1).flatten(), p_to_q + q_to_p
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -114,9 +163,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden_states, weight, bias, labels, all_kept, share, dtype):
-        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,); `share` of the
-        # target distribution is on the label. `dtype` is that of the matrix products; sums use float32 or wider.
+    def forward(ctx, hidden_states, weight, bias, labels, all_kept, share, r_drop, dtype):
+        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,); `share` and
+        # `r_drop` as in `_losses_and_gradient`. `dtype` is that of the matrix products; sums use float32 or wider.
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         ctx.dtypes = [None if each is None else each.dtype for each in (hidden_states, weight, bias)]
         ctx.scale = _FLOAT16_SCALE if dtype == torch.float16 else 1.0
@@ -130,7 +179,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=wide) if wants_weight else None
         grad_bias = torch.zeros(vocab_size, dtype=wide, device=device) if wants_bias else None
         chunks = -(-rows // (CHUNK_ROWS if device.type == "cpu" else max(CHUNK_ROWS, LOGITS_OF_GPU // vocab_size)))
-        size = -(-rows // max(chunks, 1))
+        size = -(-rows // max(2 * chunks, 1)) * 2  # even: pairs of rows stay together
         # The same buffers for all chunks: touching fresh memory takes longer than multiplying into it.
         has_gradient = wants_hidden or wants_weight or wants_bias
         buffers = hidden_states.new_empty(1 + has_gradient, size, vocab_size)
@@ -142,7 +191,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 torch.mm(chunk, weight.t(), out=logits)
             else:
                 torch.addmm(bias, chunk, weight.t(), out=logits)
-            losses = _losses_and_gradient(logits, labels[here], share, ctx.scale, gradient)
+            is_scaled = has_gradient and ctx.scale != 1.0
+            if is_scaled:
+                logits, gradient = logits.to(wide), torch.empty_like(logits, dtype=wide)
+            losses, gradient = _losses_and_gradient(logits, labels[here], share, r_drop, gradient)
+            if is_scaled:
+                gradient = gradient.mul_(ctx.scale).to(dtype)
             total += (losses if all_kept else losses.masked_fill(is_ignored[:, 0], 0.0)).sum()
             if wants_bias:
                 kept = gradient if all_kept else gradient.masked_fill(is_ignored, 0.0)
@@ -151,7 +205,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 torch.mm(gradient, weight, out=grad_hidden[here])
             if not all_kept:
                 chunk = chunk.masked_fill(is_ignored, 0.0)
-            if ctx.scale != 1.0:  # a scaled sum over rows might overflow float16
+            if is_scaled:  # a scaled sum over rows might overflow float16
                 chunk = chunk / ctx.scale
             if wants_weight and dtype == wide:
                 grad_weight.addmm_(gradient.t(), chunk)
@@ -171,20 +225,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None if gradient is None else (gradient.to(factor.dtype) * factor).to(dtype)
             for gradient, factor, dtype in zip(ctx.saved_tensors, factors, ctx.dtypes, strict=True)
         )
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None, None, None
 
 
 def linear_cross_entropy_sum(
-    hidden_states: torch.Tensor, head: nn.Linear, labels: torch.Tensor, label_smoothing: float = 0.0
+    hidden_states: torch.Tensor,
+    head: nn.Linear,
+    labels: torch.Tensor,
+    label_smoothing: float = 0.0,
+    r_drop: float = 0.0,
 ) -> torch.Tensor:
     """
-    `cross_entropy_sum(head(hidden_states), labels, label_smoothing)` without ever storing the logits.
+    `cross_entropy_sum(head(hidden_states), labels, label_smoothing, r_drop)` without ever storing the logits.
 
     Args:
         hidden_states: (batch_size, target_length, d_model).
         head: the output projection, weight (V, d_model).
         labels: (batch_size, target_length); -100 is ignored.
     """
+    if r_drop:  # bring the two predictions of each token together
+        labels, hidden_states = (torch.stack(each.chunk(2), dim=2).flatten(0, 1) for each in (labels, hidden_states))
     labels, hidden_states = labels.flatten().to(hidden_states.device), hidden_states.flatten(0, -2)
     all_kept = can_look_at(labels)
     if all_kept:  # drop the rows of ignored labels first
@@ -197,8 +257,10 @@ def linear_cross_entropy_sum(
     autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if autocast else hidden_states.dtype
     with torch.autocast(device_type, enabled=False):
-        total = _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, all_kept, 1 - label_smoothing, dtype)
-        return total - label_smoothing * _sum_of_mean_logits(hidden_states, weight, bias, labels, total.dtype)
+        options = (all_kept, 1 - label_smoothing, r_drop / 2, dtype)
+        total = _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, *options)
+        total = total - label_smoothing * _sum_of_mean_logits(hidden_states, weight, bias, labels, total.dtype)
+        return total / 2 if r_drop else total
 
 
 def _sum_of_mean_logits(

@@ -258,11 +258,12 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
                 weight of the output projection without calling its hooks.
             label_smoothing: in [0, 1), 0.0 by default; see `cross_entropy_sum`. Not in the signature, because Trainer
                 takes every parameter with "label" in its name for a column that evaluation data must have.
+            r_drop: 0.0 by default; see `cross_entropy_sum`.
 
         Returns:
             loss, if labels were given; logits (batch_size, target_length, target vocabulary); the rest as ScratchModel.
         """
-        label_smoothing = kwargs.pop("label_smoothing", 0.0)
+        label_smoothing, r_drop = kwargs.pop("label_smoothing", 0.0), kwargs.pop("r_drop", 0.0)
         if labels is not None:
             labels = check_labels(labels, self.config.target_vocab_size)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -274,7 +275,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         if labels is None:
             logits, loss = self.lm_head(outputs.last_hidden_state), None
         else:
-            options = (num_items_in_batch, label_smoothing, skip_logits)
+            options = (num_items_in_batch, label_smoothing, r_drop, skip_logits)
             logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, *options)
         outputs = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **outputs)
@@ -285,11 +286,14 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         labels: torch.Tensor,
         num_items_in_batch: torch.Tensor | int | None,
         label_smoothing: float,
+        r_drop: float,
         skip_logits: bool,
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
         """The logits, None if skipped, and the loss of decoder states, (batch_size, target_length, d_model)."""
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing is {label_smoothing}; it must be in [0, 1)")
+        if r_drop and (len(labels) % 2 or not torch.is_grad_enabled()):
+            raise ValueError("r_drop is for training, with a batch whose second half is the first again")
         if states.shape[:2] != labels.shape:
             raise ValueError(
                 f"labels has shape {tuple(labels.shape)}, and the decoder's input {tuple(states.shape[:2])}: they must "
@@ -299,10 +303,10 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         is_plain = type(self.lm_head) is nn.Linear and "forward" not in vars(self.lm_head)
         if skip_logits and is_plain:
             logits = None
-            loss = linear_cross_entropy_sum(states, self.lm_head, labels, label_smoothing)
+            loss = linear_cross_entropy_sum(states, self.lm_head, labels, label_smoothing, r_drop)
         else:
             logits = self.lm_head(states)
-            loss = cross_entropy_sum(logits, labels, label_smoothing)
+            loss = cross_entropy_sum(logits, labels, label_smoothing, r_drop)
         divisor = target_token_count(labels) if num_items_in_batch is None else num_items_in_batch
         return None if skip_logits else logits, loss / divisor
 

@@ -175,6 +175,9 @@ class TokenizerSection(Section):
     shared: bool = Field(True, description="one vocabulary for both languages")
     max_sentences: int = Field(1_000_000, ge=1, description="train on a seeded sample if there are more")
     existing: str | None = Field(None, description="a folder, a Hub name or a tiktoken encoding, instead of training")
+    merge_dropout: Probability = Field(
+        0.0, description="share of BPE merges to drop at random in training, for many segmentations of each word"
+    )
 
 
 class OptimizationSection(Section):
@@ -199,6 +202,11 @@ class OptimizationSection(Section):
         description="updates skipped in a row, because loss or gradient is not finite, before the run ends",
     )
     label_smoothing: Probability = 0.1
+    r_drop: float = Field(
+        0.0,
+        ge=0,
+        description="R-Drop's weight, 5 in its paper; above 0, an update passes each pair twice, under other dropout",
+    )
 
     @model_validator(mode="after")
     def _has_an_end(self):
@@ -286,6 +294,10 @@ class Recipe(Section):
     evaluation: EvaluationSection = EvaluationSection()
     checkpoints: CheckpointSection = CheckpointSection()
     hub: HubSection = HubSection()
+    precision: Literal["auto", "float32", "bf16"] = Field(
+        "auto",
+        description="of matrix products; auto: bf16 where the machine has it; `accelerate launch` overrides this",
+    )
     compile: Literal["auto", True, False] = Field("auto", description="train with torch.compile; auto: on GPUs")
     logging_steps: int = Field(50, ge=1)
     trackers: list[str] = Field([], description="names that Accelerate knows: tensorboard, wandb, ...")

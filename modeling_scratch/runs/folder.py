@@ -13,7 +13,7 @@ from ..errors import Diverged, UserError
 from ..files import written_whole
 from ..recipe.reading import load_recipe
 from .checkpoint_store import WEIGHTS, CheckpointStore, Snapshots, verify_checkpoint
-from .metrics_file import METRICS, forget_after
+from .metrics_file import METRICS, forget_after, read_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,11 @@ class RunFolder:
         except ValueError:
             return False
         return True
+
+    def precision(self) -> str | None:
+        """The precision that the run trained in last, as Accelerate names it; None if it has not trained yet."""
+        records = read_metrics(self.path, skip_damaged=True)
+        return next((each["mixed_precision"] for each in reversed(records) if "mixed_precision" in each), None)
 
     def can_go_on(self) -> bool:
         """Whether there is a run to resume: one that has written a checkpoint, even a damaged one, or weights."""

@@ -30,6 +30,7 @@ from ..errors import UserError
 from ..recipe.schema import Recipe
 from .faults import said_while_waiting
 from .folder import TRACKING
+from .precision import choose_precision
 
 # How long processes wait for one that hangs, and while the main process works for all (prepares data, writes a
 # checkpoint, pushes). One that dies is noticed at once, by its closed connections or by the launcher.
@@ -47,8 +48,14 @@ def _said_while_processes_are_missing() -> AbstractContextManager:
     )
 
 
-def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
-    """An Accelerator as `accelerate launch` or its config sets it up, with the recipe's trackers."""
+def make_accelerator(recipe: Recipe | None = None, resumes: bool = False) -> Accelerator:
+    """
+    An Accelerator as `accelerate launch` or its config sets it up, with the recipe's trackers; its precision is the
+    launcher's if there is one, or else the recipe's.
+
+    Args:
+        resumes: the run in the recipe's folder goes on.
+    """
     trackers, project = recipe.trackers if recipe else [], None
     if trackers:
         project = ProjectConfiguration(logging_dir=str(Path(recipe.output_dir) / TRACKING))
@@ -57,6 +64,7 @@ def make_accelerator(recipe: Recipe | None = None) -> Accelerator:
         raise UserError(f"trackers: {', '.join(sorted(unknown))} is not known to Accelerate, which has {known}")
     with _said_while_processes_are_missing():
         accelerator = Accelerator(
+            mixed_precision=choose_precision(recipe, resumes) if recipe else None,
             kwargs_handlers=[
                 InitProcessGroupKwargs(timeout=PATIENCE),
                 DistributedDataParallelKwargs(gradient_as_bucket_view=True),  # saves 4 bytes per parameter

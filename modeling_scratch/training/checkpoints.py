@@ -48,6 +48,7 @@ MAY_CHANGE = (
     "evaluation.batch_size",
     "evaluation.num_beams",  # used for the final scores only
     "compile",
+    "precision",
     "logging_steps",
     "checkpoints.keep_last",
     "trackers",

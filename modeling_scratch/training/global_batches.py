@@ -9,11 +9,12 @@ import itertools
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import torch
 from accelerate import Accelerator
@@ -99,18 +100,33 @@ class EpochBatches(GlobalBatches):
     """
     Global batches of a tokenized data set, planned an epoch at a time. They do not depend on the number of processes.
     `examples` are rows of the data set, from 0.
+
+    Args:
+        dataset: the pairs, tokenized.
+        redraw: tokenizes them anew for an epoch, if their segmentations are drawn at random.
     """
 
-    def __init__(self, dataset: Dataset, recipe: Recipe, collate: PairCollator, accelerator: Accelerator):
+    def __init__(
+        self,
+        dataset: Dataset,
+        recipe: Recipe,
+        collate: PairCollator,
+        accelerator: Accelerator,
+        redraw: Callable[[np.random.Generator], Dataset] | None = None,
+    ):
         self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
-        self.lengths = pair_lengths(dataset)
+        self.redraw, self.drawn, self.drawn_epoch = redraw, dataset, None
         self.epoch, self.next_batch = 0, 0
-        # The same in every epoch: the sorted lengths alone determine where batches are cut.
+        # The same in every epoch, since the sorted lengths alone determine where batches are cut; nearly the same where
+        # segmentations, and with them lengths, are drawn.
         self.batches_per_epoch = len(self.plan())
 
     def plan(self) -> EpochPlan:
         """The batches of the current epoch."""
-        return plan_epoch(*self.lengths, self.recipe.optimization.tokens_per_batch, self.recipe.seed, self.epoch)
+        seed, tokens = self.recipe.seed, self.recipe.optimization.tokens_per_batch
+        if self.redraw is not None and self.drawn_epoch != self.epoch:
+            self.drawn, self.drawn_epoch = self.redraw(np.random.default_rng([seed, self.epoch, 1])), self.epoch
+        return plan_epoch(*pair_lengths(self.drawn), tokens, seed, self.epoch)
 
     def fingerprint(self) -> str:
         """A hash of all token ids: a run resumes only with the data that it began with."""
@@ -141,7 +157,7 @@ class EpochBatches(GlobalBatches):
                 plan.micro_batches(self.next_batch, accelerator.process_index, accelerator.num_processes, accumulation)
             )
             loader = make_loader(
-                self.dataset,
+                self.drawn,
                 shares,
                 self.collate,
                 self.recipe.data.num_workers,
@@ -164,7 +180,7 @@ class EpochBatches(GlobalBatches):
         )
 
     def describe(self, examples: list[int]) -> str:
-        indices = self.dataset.select_columns(["index"])[examples[:_DESCRIBED]]["index"]
+        indices = self.drawn.select_columns(["index"])[examples[:_DESCRIBED]]["index"]
         return ", ".join(map(str, indices)) + _and_others(len(examples))
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformers import (
 from ..data.batching import PairCollator
 from ..data.sources import load_pairs
 from ..data.streaming import PairStream, open_stream
-from ..data.tokenization import PairTokenizer, texts, tokenize_pairs
+from ..data.tokenization import PairTokenizer, redraw_pairs, texts, tokenize_pairs
 from ..data.tokenizer import adopt_tokenizer, sample_sentences, train_tokenizer, vocabulary_size
 from ..errors import UserError, as_user_error
 from ..loading import load_config, load_tokenizers, load_translator
@@ -177,7 +178,9 @@ def prepare_inputs(
             model = together(accelerator, lambda: make_model(recipe, tokenizers, config))
         _check_lengths(model.config, tokenizers[0], pairs)
         _set_generation(recipe, model)
-        tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
+        tokenizer = PairTokenizer(
+            *tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens, recipe.tokenizer.merge_dropout
+        )
 
         def tokenized(split: str) -> Dataset:
             workers = recipe.data.num_workers
@@ -191,7 +194,8 @@ def prepare_inputs(
             readers = read_progress(checkpoint).position["readers"] if checkpoint else readers
             batches = StreamBatches(train, tokenizer, recipe, collate, accelerator, readers)
         else:
-            batches = EpochBatches(tokenized("train"), recipe, collate, accelerator)
+            redraw = partial(redraw_pairs, *texts(train), tokenizer) if tokenizer.merge_dropout else None
+            batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, redraw)
         return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
 
 

@@ -48,7 +48,13 @@ class TrainingStep:
 
     def forward(self, batch: dict[str, torch.Tensor], target_tokens: int) -> torch.Tensor:
         """The loss of a micro-batch, summed over its target tokens and divided by those of the global batch."""
-        return self.model(**batch, num_items_in_batch=target_tokens, **self.loss_options).loss
+        return self.model(**self._inputs(batch), num_items_in_batch=target_tokens, **self.loss_options).loss
+
+    def _inputs(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """A micro-batch as the model takes it: with R-Drop, twice."""
+        if not self.optimization.r_drop:
+            return batch
+        return {name: each if name == "position_ids" else torch.cat([each, each]) for name, each in batch.items()}
 
     def __call__(
         self, batch: GlobalBatch, learning_rate: float, questions: dict[str, Callable[[], bool]] | None = None
@@ -101,7 +107,9 @@ class TrainingStep:
             self.optimizer.zero_grad()
             if is_sharded(self.accelerator):  # no process can try alone
                 return self.in_smaller_pieces(2)
-            pieces = pieces_that_fit(self.accelerator.unwrap_model(self.model), inputs, **self.loss_options)
+            pieces = pieces_that_fit(
+                self.accelerator.unwrap_model(self.model), self._inputs(inputs), **self.loss_options
+            )
             return self.in_smaller_pieces(pieces) if pieces else "not even one pair fits: use a smaller model"
 
         shapes = f"{tuple(inputs['input_ids'].shape)} source and {tuple(inputs['labels'].shape)} target tokens"

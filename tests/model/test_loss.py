@@ -31,34 +31,55 @@ def test_smoothed_cross_entropy_is_its_definition(inputs, smoothing):
     torch.testing.assert_close(cross_entropy_sum(logits, labels, smoothing), total, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("rows", [4, 1024])
+@pytest.mark.parametrize("reads_labels", [False, True])
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
+@pytest.mark.parametrize("rows", [3, 1024])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_fused_equals_plain(inputs, smoothing, bias, rows, monkeypatch):
+def test_fused_equals_plain(inputs, smoothing, bias, rows, r_drop, reads_labels, monkeypatch):
     monkeypatch.setattr(loss_module, "CHUNK_ROWS", rows)
+    monkeypatch.setattr(loss_module, "can_look_at", lambda labels: reads_labels)
     states, labels = inputs
+    if r_drop:
+        states, labels = torch.cat([states, states + torch.randn_like(states)]), torch.cat([labels, labels])
     head = nn.Linear(8, 23, bias=bias).double()
     results = []
     for fused in (False, True):
         leaf = states.clone().requires_grad_()
         head.zero_grad()
         if fused:
-            total = linear_cross_entropy_sum(leaf, head, labels, smoothing)
+            total = linear_cross_entropy_sum(leaf, head, labels, smoothing, r_drop)
         else:
-            total = cross_entropy_sum(head(leaf), labels, smoothing)
+            total = cross_entropy_sum(head(leaf), labels, smoothing, r_drop)
         (total / 7).backward()
         results.append([total.detach(), leaf.grad, *(parameter.grad.clone() for parameter in head.parameters())])
     for plain, fused in zip(*results, strict=True):
         torch.testing.assert_close(fused, plain, rtol=0, atol=1e-10)
 
 
+def test_r_drop_is_its_definition(inputs):
+    states, labels = inputs
+    logits, other = (states @ torch.randn(8, 23, dtype=torch.float64) for _ in range(2))
+    total = 0.0
+    for p, q, label in zip(logits.flatten(0, 1), other.flatten(0, 1), labels.flatten(), strict=True):
+        if label != -100:
+            p, q = torch.distributions.Categorical(logits=p), torch.distributions.Categorical(logits=q)
+            divergence = torch.distributions.kl_divergence(p, q) + torch.distributions.kl_divergence(q, p)
+            total += -(p.log_prob(label) + q.log_prob(label)) / 2 + 5 / 4 * divergence
+    found = cross_entropy_sum(torch.cat([logits, other]), torch.cat([labels, labels]), 0.0, 5.0)
+    torch.testing.assert_close(found, total, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_fused_in_mixed_precision(dtype, smoothing):
+def test_fused_in_mixed_precision(dtype, smoothing, r_drop):
     """The fused loss is as close to float64 as the plain loss in the same precision."""
     torch.manual_seed(0)
     head, states, labels = nn.Linear(16, 3000), torch.randn(4, 40, 16), torch.randint(0, 3000, (4, 40))
     labels[0, 30:] = -100
+    if r_drop:
+        states, labels = torch.cat([states, states + torch.randn_like(states) / 2]), torch.cat([labels, labels])
 
     def run(loss_sum, wide=False):
         leaf = (states.double() if wide else states.clone()).requires_grad_()
@@ -71,10 +92,10 @@ def test_fused_in_mixed_precision(dtype, smoothing):
         return [total.detach(), *gradients]
 
     def plain(leaf, projection):
-        return cross_entropy_sum(projection(leaf), labels, smoothing)
+        return cross_entropy_sum(projection(leaf), labels, smoothing, r_drop)
 
     expected = run(plain, wide=True)
-    found = run(lambda leaf, projection: linear_cross_entropy_sum(leaf, projection, labels, smoothing))
+    found = run(lambda leaf, projection: linear_cross_entropy_sum(leaf, projection, labels, smoothing, r_drop))
     assert found[0].item() == pytest.approx(expected[0].item(), rel=1e-3)
     for fused, narrow, exact in zip(found[1:], run(plain)[1:], expected[1:], strict=True):
         assert (fused - exact).norm() <= 1.5 * (narrow - exact).norm()

@@ -128,6 +128,31 @@ def test_a_resumed_run_makes_the_same_updates(last, whole, tmp_path, monkeypatch
     assert read_metrics(run, "test") == read_metrics(whole, "test")
 
 
+@pytest.mark.parametrize("options", [["tokenizer.merge_dropout=0.1"], ["optimization.r_drop=5"]])
+def test_what_training_draws_is_drawn_again_by_a_resumed_run(options, tmp_path, monkeypatch):
+    """Segmentations and dropout; stopped in the second epoch."""
+    options = [*few_sentences(), "optimization.tokens_per_batch=2048", "checkpoints.every=5", *options]
+    undisturbed, run = quick_run(tmp_path / "undisturbed", *options), tmp_path / "run"
+    (record,) = [record for record in read_metrics(undisturbed, "train") if record["step"] == 15]
+    assert record["epoch"] > 1
+    assert record["epoch"] % 1
+    with monkeypatch.context() as patch:
+        kill_at_update(patch, 16)
+        with pytest.raises(Killed):
+            quick_run(run, *options)
+    quick_run(run, *options, resume=True)
+    assert updates(run) == updates(undisturbed)
+    assert equal_weights(run, undisturbed)
+
+
+@pytest.mark.parametrize(("share", "same"), [(0.0, True), (0.1, False)])
+def test_merge_dropout_draws_anew_in_each_epoch(share, same, tmp_path):
+    options = [*few_sentences(), "optimization.tokens_per_batch=4096", f"tokenizer.merge_dropout={share}"]
+    records = read_metrics(quick_run(tmp_path / "run", *options), "train")
+    first, both = (next(each["target_tokens"] for each in records if each["epoch"] == epoch) for epoch in (1, 2))
+    assert (both == 2 * first) is same
+
+
 def test_a_finished_run_can_go_on(tmp_path):
     options = ["optimization.schedule=inverse_sqrt"]  # knows nothing of the run's end
     whole = quick_run(tmp_path / "whole", *options)
@@ -326,6 +351,7 @@ def one_and_two(tmp_path_factory):
         runs.append(folder / str(processes))
         options = [*SMALL_RUN, *few_sentences(), "model.overrides.dropout=0.0", f"output_dir={runs[-1]}"]
         options += [f"optimization.gradient_accumulation_steps={pieces}", "optimization.max_steps=50"]
+        options += ["tokenizer.merge_dropout=0.05", "optimization.r_drop=1"]
         # In float64, since float32's rounding grows under Adam, whatever the number of processes.
         run_group(folder, processes, train_all, [{"overrides": options, "float64": True}])
     return runs
