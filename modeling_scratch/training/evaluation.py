@@ -1,7 +1,7 @@
 """Compute a model's loss and translations, and score an existing model."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -34,6 +34,26 @@ def leave_if_asked(stop: StopRequest | None, accelerator: Accelerator | None) ->
         raise Stopped
 
 
+@contextmanager
+def evaluating(model: nn.Module, accelerator: Accelerator | None) -> Iterator[None]:
+    """
+    Evaluate in the precision that serves: on the CPU the weights' own, in which the model will be used and bf16 is no
+    faster; elsewhere the training's. For this, undo Accelerate's wrapping of `forward` for mixed precision; the fast
+    loops of `model/search_loops.py` need the class's own too.
+    """
+    if accelerator is None:
+        yield
+        return
+    as_it_is = accelerator.device.type == "cpu" and not is_sharded(accelerator)
+    wrapped = vars(model).pop("forward", None) if "_original_forward" in vars(model) else None
+    try:
+        with nullcontext() if as_it_is else accelerator.autocast():
+            yield
+    finally:
+        if wrapped is not None:
+            model.forward = wrapped
+
+
 @torch.no_grad()
 def corpus_loss(
     model: nn.Module,
@@ -64,29 +84,12 @@ def corpus_loss(
             batch = next(loader, None)
             if batch is not None:
                 batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
-                with accelerator.autocast():
+                with evaluating(model, accelerator):
                     loss = model(**batch, num_items_in_batch=1, skip_logits=True).loss.item()
                 total += loss if number < own else 0.0
     finally:
         model.train(training)
     return sum(gather_object([total])) / int(target_lengths.sum())
-
-
-@contextmanager
-def _own_forward(model: nn.Module, accelerator: Accelerator | None) -> Iterator[None]:
-    """
-    Undo Accelerate's wrapping of `forward` for mixed precision, and use autocast around everything instead. The result
-    is the same, and the faster loops of `model/search_loops.py` stay in use, which need the class's own forward.
-    """
-    if accelerator is None or "_original_forward" not in vars(model):
-        yield
-        return
-    forward = vars(model).pop("forward")
-    try:
-        with accelerator.autocast():
-            yield
-    finally:
-        model.forward = forward
 
 
 def translate(
@@ -135,7 +138,7 @@ def translate(
         leave_if_asked(stop, accelerator)
         batch = mine[number] if number < len(mine) else []
         if batch or is_sharded(accelerator):
-            with _own_forward(model, accelerator):
+            with evaluating(model, accelerator):
                 sequences, _ = generate_batch(model, [ids[index] for index in batch or batches[0]], **generation)
             if batch:  # for no rows, `batch_decode` returns one text
                 texts = target_tokenizer.batch_decode(sequences[: len(batch), 0], skip_special_tokens=True)
@@ -161,7 +164,7 @@ def score_model(recipe: Recipe, name: str, splits: list[str], accelerator: Accel
         pairs = main_first(accelerator, lambda only=only: load_pairs(recipe.data, recipe.seed, only))[split]
         sources, references = texts(pairs)
         options = {"batch_size": section.batch_size, "batch_tokens": section.batch_tokens, "accelerator": accelerator}
-        with accelerator.autocast(), as_user_error(f"{name}, the {split} split: "):
+        with as_user_error(f"{name}, the {split} split: "):
             translations = translate(model, *tokenizers, sources, **options)
         texts_to_score = (sources, translations, references)
         scores = on_main(accelerator, lambda given=texts_to_score: score(*given, chosen=section.metric))

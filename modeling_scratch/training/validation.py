@@ -64,7 +64,6 @@ class Validator:
         advice = f"set {' '.join(halves)}, and --resume"
         with (
             not_compiled(),
-            self.accelerator.autocast(),
             explained_lack_of_memory(self.accelerator, f"translating the {split} split", lambda: advice),
         ):
             translations = translate(

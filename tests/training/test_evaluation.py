@@ -1,6 +1,7 @@
 """Translations in order, each sentence once."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -57,13 +58,19 @@ def test_training_mode_is_restored(translator):
     model.eval()
 
 
-def test_mixed_precision(translator, monkeypatch):
-    """With a model as Accelerate prepares it: under autocast, by the fast loops, and as it was afterwards."""
+@pytest.mark.parametrize(("device", "autocast"), [("cpu", False), ("cuda", True)])
+def test_mixed_precision(device, autocast, translator, monkeypatch):
+    """
+    With a model as Accelerate prepares it: by the fast loops, on the CPU as the model will be used, elsewhere as it is
+    trained; and prepared as before afterwards.
+    """
     model, accelerator = copy.deepcopy(translator[0]), Accelerator(cpu=True)
-    monkeypatch.setattr(accelerator, "autocast", lambda: torch.autocast("cpu", torch.bfloat16))
-    with accelerator.autocast():
+    bf16 = partial(torch.autocast, "cpu", torch.bfloat16)
+    monkeypatch.setattr(accelerator, "autocast", bf16)
+    monkeypatch.setattr(Accelerator, "device", torch.device(device))
+    with bf16(enabled=autocast):
         expected = translate(model, *translator[1:], SENTENCES)
-    model._original_forward, model.forward = model.forward, accelerator.autocast()(model.forward)
+    model._original_forward, model.forward = model.forward, bf16()(model.forward)
     prepared, forward, seen = model.forward, ScratchDecoder.forward, set()
 
     def watched(self, *args, **kwargs):
@@ -73,7 +80,7 @@ def test_mixed_precision(translator, monkeypatch):
 
     monkeypatch.setattr(ScratchDecoder, "forward", watched)
     assert translate(model, *translator[1:], SENTENCES, accelerator=accelerator) == expected
-    assert seen == {(True, SearchCache)}
+    assert seen == {(autocast, SearchCache)}
     assert model.forward is prepared
 
 
