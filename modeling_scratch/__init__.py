@@ -6,12 +6,12 @@ Importing this package registers the model with the Auto classes, so that a chec
 installed.
 """
 
-import os
 import signal
 import sys
+from pathlib import Path
 
 if (
-    os.path.basename("".join(sys.argv[:1])) in ("-m", "scratch")  # a command of this package
+    Path(*sys.argv[:1]).name in ("-m", "scratch")  # a command of this package
     and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 ):
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # train.py says why

@@ -27,7 +27,6 @@ BUG = 1  # Python's own exit code after a traceback
 EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil", "pydantic", "sacrebleu", "tiktoken"], "train")
 EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
 
-
 ASK_FOR_REPORT = "this is a bug of modeling_scratch: please report it, with the lines above"
 
 
@@ -108,28 +107,24 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
         yield
     except Stopped as stopped:
         _end(STOPPED, str(stopped), speak, debug=False)
-    except ModuleNotFoundError as error:
-        if (said := explained_import(error)) is None:
+    except Exception as error:
+        if (said := _users_error(error)) is None:
             _end(BUG, ASK_FOR_REPORT, True, debug=True)
-        _end(BAD_INPUT, f"error: {said}", speak, debug)
-    except UserError as error:
-        _end(BAD_INPUT, _line(error), speak or isinstance(error, ProcessError), debug)
-    except OSError as error:
-        if error.errno is None:  # raised by a library, not by the operating system
-            _end(BUG, ASK_FOR_REPORT, True, debug=True)
-        _end(BAD_INPUT, _line(error), speak, debug)
-    except SafetensorError as error:  # its files are written and read by another language, which has no OSError
-        _end(BAD_INPUT, _line(error), speak, debug)
-    except Exception:
-        _end(BUG, ASK_FOR_REPORT, True, debug=True)
+        _end(BAD_INPUT, f"error: {said}", speak or isinstance(error, ProcessError), debug)
     except KeyboardInterrupt as interrupt:
         _end(INTERRUPTED, f"\n{str(interrupt) or interrupted}", speak, debug)
     finally:
         wait_for_threads()
 
 
-def _line(error: Exception) -> str:
-    return f"error: {' '.join(str(error).split())}"
+def _users_error(error: Exception) -> str | None:
+    """What to tell the user of something that is theirs to mend, in one line; None if it is a bug of ours."""
+    if isinstance(error, ModuleNotFoundError):
+        return explained_import(error)
+    # Without an errno, an OSError was raised by a library. Safetensors is in another language, which has no OSError.
+    is_of_the_system = isinstance(error, OSError) and error.errno is not None
+    is_theirs = is_of_the_system or isinstance(error, UserError | SafetensorError)
+    return " ".join(str(error).split()) if is_theirs else None
 
 
 def _end(code: int, said: str, speak: bool, debug: bool) -> None:

@@ -21,16 +21,11 @@ class Stopped(Exception):
 
 
 @contextmanager
-def as_user_error(prefix: str = "", *kinds: type[Exception]) -> Iterator[None]:
-    """
-    For calls into code that knows no UserError, such as the model or a library, with what a user gave it.
-
-    Args:
-        kinds: exceptions, besides ValueError, that mean the user's input is wrong.
-    """
+def as_user_error(prefix: str = "") -> Iterator[None]:
+    """For calls into code that knows no UserError, such as the model or a library, with what a user gave it."""
     try:
         yield
     except UserError:
         raise
-    except (ValueError, *kinds) as error:
+    except ValueError as error:
         raise UserError(f"{prefix}{' '.join(str(error).split())}") from error

@@ -22,7 +22,7 @@ import typer
 from transformers import MarianConfig
 
 from ..cli import log_to_terminal, one_line_errors
-from ..convert.checking import LARGEST_DIFFERENCE, carry_tokenizers, load_model, verify, written_whole
+from ..convert.checking import LARGEST_DIFFERENCE, carry_tokenizers, load_model, new_output, verify
 from ..convert.ctranslate2 import (
     QUANTIZATIONS,
     CTranslate2Scorer,
@@ -75,7 +75,7 @@ def marian_command(
     """Convert a Marian model, such as an OPUS-MT translator, to a Scratch folder that translates the same."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
-        with written_whole(out) as folder:
+        with new_output(out) as folder:
             with as_user_error(f"{src}: "):
                 difference = _convert_folder(src, folder, MarianConfig.model_type, from_marian)
             Conversion("Marian model", None if Path(src).exists() else src, difference).write(folder)
@@ -91,7 +91,7 @@ def to_marian_command(
     """Convert a Scratch model to a Marian folder, which Transformers loads without this project's code."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
-        with written_whole(out) as folder:
+        with new_output(out) as folder:
             _convert_folder(src, folder, ScratchConfig.model_type, to_marian)
         print(f"wrote {out}")
 
@@ -143,7 +143,7 @@ def torch_command(
     projection have the names of PyTorch's tutorial unless others are given. Save the tokenizer beside the result.
     """
     log_to_terminal(logging.INFO)
-    with one_line_errors(debug), as_user_error(), written_whole(out) as folder:
+    with one_line_errors(debug), as_user_error(), new_output(out) as folder:
         weights = read_torch(
             load_state_dict_file(state_dict),
             num_heads=num_heads,
@@ -177,7 +177,7 @@ def to_torch_command(
     """Convert a Scratch model to the state dict of a translator like that of PyTorch's tutorial."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
-        with written_whole(out) as file:
+        with new_output(out) as file:
             model = load_model(src, ScratchConfig.model_type)
             torch.save(to_torch_translator(model).state_dict(), file)
             written = TorchTranslator(model.config)
@@ -233,7 +233,7 @@ def ctranslate2_command(
     tokenizers and generation.json, the model's generation settings as arguments of translate_batch.
     """
     log_to_terminal(logging.INFO)
-    with one_line_errors(debug), written_whole(out) as folder:
+    with one_line_errors(debug), new_output(out) as folder:
         model = load_model(src, ScratchConfig.model_type).float().eval()
         vocabularies = [
             read_vocabulary(tokenizer, rows, side)

@@ -44,7 +44,7 @@ def carry_tokenizers(name: str, folder: Path) -> None:
 
 
 @contextmanager
-def written_whole(out: Path) -> Iterator[Path]:
+def new_output(out: Path) -> Iterator[Path]:
     """A temporary path for a file or folder, which becomes `out` if nothing fails and is deleted otherwise."""
     if out.exists() or out.is_symlink():
         raise UserError(f"{out} exists; choose another name")

@@ -99,10 +99,8 @@ class Tables(FileSource):
         names = [str(path.resolve()) for path in paths]
         if table.read is not None:
             stamped = {"paths": json.dumps(names), "stamps": _stamps(paths)}
-            if next(read_rows(**stamped), None) is None:
+            if sum(1 for _ in read_rows(**stamped)) == 0:  # reading them all finds errors before anything is cached
                 raise UserError(f"{where}: no rows below the header")
-            for _ in read_rows(**stamped):  # finds errors before anything is cached
-                pass
             dataset = Dataset.from_generator(read_rows, gen_kwargs=stamped)
         else:
             for path in paths if table.is_text else []:

@@ -1,7 +1,7 @@
 """Choose the data source of a recipe, and load the pairs of each split."""
 
 import logging
-from functools import cache
+from functools import lru_cache
 
 from datasets import Dataset, DatasetDict, IterableDataset
 
@@ -19,7 +19,7 @@ SPLITS = ("train", "validation", "test")
 EMBEDDED_PARTS = 64  # shards of a stream of the embedded corpus
 
 
-@cache
+@lru_cache(maxsize=1)
 def _corpus(size: int, seed: int) -> dict[str, list[dict[str, str]]]:
     return make_corpus(size, *HELD_OUT, seed)
 

@@ -1,6 +1,5 @@
 """Where a push goes, as it is on the Hub, and whether the push may go there."""
 
-import hashlib
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from .allowed_files import ALLOWED, CARD
 from .options import PushOptions
 from .record import LastPush
-from .repository import HubRepository, PushError
+from .repository import HubRepository, PushError, has_identifier
 
 EDITABLE = {CARD, ".gitattributes"}  # what may change on the Hub between two pushes
 # What makes a model, as this project and others write it. A push deletes those on the Hub that it does not bring.
@@ -46,13 +45,7 @@ class Destination:
     def holds(self, files: dict[str, Path], card: str) -> bool:
         """Whether the Hub has exactly these contents under these names."""
         contents = {name: path.read_bytes for name, path in files.items()} | {CARD: card.encode}
-        for name, read in contents.items():
-            content, identifier = read(), self.tree.get(name, "")
-            blob = content if len(identifier) == 64 else b"blob %d\0" % len(content) + content
-            digest = hashlib.sha256(blob) if len(identifier) == 64 else hashlib.sha1(blob)
-            if digest.hexdigest() != identifier:
-                return False
-        return True
+        return all(has_identifier(read(), self.tree.get(name, "")) for name, read in contents.items())
 
     def model_files(self) -> set[str]:
         """The files that belong to a model, this folder's or another."""

@@ -44,6 +44,13 @@ class UnseenError(PushError):
     prefix = "perhaps pushed: "
 
 
+def has_identifier(content: bytes, identifier: str) -> bool:
+    """Whether a file's content is that of an identifier in `HubRepository.tree`."""
+    if len(identifier) == 64:  # of a large file
+        return hashlib.sha256(content).hexdigest() == identifier
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == identifier
+
+
 # -- what went wrong ---------------------------------------------------------------------------------------------------
 
 
@@ -182,7 +189,7 @@ class HubRepository:
                 answer = get_session().get(url, headers=build_hf_headers())
                 hf_raise_for_status(answer)
                 content = answer.content
-                if hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == identifier:
+                if has_identifier(content, identifier):
                     return content.decode("utf-8", errors="replace")
         raise PushError(f"reading {path}: the Hub did not send all of it, in {ATTEMPTS} attempts; push again later")
 

@@ -76,8 +76,7 @@ class TrainingRun:
         self.total_updates = total_updates(recipe, self.batches.batches_per_epoch)
         self.saved_at = time.monotonic()
         check_run(accelerator, recipe, self.progress.compiled, self.progress.fingerprint, self.total_updates)
-        self.model, self.optimizer = inputs.model, None  # until `_distribute`
-        self.validation_data = inputs.validation_data
+        self._distribute(inputs)
 
     @classmethod
     def begin(
@@ -96,7 +95,6 @@ class TrainingRun:
         folder = _claim_folder(recipe, accelerator, False, overwrite)
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator), stop)
-        run._distribute()
         on_main(accelerator, lambda: run._create_folder(overwrite))  # last: what was there is deleted
         run._open_trackers()
         return run
@@ -124,7 +122,6 @@ class TrainingRun:
         path = on_main(accelerator, lambda: find_checkpoint(folder, recipe, checkpoint))
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator, path), stop)
-        run._distribute()
         run._restore(path, drop_later=checkpoint is not None)
         run._open_trackers()
         return run
@@ -137,18 +134,17 @@ class TrainingRun:
         write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
         self._save_model_files(self.folder.path)
 
-    def _distribute(self) -> None:
+    def _distribute(self, inputs: Inputs) -> None:
         """Wrap or shard the model and put it on its device, as the launcher's settings say."""
         recipe, accelerator = self.recipe, self.accelerator
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
-        optimizer = make_optimizer(self.model, recipe.optimization)
-        self.model, self.optimizer = prepare(accelerator, self.model, optimizer)
-        batches = self.batches
+        optimizer = make_optimizer(inputs.model, recipe.optimization)
+        self.model, self.optimizer = prepare(accelerator, inputs.model, optimizer)
         self.make_update = TrainingStep(
-            accelerator, self.model, self.optimizer, recipe.optimization, batches.in_smaller_pieces
+            accelerator, self.model, self.optimizer, recipe.optimization, self.batches.in_smaller_pieces
         )
         self.validator = Validator(
-            recipe, accelerator, self.unwrapped, self.tokenizers, self.pairs, self.validation_data, self.stop
+            recipe, accelerator, self.unwrapped, self.tokenizers, self.pairs, inputs.validation_data, self.stop
         )
 
     def _restore(self, checkpoint: Path, drop_later: bool) -> None:
