@@ -6,11 +6,12 @@ Importing this module needs only the standard library: recipes and figures read 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import version
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,13 @@ class Score:
     interval: float | None = None
 
 
+class Preparation(NamedTuple):
+    """What is done to texts before they are scored, and what it adds to the signature."""
+
+    of: Callable[[str], str]
+    signature: str
+
+
 @dataclass(frozen=True)
 class Metric:
     """
@@ -48,6 +56,8 @@ class Metric:
         higher_is_better: the direction.
         range: lowest and highest value on the axis of a plot; None: no upper limit.
         compute: computes the score from (sources, translations, references, number of bootstrap resamples or 0).
+        on_request: compute it only if the recipe names it, in `evaluation.also` or `evaluation.metric`.
+        prepare: for a language, what is done to each translation and reference first.
         seconds: for a slow metric, estimates how long (translations, references) take. It is skipped during training,
             and in the final scores if that is too long, unless the recipe chooses the best weights by it.
     """
@@ -58,15 +68,19 @@ class Metric:
     higher_is_better: bool
     range: tuple[float, float | None]
     compute: Callable[[Texts, Texts, References, int], Score]
+    on_request: bool = False
+    prepare: Callable[[str], Preparation] | None = None
     seconds: Callable[[Texts, References], float] | None = None
 
 
-def _by_sacrebleu(name: str, sources: Texts, translations: Texts, references: References, resamples: int) -> Score:
-    """A corpus score with sacreBLEU's defaults. The bootstrap's seed is 12345, or SACREBLEU_SEED."""
+def _by_sacrebleu(
+    name: str, sources: Texts, translations: Texts, references: References, resamples: int, **options: Any
+) -> Score:
+    """A corpus score; without options, with sacreBLEU's defaults. The bootstrap's seed is 12345, or SACREBLEU_SEED."""
     import sacrebleu.metrics
     from sacrebleu.significance import PairedTest
 
-    metric = getattr(sacrebleu.metrics, name)()
+    metric = getattr(sacrebleu.metrics, name)(**options)
     streams = [list(stream) for stream in zip_longest(*references)]  # all first references, all second ones, ...
     if not resamples:
         return Score(metric.corpus_score(translations, streams).score, str(metric.get_signature()))
@@ -75,6 +89,18 @@ def _by_sacrebleu(name: str, sources: Texts, translations: Texts, references: Re
     ((key, signature),) = signatures.items()
     (result,) = results[key]
     return Score(result.score, str(signature), float(result.ci))
+
+
+@cache
+def _moses(language: str) -> Preparation:
+    """Lower-case, normalize punctuation and tokenize, as the Moses scripts do before fairseq's scores."""
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    normalizer, tokenizer = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
+    return Preparation(
+        lambda text: tokenizer.tokenize(normalizer.normalize(text.lower()), return_str=True),
+        f"|lower-cased, normalized and tokenized:sacremoses-{version('sacremoses')}.{language}",
+    )
 
 
 def _ter_seconds(translations: Texts, references: References) -> float:
@@ -112,6 +138,25 @@ METRICS: dict[str, Metric] = {
         compute=partial(_by_sacrebleu, "TER"),
         seconds=_ter_seconds,
     ),
+    "lowercased": Metric(
+        title="BLEU, lower-cased",
+        hub_id="sacrebleu",
+        description="sacreBLEU's, of words, case ignored, 0 to 100",
+        higher_is_better=True,
+        range=(0, 100),
+        compute=partial(_by_sacrebleu, "BLEU", lowercase=True),
+        on_request=True,
+    ),
+    "tokenized": Metric(
+        title="BLEU, lower-cased and tokenized",
+        hub_id="sacrebleu",
+        description="of lower-cased words as sacremoses tokenizes them, as fairseq and multi-bleu do, 0 to 100",
+        higher_is_better=True,
+        range=(0, 100),
+        compute=partial(_by_sacrebleu, "BLEU", tokenize="none", force=True),
+        on_request=True,
+        prepare=_moses,
+    ),
 }
 
 
@@ -126,6 +171,8 @@ def score(
     references: Sequence[str | Sequence[str]],
     final: bool = True,
     chosen: str | None = None,
+    also: Collection[str] = (),
+    language: str = "en",
 ) -> dict[str, float | str]:
     """
     Score a corpus of detokenized text.
@@ -134,6 +181,8 @@ def score(
         references: one per sentence, or a list of several.
         final: include slow metrics and 95 % intervals, which are not worth their time during training.
         chosen: the metric that chooses the best weights; it is computed however slow it is.
+        also: metrics on request to include in final scores.
+        language: of translations and references, for metrics that tokenize.
 
     Returns:
         For each metric, such as `bleu`: the score `bleu`, its `bleu_signature`, and, if known, `bleu_interval`, half
@@ -150,14 +199,18 @@ def score(
     resamples = RESAMPLES if final and 1 < len(translations) <= _MOST_RESAMPLED else 0
     found: dict[str, float | str] = {}
     for key, metric in METRICS.items():
+        if metric.on_request and key != chosen and not (final and key in also):
+            continue
         if key != chosen and metric.seconds is not None:
             if not final:
                 continue
             if (seconds := metric.seconds(translations, references)) > _MOST_SECONDS:
                 logger.warning(f"{metric.title} is skipped: on sentences this long it may take {seconds / 60:.0f} min")
                 continue
-        result = metric.compute(sources, translations, references, resamples)
-        found |= {key: result.value, f"{key}_signature": result.signature}
+        prepared = metric.prepare(language) if metric.prepare else Preparation(str, "")
+        ours, theirs = map(prepared.of, translations), ([*map(prepared.of, each)] for each in references)
+        result = metric.compute(sources, list(ours), list(theirs), resamples)
+        found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature}
         found |= {} if result.interval is None else {f"{key}_interval": result.interval}
     return found
 

@@ -221,6 +221,9 @@ class EvaluationSection(Section):
     every: Interval = "epoch"
     translate_every: int = Field(1, ge=1, description="translate and score at every n-th evaluation")
     metric: Literal["loss", *METRICS] = Field("bleu", description="chooses the best checkpoint")
+    also: list[Literal[*(key for key, metric in METRICS.items() if metric.on_request)]] = Field(
+        [], description="further scores of the final model, in protocols that papers use"
+    )
     patience: int | None = Field(None, ge=1, description="stop after n evaluations without a better one")
     validation_beams: int = Field(1, ge=1, le=1000, description="beams during training; the final scores use num_beams")
     num_beams: int = Field(5, ge=1, le=1000)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -167,6 +168,7 @@ def score_model(recipe: Recipe, name: str, splits: list[str], accelerator: Accel
         with as_user_error(f"{name}, the {split} split: "):
             translations = translate(model, *tokenizers, sources, **options)
         texts_to_score = (sources, translations, references)
-        scores = on_main(accelerator, lambda given=texts_to_score: score(*given, chosen=section.metric))
+        how = {"chosen": section.metric, "also": section.also, "language": recipe.data.target_language}
+        scores = on_main(accelerator, partial(score, *texts_to_score, **how))
         results[split] = {"sentences": len(sources), "translations": translations, **scores}
     return results

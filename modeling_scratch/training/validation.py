@@ -77,7 +77,8 @@ class Validator:
                 stop=self.stop,
                 **generation,
             )
-        scores = on_main(self.accelerator, lambda: score(sources, translations, references, final, section.metric))
+        options = {"chosen": section.metric, "also": section.also, "language": self.recipe.data.target_language}
+        scores = on_main(self.accelerator, lambda: score(sources, translations, references, final, **options))
         return translations, {"sentences": len(sources), **scores}
 
     def validate(self, with_translations: bool) -> dict[str, Any]:

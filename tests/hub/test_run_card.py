@@ -129,10 +129,11 @@ def test_a_real_run(trained):
     final = [record for record in read_metrics(trained) if record.get("final")]
     found = {(r.dataset_split, r.metric_type): (r.metric_value, r.metric_args) for r in card.data.eval_results}
     for record in final:
-        for key, metric in METRICS.items():
+        computed = {key: metric for key, metric in METRICS.items() if not metric.on_request}
+        for key, metric in computed.items():
             value, arguments = float(f"{record[key]:.2f}"), {"signature": record[f"{key}_signature"]}
             assert found.pop((record["split"], metric.hub_id)) == (value, arguments)
-        shown = " | ".join(describe_score(record, key) for key in METRICS)
+        shown = " | ".join(describe_score(record, key) for key in computed)
         assert f"| {record['split']} | {shown} | {record['sentences']} |" in section(text, "Results")
         assert f"`{record['bleu_signature']}`" in text
     assert not found

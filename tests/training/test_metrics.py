@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from typing import get_args
 
 import numpy as np
@@ -141,6 +142,34 @@ def test_ter_is_left_out_of_long_texts_only(words, sentences, left_out):
     text = [" ".join(["word"] * words)] * sentences
     seconds = METRICS["ter"].seconds(text, [[each] for each in text])
     assert (seconds > metrics._MOST_SECONDS) is left_out
+
+
+def test_scores_on_request_follow_the_protocols_of_papers():
+    scores = score(SOURCES, TRANSLATIONS, FIRST, also=["lowercased", "tokenized"], language="de")
+    assert scores["lowercased"] == sacrebleu.corpus_bleu(TRANSLATIONS, [FIRST], lowercase=True).score
+    ours = ["der hund sah die katze .", "ein kleines haus heute .", "sie kommen an .", "heute regnet es viel ."]
+    theirs = [
+        "der hund sieht die katze .",
+        "ein kleines haus , heute .",
+        "sie kommt an .",
+        "heute regnet es sehr viel .",
+    ]
+    assert scores["tokenized"] == sacrebleu.corpus_bleu(ours, [theirs], tokenize="none", force=True).score
+    assert scores["tokenized_signature"].endswith(f"sacremoses-{version('sacremoses')}.de")
+    assert scores["tokenized_interval"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "computed"),
+    [
+        ({}, False),
+        ({"also": ["tokenized"]}, True),
+        ({"also": ["tokenized"], "final": False}, False),
+        ({"chosen": "tokenized", "final": False}, True),
+    ],
+)
+def test_scores_on_request_are_of_the_final_model_or_choose_it(options, computed):
+    assert ("tokenized" in score(SOURCES, TRANSLATIONS, FIRST, **options)) is computed
 
 
 # -- what follows the table --------------------------------------------------------------------------------------------
