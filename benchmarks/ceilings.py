@@ -306,7 +306,7 @@ def config_of(shape: str) -> ScratchConfig:
 
 
 def count(shape: str, tokens: int, compiled: bool) -> Work:
-    """Of one update in bf16, of so many target tokens and as many of the source, in sentences of LENGTH tokens."""
+    """Of one update in bf16, with this many target and as many source tokens, in sentences of LENGTH tokens."""
     torch._dynamo.reset()
     with FakeTensorMode(allow_non_fake_inputs=True), as_on_a_gpu():
         model = ScratchForConditionalGeneration(config_of(shape)).train()

@@ -8,7 +8,7 @@ and must give the same tokens; of a hundred sentences one may differ, where roun
     python benchmarks/generation.py --folder FOLDER --sources FILE     # a trained post-norm model, real sentences
 
 Random weights rarely end a sentence before it has as many new tokens as are allowed. A trained model's end at different
-lengths; its sentences are in the order of the file, so many a batch as are said.
+lengths; its sentences are in the order of the file, in batches of the size given.
 """
 
 import argparse
@@ -127,7 +127,7 @@ def main() -> None:
         f"{peers.describe_machine()}; float32, {options.rounds} rounds, up to {options.tokens} new tokens a sentence\n"
     )
     print(
-        "| shape | decoding | batch | | sentences a second | tokens a second | this project is so many times as fast | "
+        "| shape | decoding | batch | | sentences a second | tokens a second | times as fast as it | "
         "sentences with its tokens |"
     )
     print("|---|---|---|---|---|---|---|---|", flush=True)

@@ -162,7 +162,7 @@ def make_batches(
     Batches of pairs of random tokens.
 
     Args:
-        tokens: with pairs of like length, so many on a side at most, padding included.
+        tokens: with pairs of like length, at most this many on a side, padding included.
         fixed: as Transformers' documentation makes them: pairs in random order, a fixed number a batch, as many as
             batches of like length have on average, and each batch padded to its longest.
     """

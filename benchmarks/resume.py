@@ -139,7 +139,7 @@ def wait_for_its_moment(process: subprocess.Popen, folder: Path, chance: random.
 
 
 def survive(mode: str, kills: int, work: Path, seed: int = 0) -> Outcome:
-    """Run once in peace and once with so many signals, and compare."""
+    """Run once in peace and once with this many signals, and compare."""
     chance, outcome = random.Random(seed), Outcome()
     numbers = [SIGNALS[number % len(SIGNALS)] for number in range(kills)]
     chance.shuffle(numbers)

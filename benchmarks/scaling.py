@@ -63,7 +63,7 @@ def measure(name: str, length: int = 16, vocabulary: int = 10_000, batch: int = 
 
 
 def measure_corpus(pairs: int, batches: int = 50) -> dict:
-    """Seconds a target token to plan an epoch and to prepare its batches, with so many pairs in the corpus."""
+    """Seconds a target token to plan an epoch and to prepare its batches, with this many pairs in the corpus."""
     import numpy as np
     from datasets import Dataset
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 def read(pairs: int) -> dict[str, float]:
     """
-    Read a stream of so many pairs as training does, a small one again and again.
+    Read a stream of this many pairs as training does, a small one again and again.
 
     Returns:
         peak and before: mebibytes at the most, and before reading began; rate: target tokens a second after the first

@@ -53,7 +53,7 @@ def train_ours(overrides: list[str], bleu: float) -> dict:
 
 
 def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, work: Path) -> dict:
-    """For so many minutes at most. With the tokenizer of what train_ours has left in the folder `work`."""
+    """For at most this many minutes. With the tokenizer of what train_ours has left in the folder `work`."""
     from datasets import Dataset
     from transformers import (
         DataCollatorForSeq2Seq,
@@ -163,7 +163,10 @@ def main() -> None:
     parser.add_argument("--overrides", nargs="*", default=[], help="of the recipe multi30k-en-de")
     parser.add_argument("--every", type=int, default=200, help="updates between evaluations")
     parser.add_argument(
-        "--patience", type=float, default=float("inf"), help="give Seq2SeqTrainer so many times this project's minutes"
+        "--patience",
+        type=float,
+        default=float("inf"),
+        help="stop Seq2SeqTrainer after this multiple of this project's minutes",
     )
     parser.add_argument(
         "--work", type=Path, help="keep what is trained in this folder; what is there is not made again"

@@ -156,8 +156,8 @@ def table(found: dict) -> str:
     lines = [
         f"\n**{found['shape']}**: equal weights differ by {found['difference']:.1e} in loss and gradient; "
         f"matrix-product peak {found['peak'] / 1e9:,.0f} billion a second\n",
-        "| | padding, % | target tokens a second | this project is so many times as fast (lowest to highest) | of the "
-        "peak, padding included, % | MiB above idle | this project needs so much of it |",
+        "| | padding, % | target tokens a second | times as fast as it (lowest to highest) | of the "
+        "peak, padding included, % | MiB above idle | this project's share of it |",
         "|---|---|---|---|---|---|---|",
     ]
     for label, each in found["contenders"].items():

@@ -134,7 +134,7 @@ def main() -> None:
         path.read_text(encoding="utf-8").splitlines() for path in (options.sources, options.references)
     )
     print(f"{peers.describe_machine()}; {len(sources)} sentences, {options.rounds} rounds\n")
-    print("| | | sentences a second | this project is so many times as fast | BLEU | same translations, % |")
+    print("| | | sentences a second | times as fast as it | BLEU | same translations, % |")
     print("|---|---|---|---|---|---|", flush=True)
     found = []
     with tempfile.TemporaryDirectory() as work:

@@ -93,7 +93,7 @@ def start_group(
 
 
 def run_group(folder: Path, processes: int, function: Callable, *arguments, **environment: str) -> str:
-    """Call a function on so many processes; what they said. Fails if one does."""
+    """Call a function on several processes; what they said. Fails if one does."""
     children = start_group(folder, function, [arguments] * processes, **environment)
     codes = [child.end(300) for child in children]
     said = "".join(child.said for child in children)

@@ -108,7 +108,7 @@ def end_tokens(config: GenerationConfig) -> list[int]:
 
 
 def is_worth_removing(finished: int, batch_size: int) -> bool:
-    """Whether so many finished sentences should leave the batch."""
+    """Whether enough sentences have finished to remove them from the batch."""
     return finished >= max(1, _SHARE_THAT_LEAVES * batch_size)
 
 

@@ -93,7 +93,7 @@ def test_refused_connections(tmp_path):
 
 
 class SlowReader:
-    """A server that takes a body block by block, and stops after so many of them; or else answers."""
+    """A server that takes a body block by block, and stops after some of them; or else answers."""
 
     def __init__(self, blocks: int | None, pause: float):
         self.socket = socket.create_server(("127.0.0.1", 0))

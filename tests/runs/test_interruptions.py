@@ -338,7 +338,7 @@ def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch):
 
 @pytest.fixture
 def little_memory(monkeypatch):
-    """Training passes over more than so many source tokens, padding included, find no memory."""
+    """Training passes over more than a number of source tokens, padding included, find no memory."""
     forward = ScratchForConditionalGeneration.forward
 
     def limit(tokens: int) -> None:
