@@ -166,7 +166,7 @@ def main() -> None:
         "--patience",
         type=float,
         default=float("inf"),
-        help="stop Seq2SeqTrainer after this multiple of this project's minutes",
+        help="stop Seq2SeqTrainer after this many times our minutes",
     )
     parser.add_argument(
         "--work", type=Path, help="keep what is trained in this folder; what is there is not made again"

@@ -6,15 +6,16 @@ Importing this package registers the model with the Auto classes, so that a chec
 installed.
 """
 
+import os
 import signal
 import sys
 from pathlib import Path
 
-if (
-    Path(*sys.argv[:1]).name in ("-m", "scratch")  # a command of this package
-    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-):
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # train.py says why
+if Path(*sys.argv[:1]).name in ("-m", "scratch"):  # a command of this package; train.py does and explains the same
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 
