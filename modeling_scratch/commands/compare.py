@@ -59,7 +59,7 @@ def describe(comparison: "Comparison") -> list[str]:
         signatures = ", ".join(dict.fromkeys(each.signature for each in comparison.significance))
         parts += [
             f"Against {names[0]}, by sacreBLEU's paired bootstrap ({signatures})\n\n"
-            + table(["run", "set", "BLEU", "p"], rows),
+            + table(["run", "set", "BLEU difference", "p"], rows),
             "p: how often chance in the choice of sentences alone would make such a difference. How much another seed "
             "would change is not in it: for this, compare groups of seeds.",
         ]

@@ -67,17 +67,18 @@ def comparison_figure(runs: dict[str, list[dict[str, Any]]]) -> Figure:
     keys = [key for key in METRICS if any(key in record for rows in validation.values() for record in rows)]
     figure = Figure(figsize=(9, 6 if keys else 4), layout="constrained")
     mosaic = [["loss"] * len(keys), keys] if keys else [["loss"]]
-    axes = figure.subplot_mosaic(mosaic)
+    axes = figure.subplot_mosaic(mosaic, sharex=True)
     styles = cycle((colour, dash) for dash in _DASHES for colour in _COLOURS)
     for key, axis in axes.items():
         title = "Validation loss per target token" if key == "loss" else f"{METRICS[key].title} on validation"
         axis.set(title=title, xlabel="update", ylabel="nats" if key == "loss" else "")
+        axis.tick_params(labelbottom=True)  # sharing the axis hides the upper one's numbers
         axis.grid(alpha=0.3)
     for rows, (colour, dash) in zip(validation.values(), styles, strict=False):
         for key, axis in axes.items():
             points = [(row["step"], row[key]) for row in rows if key in row]
             steps, values = zip(*points, strict=True) if points else ((), ())
-            axis.plot(steps, values, color=colour, linestyle=dash, marker="o", markersize=3)
+            axis.plot(steps, values, color=colour, linestyle=dash, linewidth=1.2, marker="o", markersize=3)
     columns = 4 if max(map(len, runs)) < 24 else 2
     legend = figure.legend(axes["loss"].lines, list(runs), loc="outside lower center", ncols=columns)
     for text in legend.get_texts():
