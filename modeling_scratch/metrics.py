@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 # For the 95 % intervals: a tenth of a second per 1,000 sentences, and 80 kB per sentence.
 RESAMPLES = 1000
-_MOST_RESAMPLED = 10_000  # sentences; with more, the interval is narrow and takes too much memory
+MOST_RESAMPLED = 10_000  # sentences; with more, the interval is narrow and takes too much memory
 
 _MOST_SECONDS = 300  # that a metric may take unless the recipe asks for it
 
@@ -196,7 +196,7 @@ def score(
         raise ValueError(f"{len(sources)} sources, {len(translations)} translations and {len(references)} references")
     if not all(references):
         raise ValueError(f"sentence {references.index([])} has no reference")
-    resamples = RESAMPLES if final and 1 < len(translations) <= _MOST_RESAMPLED else 0
+    resamples = RESAMPLES if final and 1 < len(translations) <= MOST_RESAMPLED else 0
     found: dict[str, float | str] = {}
     for key, metric in METRICS.items():
         if metric.on_request and key != chosen and not (final and key in also):
@@ -213,6 +213,16 @@ def score(
         found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature}
         found |= {} if result.interval is None else {f"{key}_interval": result.interval}
     return found
+
+
+def scores_in(record: dict[str, Any]) -> list[str]:
+    """The metrics of a record; ["loss"] if there are none."""
+    return [key for key in METRICS if key in record] or ["loss"]
+
+
+def title_of(key: str) -> str:
+    """What people call a metric, or the loss."""
+    return METRICS[key].title if key in METRICS else "Loss"
 
 
 def describe_score(record: dict[str, Any], key: str) -> str:

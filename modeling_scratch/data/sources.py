@@ -118,6 +118,12 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
     return DatasetDict(pairs)
 
 
+def load_split(data: DataSection, seed: int, split: str) -> Dataset:
+    """The pairs of one split or further test set that a recipe names or holds out, as `load_pairs` has them."""
+    held_out = split == "validation" and source_of(split, data, seed) is None
+    return load_pairs(data, seed, None if held_out else split)[split]
+
+
 def _hold_out(train: Dataset, size: int, seed: int) -> dict[str, Dataset]:
     """Split held-out validation pairs from the training pairs."""
     if size >= len(train):

@@ -1,4 +1,4 @@
-"""The curves of a training run."""
+"""The curves of a training run, and of several beside each other."""
 
 import math
 from itertools import cycle
@@ -8,9 +8,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..metrics import METRICS
-from .saving import BLUE, GREEN, ORANGE, VERMILLION, save
+from .saving import BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILLION, save
 
 _STYLES = [(BLUE, "o"), (VERMILLION, "s"), (GREEN, "^"), (ORANGE, "D")]  # of the scores, in turn
+# Of runs, in turn: colours, then the same ones in other dashes.
+_COLOURS, _DASHES = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY_BLUE), ("-", "--", ":", "-.")
 
 
 def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
@@ -48,6 +50,39 @@ def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
     loss_axis.legend()
     if scores:
         score_axis.legend()
+    return figure
+
+
+def comparison_figure(runs: dict[str, list[dict[str, Any]]]) -> Figure:
+    """
+    Validation loss and scores of several runs by update, a line a run.
+
+    Args:
+        runs: the records of metrics.jsonl, by the run's name.
+    """
+    validation = {
+        name: [record for record in records if record["split"] == "validation" and "final" not in record]
+        for name, records in runs.items()
+    }
+    keys = [key for key in METRICS if any(key in record for rows in validation.values() for record in rows)]
+    figure = Figure(figsize=(9, 6 if keys else 4), layout="constrained")
+    mosaic = [["loss"] * len(keys), keys] if keys else [["loss"]]
+    axes = figure.subplot_mosaic(mosaic, sharex=True)
+    styles = cycle((colour, dash) for dash in _DASHES for colour in _COLOURS)
+    for key, axis in axes.items():
+        title = "Validation loss per target token" if key == "loss" else f"{METRICS[key].title} on validation"
+        axis.set(title=title, xlabel="update", ylabel="nats" if key == "loss" else "")
+        axis.tick_params(labelbottom=True)  # sharing the axis hides the upper one's numbers
+        axis.grid(alpha=0.3)
+    for rows, (colour, dash) in zip(validation.values(), styles, strict=False):
+        for key, axis in axes.items():
+            points = [(row["step"], row[key]) for row in rows if key in row]
+            steps, values = zip(*points, strict=True) if points else ((), ())
+            axis.plot(steps, values, color=colour, linestyle=dash, linewidth=1.2, marker="o", markersize=3)
+    columns = 4 if max(map(len, runs)) < 24 else 2
+    legend = figure.legend(axes["loss"].lines, list(runs), loc="outside lower center", ncols=columns)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a dollar sign in a folder's name is no formula
     return figure
 
 

@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+SKY_BLUE, PURPLE = "#56B4E9", "#CC79A7"
 # Perceptually uniform colour maps, also for colour-blind readers: one for encodings in [-1, 1], and one that is pale
 # where nothing is attended to.
 WAVES, HEAT = "viridis", "magma_r"

@@ -7,7 +7,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard
 from huggingface_hub.utils import yaml_dump
 
-from ..metrics import METRICS, RESAMPLES, describe_score
+from ..metrics import METRICS, RESAMPLES, describe_score, scores_in, title_of
 from ..model.plain_card import ModelFacts, describe_search, escape, hub_link, limits, make_card, plural, table
 from ..runs.folder import CURVES
 from .model_folder import read_facts
@@ -65,14 +65,6 @@ def _widget(run: RunRecords) -> list[dict[str, Any]]:
     return [{"text": source, "output": {"text": translation}} for source, translation in plain[:_WIDGET_EXAMPLES]]
 
 
-def _scores_of(record: dict[str, Any]) -> list[str]:
-    return [key for key in METRICS if key in record] or ["loss"]
-
-
-def _title(key: str) -> str:
-    return METRICS[key].title if key in METRICS else "Loss"
-
-
 def _eval_results(run: RunRecords, tags: list[str]) -> list[EvalResult]:
     results = []
     for record in run.scored:
@@ -84,7 +76,7 @@ def _eval_results(run: RunRecords, tags: list[str]) -> list[EvalResult]:
             dataset = {"dataset_type": found.dataset_type, "dataset_name": found.dataset_name}
             dataset |= {"dataset_config": found.subset} if found.subset else {}
             split = found.split or split
-        for key in _scores_of(record):
+        for key in scores_in(record):
             signature = record.get(f"{key}_signature")
             results.append(
                 EvalResult(
@@ -93,7 +85,7 @@ def _eval_results(run: RunRecords, tags: list[str]) -> list[EvalResult]:
                     **dataset,
                     dataset_split=split,
                     metric_type=METRICS[key].hub_id if key in METRICS else key,
-                    metric_name=_title(key),
+                    metric_name=title_of(key),
                     metric_value=round(record[key], 2),
                     metric_args={"signature": signature} if signature else None,
                 )
@@ -102,7 +94,7 @@ def _eval_results(run: RunRecords, tags: list[str]) -> list[EvalResult]:
 
 
 def _results(run: RunRecords) -> str:
-    keys = [key for key in (*METRICS, "loss") if any(key in _scores_of(record) for record in run.scored)]
+    keys = [key for key in (*METRICS, "loss") if any(key in scores_in(record) for record in run.scored)]
     counted = any("sentences" in record for record in run.scored)
     rows = [
         [
@@ -112,7 +104,7 @@ def _results(run: RunRecords) -> str:
         ]
         for record in run.scored
     ]
-    scores = table(["Test set", *map(_title, keys), *(["Sentences"] if counted else [])], rows)
+    scores = table(["Test set", *map(title_of, keys), *(["Sentences"] if counted else [])], rows)
     evaluation = run.recipe.evaluation
     if run.finished:
         search = describe_search({"num_beams": evaluation.num_beams, "length_penalty": evaluation.length_penalty})
@@ -143,7 +135,7 @@ def _scale(run: RunRecords, keys: list[str]) -> str:
 
 def _signatures(run: RunRecords, keys: list[str]) -> str:
     lines = [
-        f"- {_title(key)}: `{signature}`"
+        f"- {title_of(key)}: `{signature}`"
         for key in keys
         for signature in dict.fromkeys(record.get(f"{key}_signature") for record in run.scored)
         if signature
@@ -155,7 +147,7 @@ def _evaluations(run: RunRecords) -> str:
     if not run.evaluations:
         return ""
     columns = {"train_loss": "Training loss", "loss": "Validation loss"}
-    columns |= {key: _title(key) for key in METRICS if any(key in record for record in run.evaluations)}
+    columns |= {key: title_of(key) for key in METRICS if any(key in record for record in run.evaluations)}
     rows = [
         [f"{record['step']:,}", *(f"{record[key]:.2f}" if record.get(key) is not None else "" for key in columns)]
         for record in run.evaluations
@@ -194,7 +186,7 @@ def _training(run: RunRecords) -> str:
         tokenizer = "taken over from the model it started from"
     elif recipe.tokenizer.existing:
         tokenizer = f"adopted: {escape(without_folders(recipe.tokenizer.existing))}"
-    kept = f"the best on the validation split by {_title(recipe.evaluation.metric)}"
+    kept = f"the best on the validation split by {title_of(recipe.evaluation.metric)}"
     if recipe.checkpoints.average_last > 1 and run.finished:
         kept = f"the average of the last {plural(recipe.checkpoints.average_last, 'checkpoint')}"
     precision = machine.get("mixed_precision")

@@ -25,19 +25,25 @@ _ROWS = 20
 
 
 class RunRecords:
-    """The records of a run. UserError if one is missing or damaged."""
+    """
+    The records of a run. UserError if one is missing or damaged.
 
-    def __init__(self, folder: Path):
+    Args:
+        going_on: for a run that may be writing now: its last record may be cut off, and nothing evaluated yet.
+    """
+
+    def __init__(self, folder: Path, going_on: bool = False):
         self.folder, self.recipe = folder, load_recipe(folder / RECIPE)
         records = read_metrics(folder)
-        if not (folder / METRICS).read_bytes().endswith(b"\n"):
+        if not going_on and not (folder / METRICS).read_bytes().endswith(b"\n"):
             raise UserError(
                 f"{folder / METRICS}: the last record is cut off; scratch train --resume scores the run again"
             )
         # Of each test set the last; a recipe's own has no name.
         final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
         self.finished = bool(final)
-        self.scored = list(final.values()) if final else [self._best(records)]
+        self.scored = list(final.values()) if final else self._best(records, going_on)
+        self.records, self.updates = records, records[-1]["step"]
         self.evaluations = self._evaluations(records)
         self.train = next((record for record in reversed(records) if record["split"] == "train"), {})
         self.machine = next((record for record in reversed(records) if record["split"] == "run"), {})
@@ -53,13 +59,13 @@ class RunRecords:
             return math.inf
         return -record[metric] if higher_is_better(metric) else record[metric]
 
-    def _best(self, records: list[dict[str, Any]]) -> dict[str, Any]:
-        """The evaluation of a run that goes on whose weights are at the folder's root."""
+    def _best(self, records: list[dict[str, Any]], may_lack: bool) -> list[dict[str, Any]]:
+        """The evaluation of a run that goes on whose weights are at the folder's root; none if it may lack."""
         metric = self.recipe.evaluation.metric
         judged = [record for record in records if record["split"] == "validation" and metric in record]
-        if not judged:
+        if not judged and not may_lack:
             raise UserError(f"{self.folder / METRICS}: no evaluation yet, so that there is nothing to say in a card")
-        return min(judged, key=self._judge)
+        return [min(judged, key=self._judge)] if judged else []
 
     def _evaluations(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """

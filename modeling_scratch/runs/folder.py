@@ -14,6 +14,7 @@ from ..files import written_whole
 from ..recipe.reading import load_recipe
 from .checkpoint_store import WEIGHTS, CheckpointStore, Snapshots, verify_checkpoint
 from .metrics_file import METRICS, forget_after, read_metrics
+from .translations import TRANSLATIONS
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class RunFolder:
         if self.is_run():
             logger.info(f"deleting the run in {self.path}")
             patterns = ["checkpoints", "averaging", "target_tokenizer", TRACKING, "*.safetensors", "*.json", "*.py"]
-            for pattern in [*patterns, METRICS, CURVES, SAMPLES, RECIPE]:
+            for pattern in [*patterns, TRANSLATIONS, METRICS, CURVES, SAMPLES, RECIPE]:
                 for path in self.path.glob(pattern):
                     if path.name.startswith("."):
                         continue

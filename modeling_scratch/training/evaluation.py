@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 
 from ..data.batching import PairCollator, make_loader, plan_batches
-from ..data.sources import load_pairs
+from ..data.sources import load_split
 from ..data.tokenization import pair_lengths, texts
 from ..errors import Stopped, as_user_error
 from ..loading import load_tokenizers, load_translator
@@ -161,8 +161,7 @@ def score_model(recipe: Recipe, name: str, splits: list[str], accelerator: Accel
     model = load_translator(name).to(accelerator.device)
     section, results = recipe.evaluation, {}
     for split in splits:
-        only = None if split == "validation" else split  # validation pairs may have to be held out of training
-        pairs = main_first(accelerator, lambda only=only: load_pairs(recipe.data, recipe.seed, only))[split]
+        pairs = main_first(accelerator, lambda split=split: load_split(recipe.data, recipe.seed, split))
         sources, references = texts(pairs)
         options = {"batch_size": section.batch_size, "batch_tokens": section.batch_tokens, "accelerator": accelerator}
         with as_user_error(f"{name}, the {split} split: "):

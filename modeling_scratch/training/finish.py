@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 def finish(run: TrainingRun) -> dict[str, Any]:
     """
     Choose the final weights (the average of the last checkpoints, or the best by the recipe's metric), write them to
-    the folder's root, and score them on the test split, or on validation if there is none.
+    the folder's root, and score them on the test split, or on validation if there is none. Their translations stay in
+    the folder.
 
     Returns:
         The scores by split, some samples, the folder, and the progress.
@@ -40,6 +41,7 @@ def _score(run: TrainingRun) -> dict[str, Any]:
     for split in splits:
         translations[split], record = run.validator.final_scores(split)
         scores[split] = record
+        run.log.translations(split, translations[split])  # before the record, which thus never is without them
         run.record(record)
     split = splits[0]
     sources, references = texts(run.pairs[split].select(range(min(5, len(run.pairs[split])))))
@@ -64,7 +66,8 @@ def _choose_weights(run: TrainingRun) -> None:
     if last > 1:
         logger.info(f"scoring the average of the last {last} checkpoints on the validation split")
         loss = _check_loss(run)
-        _, scores = run.validator.translate("validation")
+        translations, scores = run.validator.translate("validation")
+        run.log.translations("validation", translations)
         run.record({"split": "validation", "final": True, "loss": loss, **scores})
 
 

@@ -17,6 +17,7 @@ from ..runs.faults import explained_failure_to_write
 from ..runs.folder import CURVES, SAMPLES, RunFolder
 from ..runs.metrics_file import METRICS, append_record, read_metrics
 from ..runs.processes import on_main
+from ..runs.translations import TRANSLATIONS, write_translations
 from .checkpoints import Progress
 from .global_batches import GlobalBatches
 
@@ -140,6 +141,10 @@ class RunLog:
                 self._drawn = time.monotonic()
 
         self.write(CURVES, draw)
+
+    def translations(self, name: str, translations: list[str]) -> None:
+        """Write the final translations of a split or further test set."""
+        self.write(TRANSLATIONS, lambda: write_translations(self.folder.path, name, translations))
 
     def samples(self, samples: list[tuple[str, str, str]], split: str) -> None:
         """Write sample translations; each is a source, a reference and a translation."""

@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset, DatasetDict, Features, Translation, Value
 
 from modeling_scratch.data import hub_source as data_module
-from modeling_scratch.data.sources import load_pairs
+from modeling_scratch.data.sources import load_pairs, load_split
 from modeling_scratch.data.tokenization import PairTokenizer, pair_lengths, tokenize_pairs
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.recipe.schema import DataSection
@@ -128,6 +128,7 @@ def test_held_out_validation(tmp_path, caplog):
     assert (len(splits["train"]), len(splits["validation"])) == (40, 10)
     assert sorted([*splits["train"]["source"], *splits["validation"]["source"]]) == sorted(p[0] for p in pairs)
     assert "held out 10 of 50" in caplog.text
+    assert load_split(section, 0, "validation").to_dict() == splits["validation"].to_dict()
     with pytest.raises(ValueError, match="leaves nothing of the 50 pairs"):
         load_pairs(section.model_copy(update={"validation_size": 50}), 0)
 

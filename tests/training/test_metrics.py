@@ -115,7 +115,7 @@ def test_an_interval_of_poor_translations():
 
 def test_no_interval_of_one_sentence_or_of_too_many(monkeypatch):
     assert "bleu_interval" not in score(SOURCES[:1], TRANSLATIONS[:1], FIRST[:1])
-    monkeypatch.setattr(metrics, "_MOST_RESAMPLED", 3)
+    monkeypatch.setattr(metrics, "MOST_RESAMPLED", 3)
     assert "bleu_interval" not in score(SOURCES, TRANSLATIONS, FIRST)
     assert "bleu_interval" in score(SOURCES[:3], TRANSLATIONS[:3], FIRST[:3])
 

@@ -54,6 +54,7 @@ def test_the_folder_of_a_run(trained):
         "metrics.jsonl",
         "curves.png",
         "samples.md",
+        "translations",
         "checkpoints",
     }
     assert not [name for name in names if name.endswith(".tmp")]

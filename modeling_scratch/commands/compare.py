@@ -1,0 +1,129 @@
+"""`scratch compare`: several runs' scores, cost and recipes in one table, and whether the differences are chance."""
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..cli import log_to_terminal, one_line_errors, print_whatever_happens
+from ..metrics import METRICS, RESAMPLES, describe_score, scores_in
+
+if TYPE_CHECKING:
+    from ..training.comparison import Comparison, Run
+
+
+def main(
+    runs: Annotated[list[Path], typer.Argument(help="the folders of two runs or more")],
+    out: Annotated[Path | None, typer.Option(help="draw their validation curves into this PNG file")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the same as JSON")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+) -> None:
+    """
+    Compare runs: scores with 95 % intervals, updates, minutes, tokens, parameters; the mean of runs that differ in
+    their seeds alone; what differs in the recipes; and the significance of each run's BLEU against the first's.
+    """
+    log_to_terminal(logging.WARNING)
+    with one_line_errors(debug):
+        from ..training.comparison import compare, read_runs
+
+        records = read_runs(runs)
+        if out is not None:
+            from ..figures.curves import comparison_figure
+            from ..figures.saving import save
+
+            save(comparison_figure({name: run.records for name, run in records.items()}), out)
+        comparison = compare(records)
+        facts = asdict(comparison)
+        text = json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n\n".join(describe(comparison))
+        print_whatever_happens(text)
+
+
+def describe(comparison: "Comparison") -> list[str]:
+    """The comparison as paragraphs of text and tables in Markdown."""
+    parts = [_numbers(comparison), _explanation(comparison)]
+    names = [run.name for run in comparison.runs]
+    if comparison.differences:
+        rows = [[key, *map(_value, values)] for key, values in comparison.differences.items()]
+        parts += [f"The recipes differ in\n\n{table(['key', *names], rows)}"]
+    else:
+        parts += ["The recipes are the same."]
+    if comparison.significance:
+        rows = [
+            [each.run, each.test_set, f"{each.difference:+.2f}", f"{each.p_value:.3f}"]
+            for each in comparison.significance
+        ]
+        signatures = ", ".join(dict.fromkeys(each.signature for each in comparison.significance))
+        parts += [
+            f"Against {names[0]}, by sacreBLEU's paired bootstrap ({signatures})\n\n"
+            + table(["run", "set", "BLEU difference", "p"], rows),
+            "p: how often chance in the choice of sentences alone would make such a difference. How much another seed "
+            "would change is not in it: for this, compare groups of seeds.",
+        ]
+    return [*filter(None, parts), *(["\n".join(comparison.notes)] if comparison.notes else [])]
+
+
+def _numbers(comparison: "Comparison") -> str:
+    """The table of runs and of groups of seeds."""
+    columns = [name for run in comparison.runs for name in run.numbers()]
+    columns = sorted(dict.fromkeys(columns), key=lambda name: name not in _COUNTS)
+    rows = [
+        [run.name if run.finished else f"{run.name} (not finished)", *(_cell(run, name) for name in columns)]
+        for run in comparison.runs
+    ]
+    for group in comparison.groups:
+        cells = [_mean(name, *group.numbers[name]) if name in group.numbers else "" for name in columns]
+        rows.append([f"mean of {', '.join(group.runs)}", *cells])
+    return table(["run", *columns], rows)
+
+
+# How the numbers that are no scores are written.
+_COUNTS = {"updates": ",.0f", "minutes": ",.1f", "target tokens": ",.0f", "parameters": ",.0f"}
+
+
+def _cell(run: "Run", name: str) -> str:
+    from ..training.comparison import column
+
+    for test_set, record in run.scores.items():
+        for key in scores_in(record):
+            if column(test_set, key) == name:
+                return describe_score(record, key)
+    numbers = run.numbers()
+    return format(numbers[name], _COUNTS[name]) if name in numbers else ""
+
+
+def _mean(name: str, mean: float, deviation: float) -> str:
+    how = _COUNTS.get(name, ".2f")
+    exact = name in _COUNTS and deviation == 0
+    return format(mean, how) + ("" if exact else f" (sd {format(deviation, how)})")
+
+
+def _explanation(comparison: "Comparison") -> str:
+    scores = [record for run in comparison.runs for record in run.scores.values()]
+    said = []
+    if any(f"{key}_interval" in record for record in scores for key in METRICS):
+        said.append(f"±: half the 95 % interval over {RESAMPLES:,} bootstrap resamples of the sentences.")
+    if comparison.groups:
+        said.append("sd: standard deviation over runs that differ in their seeds alone.")
+    if not all(run.finished for run in comparison.runs):
+        said.append("not finished: the best evaluation so far, with the beams of validation.")
+    return " ".join(said)
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def table(header: list[str], rows: Iterable[list[str]]) -> str:
+    """A Markdown table whose columns are aligned in a terminal too; the first to the left, the others to the right."""
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in [header, *rows]]
+    widths = [max(3, *map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = [
+        " | ".join(cell.rjust(width) if index else cell.ljust(width) for index, (cell, width) in enumerate(pairs))
+        for pairs in (zip(row, widths, strict=True) for row in rows)
+    ]
+    ruler = " | ".join("-" * (width - 1) + ":" if index else "-" * width for index, width in enumerate(widths))
+    return "\n".join(f"| {line} |" for line in [lines[0], ruler, *lines[1:]])

@@ -1,0 +1,39 @@
+"""Write and read a run's final translations, so that runs can be compared without translating again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import UserError
+from ..files import write_whole
+
+TRANSLATIONS = "translations"
+
+
+def translations_file(run: Path, name: str) -> Path:
+    """The file of a split's or further test set's translations, one a line."""
+    return run / TRANSLATIONS / f"{name}.txt"
+
+
+def write_translations(run: Path, name: str, translations: Sequence[str]) -> None:
+    """Write the translations of a split or test set, in place of those that are there; line breaks become spaces."""
+    path = translations_file(run, name)
+    path.parent.mkdir(exist_ok=True)
+    lines = (text.replace("\r", " ").replace("\n", " ") for text in translations)
+    write_whole(path, "".join(f"{line}\n" for line in lines))
+
+
+def read_translations(run: Path, name: str) -> list[str]:
+    """
+    The translations of a split or test set, in the order of its sentences.
+
+    Raises:
+        UserError: there are none, or the file is not UTF-8.
+    """
+    path = translations_file(run, name)
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; scratch train --resume scores a run again and writes it") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not valid UTF-8 ({error.reason})") from None
+    return text.removesuffix("\n").split("\n") if text else []

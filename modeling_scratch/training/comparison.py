@@ -1,0 +1,247 @@
+"""Compare runs: their numbers side by side, their recipes, the mean of seeds, the significance of differences."""
+
+import statistics
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..data.sources import load_split
+from ..data.tokenization import texts
+from ..errors import UserError
+from ..hub.run_records import RunRecords
+from ..metrics import MOST_RESAMPLED, RESAMPLES, scores_in, title_of
+from ..recipe.reading import flat_recipe
+from ..runs.folder import RECIPE
+from ..runs.translations import read_translations
+
+SO_FAR = "validation so far"  # stands for the test sets of a run that is not finished
+
+
+@dataclass
+class Run:
+    """
+    Args:
+        minutes: that updates took until the last log; so with tokens. None: nothing logged yet.
+        scores: the record of each split or test set, by its name; that of the best weights so far, with fewer beams and
+            without intervals, if the run is not finished.
+    """
+
+    name: str
+    folder: str
+    finished: bool
+    updates: int
+    minutes: float | None
+    target_tokens: int | None
+    parameters: int | None
+    scores: dict[str, dict[str, Any]]
+
+    def numbers(self) -> dict[str, float]:
+        """What is known of the run, by the titles of a table's columns."""
+        counts = {"updates": self.updates, "minutes": self.minutes}
+        counts |= {"target tokens": self.target_tokens, "parameters": self.parameters}
+        scores = {column(name, key): record[key] for name, record in self.scores.items() for key in scores_in(record)}
+        return {name: value for name, value in (counts | scores).items() if value is not None}
+
+
+@dataclass
+class Group:
+    """Finished runs that differ in their seeds alone: (mean, standard deviation) of each number that all have."""
+
+    runs: list[str]
+    numbers: dict[str, tuple[float, float]]
+
+
+@dataclass
+class Significance:
+    """
+    How a run's BLEU differs from the first run's on the same sentences.
+
+    Args:
+        p_value: of sacreBLEU's paired bootstrap; 1 if there is no difference.
+    """
+
+    run: str
+    test_set: str
+    difference: float
+    p_value: float
+    signature: str
+
+
+@dataclass
+class Comparison:
+    """
+    Args:
+        differences: the values, in the order of the runs, of each key in which recipes differ.
+        notes: what cannot be compared, and why.
+    """
+
+    runs: list[Run]
+    groups: list[Group]
+    differences: dict[str, list[Any]]
+    significance: list[Significance] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def column(test_set: str, metric: str) -> str:
+    """The title of a score's column."""
+    return f"{test_set} {title_of(metric)}"
+
+
+def read_runs(folders: list[Path]) -> dict[str, RunRecords]:
+    """
+    The records of runs, by a name for each: its folder's, or the path as given where names would be the same.
+
+    Raises:
+        UserError: there are fewer than two, one is given twice, is no run, or cannot be read.
+    """
+    places = [folder.resolve() for folder in folders]
+    if len(folders) < 2:
+        raise UserError("name two runs or more to compare; scratch figures curves shows a single one")
+    if twice := [str(folder) for folder, place in zip(folders, places, strict=True) if places.count(place) > 1]:
+        raise UserError(f"{' and '.join(twice)} are the same run; name each once")
+    names = [place.name for place in places]
+    names = [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
+    return dict(zip(names, map(_read, folders), strict=True))
+
+
+def _read(folder: Path) -> RunRecords:
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
+    if not (folder / RECIPE).is_file():
+        raise UserError(f"{folder}: not a run's folder: it has no {RECIPE}")
+    try:
+        return RunRecords(folder, going_on=True)
+    except ValueError as error:
+        said = str(error)
+        raise UserError(said if str(folder) in said else f"{folder}: {said}") from None
+
+
+def compare(records: dict[str, RunRecords]) -> Comparison:
+    """Compare runs that `read_runs` has read, those after the first with the first."""
+    runs = [_summary(name, run) for name, run in records.items()]
+    recipes = [flat_recipe(run.recipe) for run in records.values()]
+    result = Comparison(runs, _groups(runs, recipes), _differences(recipes))
+    _note_signatures(result)
+    _test_significance(result, records)
+    return result
+
+
+def _summary(name: str, run: RunRecords) -> Run:
+    scores = {record.get("name") or record["split"] if run.finished else SO_FAR: record for record in run.scored}
+    seconds = run.train.get("seconds")
+    return Run(
+        name=name,
+        folder=str(run.folder),
+        finished=run.finished,
+        updates=run.updates,
+        minutes=None if seconds is None else seconds / 60,
+        target_tokens=run.train.get("target_tokens"),
+        parameters=run.machine.get("parameters"),
+        scores=scores,
+    )
+
+
+def _differences(recipes: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe if key != "output_dir")
+    values = {key: [recipe.get(key) for recipe in recipes] for key in keys}
+    differing = {key: each for key, each in values.items() if any(value != each[0] for value in each)}
+    return {key: each for key, each in differing.items() if key != "seed" or len(differing) == 1}
+
+
+def _groups(runs: list[Run], recipes: list[dict[str, Any]]) -> list[Group]:
+    alike: dict[str, list[int]] = {}
+    for index, recipe in enumerate(recipes):
+        if runs[index].finished:
+            rest = sorted((key, value) for key, value in recipe.items() if key not in ("output_dir", "seed"))
+            alike.setdefault(repr(rest), []).append(index)
+    groups = []
+    for indices in alike.values():
+        if len({recipes[index]["seed"] for index in indices}) < 2:
+            continue
+        found = [runs[index].numbers() for index in indices]
+        common = [name for name in found[0] if all(name in each for each in found)]
+        values = {name: [each[name] for each in found] for name in common}
+        numbers = {name: (statistics.fmean(each), statistics.stdev(each)) for name, each in values.items()}
+        groups.append(Group([runs[index].name for index in indices], numbers))
+    return groups
+
+
+def _note_signatures(result: Comparison) -> None:
+    """Say which scores were computed in different ways."""
+    by_column: dict[str, dict[str, list[str]]] = {}
+    for run in result.runs:
+        for name, record in run.scores.items():
+            for key in scores_in(record):
+                if signature := record.get(f"{key}_signature"):
+                    by_column.setdefault(column(name, key), {}).setdefault(signature, []).append(run.name)
+    for name, signatures in by_column.items():
+        if len(signatures) > 1:
+            ways = "; ".join(f"{', '.join(runs)}: {signature}" for signature, runs in signatures.items())
+            result.notes.append(f"{name} was computed in different ways, and cannot be compared: {ways}")
+
+
+# -- significance ------------------------------------------------------------------------------------------------------
+
+
+def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> None:
+    """Add the significance of each further run's difference from the first, or a note why there is none."""
+
+    @cache
+    def pairs(name: str, test_set: str) -> tuple[list[str], list[str]]:
+        recipe = records[name].recipe
+        try:
+            return texts(load_split(recipe.data, recipe.seed, test_set))
+        except (ValueError, OSError) as error:
+            raise UserError(f"the data of {name} cannot be read: {error}") from None
+
+    first = result.runs[0]
+    for run in result.runs[1:]:
+        if unfinished := [each.name for each in (first, run) if not each.finished]:
+            why = " and ".join(f"{name} is not finished" for name in unfinished)
+            result.notes.append(f"no significance of {run.name} against {first.name}: {why}")
+            continue
+        for test_set in dict.fromkeys((*first.scores, *run.scores)):
+            try:
+                streams = [_scored_translations(each, test_set) for each in (first, run)]
+                if len(streams[0]) != len(streams[1]):
+                    raise UserError(f"they translated {len(streams[0]):,} and {len(streams[1]):,} sentences")
+                if pairs(first.name, test_set) != pairs(run.name, test_set):
+                    raise UserError("their recipes have different sentences in it")
+                difference = bleu_significance(*streams, pairs(first.name, test_set)[1])
+                result.significance.append(Significance(run.name, test_set, *difference))
+            except UserError as error:
+                result.notes.append(f"no significance of {run.name} against {first.name} on {test_set}: {error}")
+
+
+def _scored_translations(run: Run, test_set: str) -> list[str]:
+    """A run's translations of a test set. UserError if it has none, or others than those that it scored."""
+    if test_set not in run.scores:
+        raise UserError(f"{run.name} was not scored on it")
+    translations = read_translations(Path(run.folder), test_set)
+    if len(translations) != run.scores[test_set].get("sentences", len(translations)):
+        raise UserError(f"{run.name} has other translations than those that it scored; score it again with --resume")
+    return translations
+
+
+def bleu_significance(first: list[str], other: list[str], references: list[str]) -> tuple[float, float, str]:
+    """
+    The difference of BLEU from the first translations to the others, its p-value by sacreBLEU's paired bootstrap, and
+    the test's signature. The bootstrap's seed is 12345, or SACREBLEU_SEED.
+
+    Raises:
+        UserError: there are too few or too many sentences, or not as many references.
+    """
+    from sacrebleu.metrics import BLEU
+    from sacrebleu.significance import PairedTest
+
+    if len(first) != len(references):
+        raise UserError(f"there are {len(first):,} translations and now {len(references):,} references")
+    if not 1 < len(first) <= MOST_RESAMPLED:
+        raise UserError(f"resampling takes 2 to {MOST_RESAMPLED:,} sentences, and there are {len(first):,}")
+    systems = [("first", first), ("other", other)]
+    signatures, results = PairedTest(systems, {"BLEU": BLEU()}, [references], "bs", RESAMPLES)()
+    before, after = results["BLEU"]
+    # sacreBLEU gives the same translations the lowest p-value there is.
+    p_value = 1.0 if after.score == before.score else float(after.p_value)
+    return float(after.score - before.score), p_value, str(signatures["BLEU"])
