@@ -180,9 +180,8 @@ def main(
     separated by tabs. Rows for an empty line have no text. A score is the natural logarithm of the translation's
     probability under the model, the end token included; beam search ranks by score / tokens^length_penalty.
 
-    Several models with the same tokenizers translate together, as an ensemble: each next token is chosen by the mean of
-    their probabilities, of which the scores are logarithms too. What was saved with the first model (beams, length)
-    holds for all.
+    Several models with the same tokenizers translate as an ensemble: the mean of their probabilities decides. Beams and
+    lengths are by default as the first was saved.
 
     Nothing is truncated: a line with too many tokens for the model is an error before anything is translated.
     """
@@ -197,11 +196,11 @@ def main(
             pipeline = load_pipeline([model, *(others or [])], revision)
             lines = read_lines(source)
             check_lengths(pipeline, lines, _name(source))
+            if n_best is not None:
+                num_beams = beams_for(n_best, num_beams, pipeline)
             options = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
             options |= {"num_return_sequences": n_best, "batch_size": batch_size, "batch_tokens": batch_tokens}
             options = {name: value for name, value in options.items() if value is not None}
-            if n_best is not None:
-                options["num_beams"] = beams_for(n_best, num_beams, pipeline)
             return_scores = scores or n_best is not None
             hidden = quiet or sys.stderr is None or not sys.stderr.isatty()
             with tqdm(total=len(lines), unit=" lines", disable=hidden) as bar, as_user_error():

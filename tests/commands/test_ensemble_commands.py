@@ -1,10 +1,11 @@
 """Several models on one command line: what goes together, what is refused, and what one of them says alone."""
 
 import json
+import re
 import shutil
 
 import pytest
-from conftest import padded, run_training
+from conftest import padded, quick_run, run_training
 from test_translate import lines, run  # noqa: F401
 from test_translation_pipeline import SENTENCES, by_hand, make_folder
 from torch import tensor
@@ -80,6 +81,13 @@ def test_a_run_with_itself_has_its_scores(trained, capsys):
     together = capsys.readouterr().out
     assert "BLEU" in alone
     assert together == alone.replace(f"{trained},", f"{trained} + {trained},")
+
+
+def test_runs_with_one_tokenizer_are_scored_together(trained, tmp_path, capsys):
+    second = quick_run(tmp_path / "second", f"tokenizer.existing={trained}", "seed=2", "optimization.max_steps=2")
+    capsys.readouterr()
+    run_training(str(second), "data.embedded_size=300", evaluate=str(trained), split="validation")
+    assert re.match(rf"{trained} \+ {second}, \d+ sentences of validation\n  BLEU ", capsys.readouterr().out)
 
 
 def test_models_and_keys_are_told_apart(tmp_path, monkeypatch):
