@@ -33,7 +33,7 @@ THREADS = torch.get_num_threads()
 def with_pipeline(folder: str) -> Translate:
     from modeling_scratch.commands.translate import load_pipeline
 
-    pipeline = load_pipeline(folder, None)
+    pipeline = load_pipeline([folder])
 
     def translate(sources: list[str], beams: int) -> list[str]:
         found = pipeline(sources, num_beams=beams, do_sample=False, max_new_tokens=MOST_TOKENS)

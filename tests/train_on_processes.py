@@ -94,7 +94,7 @@ def _make_accelerator(sharded: bool, scale: float | None, **options) -> Accelera
 def score_into(file: str, folder: str) -> None:
     """Score a run's folder on its test split; the main process writes all of the result."""
     accelerator = processes.make_accelerator()
-    result = score_model(load_recipe(Path(folder) / "recipe.yaml"), folder, ["test"], accelerator)["test"]
+    result = score_model(load_recipe(Path(folder) / "recipe.yaml"), [folder], ["test"], accelerator)["test"]
     if accelerator.is_main_process:
         Path(file).write_text(json.dumps(result))
     cli.wait_for_threads()

@@ -1,16 +1,22 @@
 """`scratch evaluate`: score a model on a recipe's data."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from ..cli import is_main_process, one_line_errors, print_whatever_happens, set_up_terminal
+from ..errors import UserError
 
 
 def main(
     model: Annotated[str, typer.Argument(help="a model folder or Hub name")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]... [KEY=VALUE]...",
+            help="more models, to translate together with it; recipe keys to change",
+        ),
     ] = None,
     config: Annotated[
         str | None, typer.Option(help="the recipe whose data to score on (default: the run's own)")
@@ -18,7 +24,12 @@ def main(
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what is translated")] = "test",
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:
-    """Score a model on a split of a recipe's data; `test` includes the further test sets. Nothing is written."""
+    """
+    Score a model on a split of a recipe's data; `test` includes the further test sets. Nothing is written.
+
+    Several models with the same tokenizers are scored as an ensemble, as `scratch translate` uses them; the data and
+    settings are those of the first one's recipe.
+    """
     set_up_terminal()
     with one_line_errors(debug, is_main_process()):
         from ..recipe.reading import find_recipe, load_recipe, recipe_of_model
@@ -26,15 +37,35 @@ def main(
         from ..runs.processes import make_accelerator
         from ..training.evaluation import score_model
 
+        others, overrides = split_arguments(overrides or [])
+        models = [model, *others]
         recipe = load_recipe(find_recipe(config) if config else recipe_of_model(model), overrides)
         accelerator = make_accelerator()
         lines = []
         with explained_loss_of_a_process(accelerator):
             splits = [split, *(recipe.data.test_sets if split == "test" else [])]
-            for name, scores in score_model(recipe, model, splits, accelerator).items():
-                lines += [f"{model}, {scores['sentences']:,} sentences of {name}", *describe_scores(scores)]
+            for name, scores in score_model(recipe, models, splits, accelerator).items():
+                lines += [
+                    f"{' + '.join(models)}, {scores['sentences']:,} sentences of {name}",
+                    *describe_scores(scores),
+                ]
         if is_main_process():
             print_whatever_happens("\n".join(lines))
+
+
+def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """
+    Models, and recipe keys with their values. A folder may have an equals sign in its name, but no key a slash.
+
+    Raises:
+        UserError: an argument is neither.
+    """
+    overrides = [each for each in arguments if "=" in each and "/" not in each.partition("=")[0]]
+    models = [each for each in arguments if each not in overrides]
+    for each in models:
+        if "/" not in each and not Path(each).is_dir():
+            raise UserError(f"{each!r} is neither a model's folder or Hub name nor of the form KEY=VALUE")
+    return models, overrides
 
 
 def describe_scores(scores: dict[str, Any]) -> list[str]:

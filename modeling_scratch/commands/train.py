@@ -25,7 +25,9 @@ def main(
     resume_from: Annotated[str | None, typer.Option(help="such as step-0000500; deletes later ones")] = None,
     max_minutes: Annotated[float | None, typer.Option(min=0, help="then write a checkpoint and exit with 75")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in output_dir")] = False,
-    evaluate: Annotated[str | None, typer.Option(help="score this model folder or Hub name; do not train")] = None,
+    evaluate: Annotated[
+        str | None, typer.Option(help="score this model folder or Hub name, or several together; do not train")
+    ] = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what --evaluate scores")] = "test",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="describe the run; train nothing")] = False,
     processes: Annotated[

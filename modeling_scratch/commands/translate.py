@@ -16,10 +16,10 @@ from tqdm.auto import tqdm
 from transformers.utils.hub import resolve_revision
 
 from ..cli import log_to_terminal, one_line_errors
+from ..ensemble import check_is_scratch, load_together
 from ..errors import UserError, as_user_error
-from ..loading import best_device, load_config, load_tokenizers, load_translator
+from ..loading import best_device
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, SourceTooLong
-from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import SENTENCES_AHEAD, ScratchTranslationPipeline
 
 BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
@@ -50,26 +50,24 @@ def _name(path: Path | None) -> str:
     return "standard input" if path is None else str(path)
 
 
-def load_pipeline(name: str, revision: str | None) -> ScratchTranslationPipeline:
+def load_pipeline(names: list[str], revision: str | None = None) -> ScratchTranslationPipeline:
     """
-    The pipeline for a model folder or Hub name, with all files from one commit, on the accelerator if there is one.
+    The pipeline for a model folder or Hub name, or for an ensemble of several, on the accelerator if there is one. All
+    files of a repository are from one commit.
 
     Raises:
-        UserError: it cannot be loaded or is another kind of model; or a revision is given for a folder.
+        UserError: one cannot be loaded, or is another kind of model; they do not go together; or a revision is given
+            for a folder or for several models.
     """
-    if revision is not None and Path(name).is_dir():
-        raise UserError(f"--revision {revision}: {name} is a folder; only a repository on the Hub has revisions")
-    revision = resolve_revision(name, revision)
-    config = load_config(name, revision=revision)
-    if config.model_type != ScratchConfig.model_type:
-        raise UserError(f"{name} is a {config.model_type} model; this takes a {ScratchConfig.model_type} model")
-    source, target = load_tokenizers(name, revision=revision)
-    return ScratchTranslationPipeline(
-        model=load_translator(name, revision=revision),
-        tokenizer=source,
-        target_tokenizer=target,
-        device=best_device(),
-    )
+    if revision is not None and len(names) > 1:
+        raise UserError(f"--revision {revision}: it goes with one model, and {len(names)} are given")
+    if revision is not None and Path(names[0]).is_dir():
+        raise UserError(f"--revision {revision}: {names[0]} is a folder; only a repository on the Hub has revisions")
+    revisions = [resolve_revision(name, revision) for name in names]
+    for name, commit in zip(names, revisions, strict=True):
+        check_is_scratch(name, revision=commit)
+    model, source, target = load_together(names, revisions)
+    return ScratchTranslationPipeline(model=model, tokenizer=source, target_tokenizer=target, device=best_device())
 
 
 def check_lengths(pipeline: ScratchTranslationPipeline, lines: list[str], name: str) -> None:
@@ -153,6 +151,9 @@ def beams_for(n_best: int, num_beams: int | None, pipeline: ScratchTranslationPi
 
 def main(
     model: Annotated[str, typer.Argument(help="a model folder or Hub name")],
+    others: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL]...", help="more models, to translate together with it")
+    ] = None,
     input: Annotated[str | None, typer.Option(help="a text file; default: standard input")] = None,
     output: Annotated[
         str | None, typer.Option(help="a file, which appears when complete, or a device; default: standard output")
@@ -179,6 +180,9 @@ def main(
     separated by tabs. Rows for an empty line have no text. A score is the natural logarithm of the translation's
     probability under the model, the end token included; beam search ranks by score / tokens^length_penalty.
 
+    Several models with the same tokenizers translate as an ensemble: the mean of their probabilities decides. Beams and
+    lengths are by default as the first was saved.
+
     Nothing is truncated: a line with too many tokens for the model is an error before anything is translated.
     """
     log_to_terminal(logging.INFO)
@@ -189,14 +193,14 @@ def main(
             raise UserError(f"--length-penalty {length_penalty}: it must be a number")
         source = None if input is None else Path(input)
         with opened_output(None if output is None else Path(output)) as file:
-            pipeline = load_pipeline(model, revision)
+            pipeline = load_pipeline([model, *(others or [])], revision)
             lines = read_lines(source)
             check_lengths(pipeline, lines, _name(source))
+            if n_best is not None:
+                num_beams = beams_for(n_best, num_beams, pipeline)
             options = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
             options |= {"num_return_sequences": n_best, "batch_size": batch_size, "batch_tokens": batch_tokens}
             options = {name: value for name, value in options.items() if value is not None}
-            if n_best is not None:
-                options["num_beams"] = beams_for(n_best, num_beams, pipeline)
             return_scores = scores or n_best is not None
             hidden = quiet or sys.stderr is None or not sys.stderr.isatty()
             with tqdm(total=len(lines), unit=" lines", disable=hidden) as bar, as_user_error():

@@ -219,6 +219,10 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             return super().generate(*args, **kwargs)
         return search(self, super().generate, *args, **kwargs)
 
+    def new_search_cache(self) -> SearchCache:
+        """The key/value cache of our own search; a model of several models overrides this."""
+        return SearchCache()
+
     def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs) -> dict[str, Any]:
         # With a static cache the decoder's mask becomes 4-D, from which positions cannot be counted.
         mask = kwargs.get("decoder_attention_mask")

@@ -125,8 +125,7 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, streamer: Any = None,
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
     # tensors, and the result is cloned out of it.
     is_plain = all(map(is_of_transformers, [*criteria, *processors])) and not _is_distributed()
-    layers = [*model.get_decoder().modules(), model.get_output_embeddings()]
-    with torch.inference_mode() if is_plain else nullcontext(), fast_products(layers):
+    with torch.inference_mode() if is_plain else nullcontext(), fast_products(model.modules()):
         if (config.num_beams or 1) > 1:
             found = beam_search(decoder, input_ids, processors, criteria, config)
         else:

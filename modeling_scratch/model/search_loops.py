@@ -18,7 +18,6 @@ from transformers.generation import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from .cache import SearchCache
 from .masking import as_bias
 
 # Stopping criteria and logits processors that treat each row independently. With any other, which may identify rows by
@@ -54,7 +53,7 @@ class Decoder:
     """
 
     def __init__(self, model: nn.Module, states: torch.Tensor, attention_mask: torch.Tensor | None, beams: int):
-        self.model, self.beams, self.cache = model, beams, SearchCache()
+        self.model, self.beams, self.cache = model, beams, model.new_search_cache()
         self.encoded = BaseModelOutput(last_hidden_state=states)
         self.mask = as_bias(attention_mask, states.dtype)
 

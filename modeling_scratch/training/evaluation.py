@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 from ..data.batching import PairCollator, make_loader, plan_batches
 from ..data.sources import load_split
 from ..data.tokenization import pair_lengths, texts
+from ..ensemble import load_together
 from ..errors import Stopped, as_user_error
-from ..loading import load_tokenizers, load_translator
 from ..metrics import score
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, tokenize
 from ..recipe.schema import Recipe
@@ -150,21 +150,24 @@ def translate(
     return [text for _, text in sorted(translated)]
 
 
-def score_model(recipe: Recipe, name: str, splits: list[str], accelerator: Accelerator) -> dict[str, dict[str, Any]]:
+def score_model(
+    recipe: Recipe, names: list[str], splits: list[str], accelerator: Accelerator
+) -> dict[str, dict[str, Any]]:
     """
-    Score an existing model, a folder or a name on the Hub, on splits of the recipe's data. Nothing is written.
+    Score an existing model, a folder or a name on the Hub, or an ensemble of several, on splits of the recipe's data.
+    Nothing is written.
 
     Returns:
         For each split the number of sentences, the translations, and their scores as `metrics.score` names them.
     """
-    tokenizers = load_tokenizers(name)
-    model = load_translator(name).to(accelerator.device)
+    model, *tokenizers = load_together(names)
+    model = model.to(accelerator.device)
     section, results = recipe.evaluation, {}
     for split in splits:
         pairs = main_first(accelerator, lambda split=split: load_split(recipe.data, recipe.seed, split))
         sources, references = texts(pairs)
         options = {"batch_size": section.batch_size, "batch_tokens": section.batch_tokens, "accelerator": accelerator}
-        with as_user_error(f"{name}, the {split} split: "):
+        with as_user_error(f"{' + '.join(names)}, the {split} split: "):
             translations = translate(model, *tokenizers, sources, **options)
         texts_to_score = (sources, translations, references)
         how = {"chosen": section.metric, "also": section.also, "language": recipe.data.target_language}

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import runpy
+import shutil
 import sys
 
 import pytest
@@ -24,6 +25,8 @@ from modeling_scratch.commands import convert
 from modeling_scratch.convert import from_marian, from_torch
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.ensemble import load_together
+from modeling_scratch.errors import UserError
 from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.training.evaluation import translate
 
@@ -149,6 +152,18 @@ def test_marian_command(opus_folder, tmp_path):
     invoke("to-marian", out, back)
     assert identical(load_translator(str(back)), load_translator(str(opus_folder)))
     assert translations(back) == translations(opus_folder)
+
+
+def test_sentencepiece_files_decide_what_translates_together(opus_folder, tmp_path):
+    same, other = tmp_path / "same", tmp_path / "other"
+    invoke("marian", opus_folder, same)
+    shutil.copytree(same, other)
+    ensemble = load_together([str(same), str(other)])
+    sentences = ["The cat sleeps.", PAIRS[0]["en"]]
+    assert translate(*ensemble, sentences) == translate(load_translator(str(same)), *ensemble[1:], sentences)
+    shutil.copy(other / "source.spm", other / "target.spm")
+    with pytest.raises(UserError, match=f"^{other}: its source tokenizer is not that of {same}; "):
+        load_together([str(same), str(other)])
 
 
 def test_a_model_without_tokenizer(tmp_path):

@@ -1,0 +1,228 @@
+"""Several models that translate together: at each step the mean of their probabilities decides."""
+
+import copy
+import json
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from .errors import UserError
+from .loading import load_config, load_tokenizers, load_translator
+from .model.cache import SearchCache
+from .model.configuration_scratch import ScratchConfig
+from .model.loss import check_labels, cross_entropy_sum, target_token_count
+from .model.modeling_scratch import ScratchForConditionalGeneration, search
+from .model.pretrained import ScratchPreTrainedModel
+
+# What the search reads of a model's own generation config, and no tokenizer says.
+_TOKENS = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+
+
+class EnsembleCache:
+    """The key/value caches of all members, which our own search treats as one."""
+
+    def __init__(self, size: int):
+        self.members = [SearchCache() for _ in range(size)]
+
+    def get_seq_length(self) -> int:
+        return self.members[0].get_seq_length()
+
+    def _each(self, method: Callable, *args) -> None:
+        for cache in self.members:
+            method(cache, *args)
+
+    def advance(self, new: int) -> None:
+        self._each(SearchCache.advance, new)
+
+    def reorder(self, rows: torch.Tensor) -> None:
+        self._each(SearchCache.reorder, rows)
+
+    def repeat_for_beams(self, beams: int) -> None:
+        self._each(SearchCache.repeat_for_beams, beams)
+
+    def keep_sentences(self, sentences: torch.Tensor) -> None:
+        self._each(SearchCache.keep_sentences, sentences)
+
+
+class EnsembleEncoder(nn.Module):
+    """The members' encoders. Their states stand side by side, so that a search can select sentences from one tensor."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, encoders: Sequence[nn.Module]):
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs) -> BaseModelOutput:
+        """
+        Args:
+            input_ids: (batch_size, source_length).
+            attention_mask: (batch_size, source_length), where nonzero attends.
+
+        Returns:
+            last_hidden_state: (batch_size, source_length, sum of the members' d_model).
+        """
+        states = [encoder(input_ids, attention_mask).last_hidden_state for encoder in self.encoders]
+        return BaseModelOutput(last_hidden_state=torch.cat(states, dim=-1))
+
+
+class Ensemble(ScratchPreTrainedModel, GenerationMixin):
+    """
+    Models that translate together. `generate()` works as that of one model whose next-token distribution is the
+    arithmetic mean of the members'; each member keeps its own key/value cache. The first member's generation config
+    decides where a call does not.
+
+    Args:
+        members: with the same target vocabulary. They are all converted to the widest of their dtypes.
+    """
+
+    def __init__(self, members: Sequence[ScratchForConditionalGeneration]):
+        # The limits of all: one with learned positions cannot go beyond them.
+        learned = (member for member in members if member.config.position_embedding_type == "learned")
+        config = copy.deepcopy(next(learned, members[0]).config)
+        config.max_position_embeddings = min(member.config.max_position_embeddings for member in members)
+        super().__init__(config)
+        dtype = reduce(torch.promote_types, (member.dtype for member in members))
+        self.members = nn.ModuleList(member.to(dtype) for member in members)
+        self.encoder = EnsembleEncoder([member.get_encoder() for member in members])
+        self.generation_config = copy.deepcopy(members[0].generation_config)
+        self.train(members[0].training)
+
+    def new_search_cache(self) -> EnsembleCache:
+        """The key/value cache of our own search."""
+        return EnsembleCache(len(self.members))
+
+    def generate(self, *args, **kwargs) -> torch.Tensor:
+        """The inherited method in our own loops. Where they do not apply, the target is read again at each step."""
+        uncached = partial(super().generate, use_cache=False)  # our loops bring a cache of their own
+        return uncached(*args, **kwargs) if search is None else search(self, uncached, *args, **kwargs)
+
+    def save_pretrained(self, *args, **kwargs) -> None:
+        """An ensemble is not a checkpoint."""
+        raise ValueError("an ensemble cannot be saved; save its members")
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        past_key_values: EnsembleCache | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> Seq2SeqLMOutput:
+        """
+        Args:
+            input_ids: (batch_size, source_length); not needed with encoder_outputs.
+            attention_mask: (batch_size, source_length), or the bias that our own search makes of it.
+            decoder_input_ids: (batch_size, target_length); with a cache, only the new tokens.
+            encoder_outputs: of an EnsembleEncoder.
+            past_key_values: of our own search only.
+            labels, num_items_in_batch: as in ScratchForConditionalGeneration.
+
+        Returns:
+            logits: logarithms of the mean probabilities, (batch_size, target_length, target vocabulary), in float32 or
+                float64; and the loss, if labels were given.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask)
+        states = encoder_outputs.last_hidden_state.split([member.config.d_model for member in self.members], dim=-1)
+        caches = [None] * len(self.members) if past_key_values is None else past_key_values.members
+        members = []
+        for member, encoded, cache in zip(self.members, states, caches, strict=True):
+            logits = member(
+                decoder_input_ids=decoder_input_ids,
+                encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
+                attention_mask=attention_mask,
+                past_key_values=cache,
+                use_cache=cache is not None,
+            ).logits
+            members.append(logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1))
+        log_probs, loss = torch.stack(members).logsumexp(dim=0) - math.log(len(members)), None
+        if labels is not None:
+            labels = check_labels(labels, log_probs.shape[-1])
+            divisor = target_token_count(labels) if num_items_in_batch is None else num_items_in_batch
+            loss = cross_entropy_sum(log_probs, labels) / divisor
+        return Seq2SeqLMOutput(loss=loss, logits=log_probs)
+
+
+def check_is_scratch(name: str, **options) -> None:
+    """UserError if a model folder or Hub name holds another kind of model."""
+    config = load_config(name, **options)
+    if config.model_type != ScratchConfig.model_type:
+        raise UserError(f"{name} is a {config.model_type} model; this takes a {ScratchConfig.model_type} model")
+
+
+def load_together(
+    names: Sequence[str], revisions: Sequence[str | None] | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+    """
+    The model in a folder or on the Hub, or an Ensemble of several, with the source's and the target's tokenizer.
+
+    Args:
+        revisions: a branch, tag or commit of each; None: the default.
+
+    Raises:
+        UserError: one cannot be loaded; or it differs from the first in its kind, tokenizers, vocabulary or special
+            tokens.
+    """
+    options = [{"revision": revision} for revision in revisions or [None] * len(names)]
+    tokenizers = load_tokenizers(names[0], **options[0])
+    if len(names) > 1:
+        _check_tokenizers(names, options, tokenizers)
+    members = [load_translator(name, **each) for name, each in zip(names, options, strict=True)]
+    if len(names) == 1:
+        return members[0], *tokenizers
+    for name, member in zip(names, members, strict=True):
+        _check_tokens(name, member, names[0], members[0])
+    return Ensemble(members), *tokenizers
+
+
+def _check_tokenizers(
+    names: Sequence[str],
+    options: Sequence[dict[str, str | None]],
+    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
+) -> None:
+    """UserError if one is another kind of model, or its tokenizers differ from those of the first."""
+    contents = [_content(tokenizer) for tokenizer in tokenizers]
+    for name, each in zip(names, options, strict=True):
+        check_is_scratch(name, **each)
+        for side, known, found in zip(("source", "target"), contents, load_tokenizers(name, **each), strict=True):
+            if _content(found) != known:
+                raise UserError(
+                    f"{name}: its {side} tokenizer is not that of {names[0]}; models that translate together need the "
+                    "same"
+                )
+
+
+def _content(tokenizer: PreTrainedTokenizerBase) -> tuple:
+    """What makes a tokenizer the one it is, wherever it was loaded from."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        last_call = dict.fromkeys(("truncation", "padding"))
+        return json.loads(backend.to_str()) | last_call, tokenizer.special_tokens_map
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_vocabulary(folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}, tokenizer.special_tokens_map
+
+
+def _check_tokens(name: str, member: PreTrainedModel, first: str, leader: PreTrainedModel) -> None:
+    """UserError if a member's target vocabulary or special tokens differ from those of the first."""
+    ours = {"target vocabulary": member.config.target_vocab_size}
+    theirs = {"target vocabulary": leader.config.target_vocab_size}
+    for found, model in ((ours, member), (theirs, leader)):
+        found |= {token: getattr(model.generation_config, token) for token in _TOKENS}
+    for what, value in ours.items():
+        if value != theirs[what]:
+            raise UserError(
+                f"{name}: its {what} is {value}, and that of {first} {theirs[what]}; models that translate together "
+                "need the same"
+            )

@@ -1,0 +1,99 @@
+"""Several models on one command line: what goes together, what is refused, and what one of them says alone."""
+
+import json
+import re
+import shutil
+
+import pytest
+from conftest import padded, quick_run, run_training
+from test_translate import lines, run  # noqa: F401
+from test_translation_pipeline import SENTENCES, by_hand, make_folder
+from torch import tensor
+
+from modeling_scratch.commands.evaluate import split_arguments
+from modeling_scratch.ensemble import Ensemble
+from modeling_scratch.errors import UserError
+from modeling_scratch.loading import load_tokenizers, load_translator
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("models") / "first", target_size=330, updates=150)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """With the same tokenizers, trained anew, and other weights."""
+    return make_folder(tmp_path_factory.mktemp("models") / "other", target_size=330, updates=100)
+
+
+def test_models_translate_together(run, folder, other):  # noqa: F811
+    source, target = load_tokenizers(str(folder))
+    ensemble = Ensemble([load_translator(str(each)) for each in (folder, other)])
+    ids = [source(sentence).input_ids for sentence in SENTENCES]
+    rows, mask = padded(list(map(tensor, ids)), max(map(len, ids)))
+    expected = target.batch_decode(ensemble.generate(rows, attention_mask=mask), skip_special_tokens=True)
+    assert run(lines(*SENTENCES, ""), others=[str(other)]) == (0, lines(*expected, ""), "")
+    assert run(lines(*SENTENCES), others=[str(other)], batch_size=1) == (0, lines(*expected), "")
+    assert expected not in (by_hand(folder, SENTENCES), by_hand(other, SENTENCES))
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 1, "scores": True}, {"n_best": 3}], ids=str)
+def test_a_model_with_itself_says_what_it_says_alone(options, run, folder):  # noqa: F811
+    alone = run(lines(*SENTENCES), **options)
+    assert alone[0] == 0
+    assert run(lines(*SENTENCES), others=[str(folder)], **options) == alone
+
+
+def test_a_revision_is_of_one_model(run, folder):  # noqa: F811
+    said = "error: --revision main: it goes with one model, and 2 are given\n"
+    assert run(others=[str(folder)], revision="main") == (2, b"", said)
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "said"),
+    [
+        ("config.json", {"model_type": "t5"}, "is a t5 model; this takes a scratch model"),
+        ("generation_config.json", {"eos_token_id": 3}, "its eos_token_id is 3, and that of {first} 2"),
+        ("generation_config.json", {"decoder_start_token_id": 2}, "its decoder_start_token_id is 2, and that of"),
+        ("tokenizer_config.json", {"eos_token": "<unk>"}, "its source tokenizer is not that of {first}; models that"),
+        ("target_tokenizer/tokenizer.json", None, "its target tokenizer is not that of {first}; models that"),
+    ],
+)
+def test_what_does_not_go_together(file, values, said, run, folder, tmp_path):  # noqa: F811
+    differs = tmp_path / "differs"
+    shutil.copytree(folder, differs)
+    if values is None:
+        shutil.copy(differs / "tokenizer.json", differs / file)
+    else:
+        (differs / file).write_text(json.dumps(json.loads((differs / file).read_text()) | values))
+    code, output, error = run(others=[str(folder), str(differs)])
+    assert (code, output, error.count("\n")) == (2, b"", 1)
+    assert f"{differs}" in error
+    assert said.format(first=folder) in error
+
+
+def test_a_run_with_itself_has_its_scores(trained, capsys):
+    few = "data.embedded_size=300"
+    run_training(few, evaluate=str(trained))
+    alone = capsys.readouterr().out
+    run_training(str(trained), few, evaluate=str(trained))
+    together = capsys.readouterr().out
+    assert "BLEU" in alone
+    assert together == alone.replace(f"{trained},", f"{trained} + {trained},")
+
+
+def test_runs_with_one_tokenizer_are_scored_together(trained, tmp_path, capsys):
+    second = quick_run(tmp_path / "second", f"tokenizer.existing={trained}", "seed=2", "optimization.max_steps=2")
+    capsys.readouterr()
+    run_training(str(second), "data.embedded_size=300", evaluate=str(trained), split="validation")
+    assert re.match(rf"{trained} \+ {second}, \d+ sentences of validation\n  BLEU ", capsys.readouterr().out)
+
+
+def test_models_and_keys_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    arguments = ["here", "seed=3", "runs/lr=0.1", "data.test_files=a/b", "user/name"]
+    assert split_arguments(arguments) == (["here", "runs/lr=0.1", "user/name"], ["seed=3", "data.test_files=a/b"])
+    with pytest.raises(UserError, match=r"'seed' is neither a model's folder or Hub name nor of the form KEY=VALUE"):
+        split_arguments(["seed"])
