@@ -116,14 +116,14 @@ class ScratchAttention(nn.Module):
         return self.o_proj(output.flatten(2)), weights  # (batch_size, query_length, d_model)
 
     def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
-        """The same as `eager_attention`, computed by PyTorch's kernels."""
+        """The same as `eager_attention`, computed by PyTorch's kernels where they are faster."""
         attend = partial(nn.functional.scaled_dot_product_attention, scale=self.scaling)
         needs_grad = torch.is_grad_enabled() and query.requires_grad
         if not needs_grad or query.device.type != "cpu" or torch.compiler.is_compiling():
             return attend(query, key, value, attention_mask, dropout, is_causal)
         # In training on the CPU (torch 2.13) those of short sentences take longer than plain products, and the backward
         # pass in bfloat16 takes longer than everything else together.
-        if query.shape[2] * key.shape[2] <= _SHORT:
+        if self.training and query.shape[2] * key.shape[2] <= _SHORT:
             return eager_attention(query, key, value, attention_mask, self.scaling, dropout, is_causal)[0]
         if query.dtype != torch.bfloat16:
             return attend(query, key, value, attention_mask, dropout, is_causal)

@@ -195,9 +195,11 @@ def test_long_sequences_build_no_square(model, monkeypatch):
     assert largest < 3000 * 3000 / 10
 
 
+@pytest.mark.parametrize(("short", "kernels"), [(0, {torch.float32}), (64 * 64, set())])
 @pytest.mark.parametrize("mask", [None, "boolean", "float"])
-def test_sdpa_trains_in_float32_where_bf16_is_slow(mask, make_model, monkeypatch):
-    """On the CPU under autocast. Without gradients, it keeps bfloat16."""
+def test_sdpa_trains_without_the_kernels_that_are_slow(mask, short, kernels, make_model, monkeypatch):
+    """On the CPU: those for bfloat16, and any for short sentences. Without gradients, they are the fast ones."""
+    monkeypatch.setattr(attention, "_SHORT", short)
     model, seen = make_model(dropout=0.0).train(), set()
     attend = torch.nn.functional.scaled_dot_product_attention
 
@@ -211,15 +213,20 @@ def test_sdpa_trains_in_float32_where_bf16_is_slow(mask, make_model, monkeypatch
     if mask is not None:
         attends = torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 6])
         batch["attention_mask"] = attends.bool() if mask == "boolean" else (1 - attends[:, None, None]) * -1e9
-    expected = model(**batch)
+    with monkeypatch.context() as patch:
+        patch.setattr(attention, "_SHORT", 0)
+        expected = model(**batch)
     expected.loss.backward()
     gradient = model.lm_head.weight.grad.clone()
     model.zero_grad()
     seen.clear()
+    torch.testing.assert_close(model(**batch).loss, expected.loss)
+    assert seen == kernels
+    seen.clear()
     with torch.autocast("cpu", torch.bfloat16):
         found = model(**batch)
     found.loss.backward()
-    assert seen == {torch.float32}
+    assert seen == kernels
     torch.testing.assert_close(found.loss, expected.loss, rtol=0.02, atol=0.02)
     torch.testing.assert_close(model.lm_head.weight.grad, gradient, rtol=0.1, atol=0.02)
     seen.clear()
