@@ -84,10 +84,10 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
     """
 
     def __init__(self, members: Sequence[ScratchForConditionalGeneration]):
-        # The limits of all: one with learned positions cannot go beyond them.
-        learned = (member for member in members if member.config.position_embedding_type == "learned")
-        config = copy.deepcopy(next(learned, members[0]).config)
-        config.max_position_embeddings = min(member.config.max_position_embeddings for member in members)
+        # Only learned positions end somewhere.
+        learned = [member for member in members if member.config.position_embedding_type == "learned"] or members
+        config = copy.deepcopy(learned[0].config)
+        config.max_position_embeddings = min(member.config.max_position_embeddings for member in learned)
         super().__init__(config)
         dtype = reduce(torch.promote_types, (member.dtype for member in members))
         self.members = nn.ModuleList(member.to(dtype) for member in members)

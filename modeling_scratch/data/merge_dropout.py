@@ -27,7 +27,7 @@ class MergeDropout:
     """
 
     def __init__(self, tokenizer: Tokenizer, share: float):
-        self.state, self.share = json.loads(tokenizer.to_str()), share
+        self.state, self.share = json.loads(tokenizer.to_str()) | {"truncation": None, "padding": None}, share
         if self.state["model"]["type"] != "BPE":
             raise UserError(
                 f"tokenizer.merge_dropout is for BPE tokenizers, and this one is {self.state['model']['type']}; set it "
@@ -38,7 +38,11 @@ class MergeDropout:
         """A tokenizer with the same tokens and fewer merges."""
         merges = self.state["model"]["merges"]
         kept = generator.random(len(merges)) >= self.share
-        model = {**self.state["model"], "merges": [merge for merge, keep in zip(merges, kept, strict=True) if keep]}
+        model = {
+            **self.state["model"],
+            "ignore_merges": False,
+            "merges": [merge for merge, keep in zip(merges, kept, strict=True) if keep],
+        }
         return Tokenizer.from_str(json.dumps({**self.state, "model": model}))
 
     def encode(self, sentences: list[str], generator: np.random.Generator) -> list[list[int]]:

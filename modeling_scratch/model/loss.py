@@ -105,10 +105,14 @@ def _losses_and_gradient(
     label_logits = logits.gather(1, labels[:, None]).squeeze(1).to(wide)
     if gradient is None:
         return logits.to(wide).logsumexp(dim=1) - share * label_logits, None
-    # Softmax is one kernel, which rounds only what it returns. It does not return the normaliser, but the largest
-    # logit and its probability say what that was.
+    # Softmax is one kernel, which computes in float32 and rounds what it returns. It does not return the normaliser,
+    # but the largest logit and its probability say what that was. Of a probable label the other tokens say it better:
+    # its own probability, rounded, hides how far it is from 1.
     torch.softmax(logits, 1, out=gradient)
     log_normaliser = logits.amax(dim=1).to(wide) - gradient.amax(dim=1).to(wide).log()
+    others = gradient.sum(dim=1, dtype=wide) - gradient.gather(1, labels[:, None]).squeeze(1).to(wide)
+    by_others = label_logits - torch.log1p(-others.clamp(max=0.5))
+    log_normaliser = torch.where(others < 0.5, by_others, log_normaliser)
     losses, label_log_probs = log_normaliser - share * label_logits, label_logits - log_normaliser
     # d loss / d logit(v) = p(v) - share [v = label]
     at_label = label_log_probs.exp()
@@ -259,7 +263,8 @@ def linear_cross_entropy_sum(
     with torch.autocast(device_type, enabled=False):
         options = (all_kept, 1 - label_smoothing, r_drop / 2, dtype)
         total = _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, *options)
-        total = total - label_smoothing * _sum_of_mean_logits(hidden_states, weight, bias, labels, total.dtype)
+        if label_smoothing:
+            total = total - label_smoothing * _sum_of_mean_logits(hidden_states, weight, bias, labels, total.dtype)
         return total / 2 if r_drop else total
 
 

@@ -176,7 +176,9 @@ class TokenizerSection(Section):
     max_sentences: int = Field(1_000_000, ge=1, description="train on a seeded sample if there are more")
     existing: str | None = Field(None, description="a folder, a Hub name or a tiktoken encoding, instead of training")
     merge_dropout: Probability = Field(
-        0.0, description="share of BPE merges to drop at random in training, for many segmentations of each word"
+        0.0,
+        description="share of BPE merges to drop at random in training, for many segmentations of each word; epochs "
+        "then differ a little in length, and max_epochs counts in epochs as long as the first",
     )
 
 

@@ -61,12 +61,13 @@ def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Calla
     raise ProcessError(f"out of memory on {accelerator.device} {doing}: {advice()}")
 
 
-def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], **options) -> int:
+def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], prepare: Callable = dict, **options) -> int:
     """
     Find by trial how many pieces a batch must be cut into so that a forward and backward pass of one fits into memory.
 
     Args:
         model: not wrapped, since this process tries it alone.
+        prepare: makes what the model takes from a part of the batch.
         options: further arguments of its forward pass.
 
     Returns:
@@ -80,7 +81,7 @@ def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], **options)
         piece = {name: tensor[: -(-rows // pieces)] for name, tensor in batch.items()}
         try:
             # Not backward(): DDP would send gradients to processes that do not expect them.
-            torch.autograd.grad(model(**piece, **options).loss, parameters, allow_unused=True)
+            torch.autograd.grad(model(**prepare(piece), **options).loss, parameters, allow_unused=True)
             return pieces
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not _is_lack_of_memory(error):

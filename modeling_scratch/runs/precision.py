@@ -28,7 +28,7 @@ def choose_precision(recipe: Recipe, resumes: bool) -> str | None:
     The precision of a run, as Accelerate names it, said in the log; None: the launcher has chosen.
 
     Args:
-        resumes: the run in the recipe's folder goes on, where `auto` is what it began with.
+        resumes: the run in the recipe's folder goes on, where `auto` is what it trained in last.
     """
     launched = os.environ.get(_OF_LAUNCHER)
     if launched is not None:
@@ -39,6 +39,6 @@ def choose_precision(recipe: Recipe, resumes: bool) -> str | None:
         return _AS_ACCELERATE_NAMES_IT[recipe.precision]
     before = RunFolder(recipe.output_dir).precision() if resumes else None
     chosen = before or ("bf16" if multiplies_in_bf16() else "no")
-    why = "as the run began" if before else "precision=float32 and precision=bf16 override this"
+    why = "as the run trained before" if before else "precision=float32 and precision=bf16 override this"
     logger.info(f"precision: {_AS_PEOPLE_NAME_IT.get(chosen, chosen)}; {why}")
     return chosen

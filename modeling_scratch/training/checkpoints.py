@@ -44,6 +44,7 @@ MAY_CHANGE = (
     "optimization.max_nonfinite_updates",
     "data.num_workers",
     "data.revision",  # fingerprints of the data are compared instead
+    "evaluation.also",
     "evaluation.batch_tokens",
     "evaluation.batch_size",
     "evaluation.num_beams",  # used for the final scores only

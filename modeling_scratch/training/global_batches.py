@@ -119,7 +119,7 @@ class EpochBatches(GlobalBatches):
         self.epoch, self.next_batch = 0, 0
         # The same in every epoch, since the sorted lengths alone determine where batches are cut; nearly the same where
         # segmentations, and with them lengths, are drawn.
-        self.batches_per_epoch = len(self.plan())
+        self.batches_per_epoch = self.batches_in_epoch = len(self.plan())
 
     def plan(self) -> EpochPlan:
         """The batches of the current epoch."""
@@ -138,7 +138,7 @@ class EpochBatches(GlobalBatches):
         return digest.hexdigest()
 
     def epochs(self) -> float:
-        return round(self.epoch + self.next_batch / self.batches_per_epoch, 4)
+        return round(self.epoch + self.next_batch / self.batches_in_epoch, 4)
 
     def position(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "update": self.next_batch}
@@ -148,11 +148,13 @@ class EpochBatches(GlobalBatches):
 
     def go_to(self, position: dict[str, Any], folder: Path) -> None:
         self.epoch, self.next_batch = position["epoch"], position["update"]
+        self.batches_in_epoch = len(self.plan())
 
     def iterate(self, stop: StopRequest) -> Iterator[GlobalBatch]:
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
             plan = self.plan()
+            self.batches_in_epoch = len(plan)
             shares = list(
                 plan.micro_batches(self.next_batch, accelerator.process_index, accelerator.num_processes, accumulation)
             )

@@ -108,7 +108,7 @@ class TrainingStep:
             if is_sharded(self.accelerator):  # no process can try alone
                 return self.in_smaller_pieces(2)
             pieces = pieces_that_fit(
-                self.accelerator.unwrap_model(self.model), self._inputs(inputs), **self.loss_options
+                self.accelerator.unwrap_model(self.model), inputs, self._inputs, **self.loss_options
             )
             return self.in_smaller_pieces(pieces) if pieces else "not even one pair fits: use a smaller model"
 

@@ -140,6 +140,22 @@ def test_without_gradients_none_are_made(inputs, monkeypatch):
     assert not made
 
 
+@pytest.mark.parametrize("gap", [2.0, 7.0, 9.0])
+def test_a_confident_prediction_keeps_its_gradient_in_bf16(gap):
+    """Rounded to bfloat16, a probability of 0.9985 is 1, and its distance from 1 nothing."""
+    head = nn.Linear(4, 100)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()[7] = gap
+    states = torch.zeros(1, 3, 4, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        total = linear_cross_entropy_sum(states, head, torch.full((1, 3), 7))
+    total.backward()
+    missing = 3 * (1 - torch.softmax(head.bias.double(), 0)[7]).item()
+    assert head.bias.grad[7].item() == pytest.approx(-missing, rel=0.01)
+    assert total.item() == pytest.approx(3 * -torch.log_softmax(head.bias.double(), 0)[7].item(), rel=0.01)
+
+
 def test_extreme_logits_stay_finite():
     head = nn.Linear(2, 3, bias=False)
     nn.init.constant_(head.weight, 0)
