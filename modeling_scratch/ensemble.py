@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -181,7 +182,7 @@ def load_together(
     members = [load_translator(name, **each) for name, each in zip(names, options, strict=True)]
     if len(names) == 1:
         return members[0], *tokenizers
-    for name, member in zip(names, members, strict=True):
+    for name, member in zip(names[1:], members[1:], strict=True):
         _check_tokens(name, member, names[0], members[0])
     return Ensemble(members), *tokenizers
 
@@ -191,9 +192,10 @@ def _check_tokenizers(
     options: Sequence[dict[str, str | None]],
     tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
 ) -> None:
-    """UserError if one is another kind of model, or its tokenizers differ from those of the first."""
+    """UserError if one is another kind of model, or its tokenizers differ from those of the first, which are loaded."""
     contents = [_content(tokenizer) for tokenizer in tokenizers]
-    for name, each in zip(names, options, strict=True):
+    check_is_scratch(names[0], **options[0])
+    for name, each in zip(names[1:], options[1:], strict=True):
         check_is_scratch(name, **each)
         for side, known, found in zip(("source", "target"), contents, load_tokenizers(name, **each), strict=True):
             if _content(found) != known:
@@ -214,15 +216,18 @@ def _content(tokenizer: PreTrainedTokenizerBase) -> tuple:
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}, tokenizer.special_tokens_map
 
 
+def _tokens(model: PreTrainedModel) -> dict[str, Any]:
+    """What members must agree on besides their tokenizers."""
+    special = {token: getattr(model.generation_config, token) for token in _TOKENS}
+    return {"target vocabulary": model.config.target_vocab_size, **special}
+
+
 def _check_tokens(name: str, member: PreTrainedModel, first: str, leader: PreTrainedModel) -> None:
     """UserError if a member's target vocabulary or special tokens differ from those of the first."""
-    ours = {"target vocabulary": member.config.target_vocab_size}
-    theirs = {"target vocabulary": leader.config.target_vocab_size}
-    for found, model in ((ours, member), (theirs, leader)):
-        found |= {token: getattr(model.generation_config, token) for token in _TOKENS}
-    for what, value in ours.items():
-        if value != theirs[what]:
+    known = _tokens(leader)
+    for what, value in _tokens(member).items():
+        if value != known[what]:
             raise UserError(
-                f"{name}: its {what} is {value}, and that of {first} {theirs[what]}; models that translate together "
+                f"{name}: its {what} is {value}, and that of {first} {known[what]}; models that translate together "
                 "need the same"
             )

@@ -7,7 +7,7 @@ Importing this module needs only the standard library: recipes and figures read 
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from itertools import zip_longest
@@ -112,15 +112,17 @@ def _ter_seconds(translations: Texts, references: References) -> float:
     return sum(1e-6 * (len(text.split()) * len(each.split())) ** 1.5 for text, each in pairs)
 
 
+_BLEU = Metric(
+    title="BLEU",
+    hub_id="sacrebleu",  # the Hub's `bleu` is a different one: over tokens, from 0 to 1
+    description="sacreBLEU's, of words, cased, 0 to 100",
+    higher_is_better=True,
+    range=(0, 100),
+    compute=partial(_by_sacrebleu, "BLEU"),
+)
+
 METRICS: dict[str, Metric] = {
-    "bleu": Metric(
-        title="BLEU",
-        hub_id="sacrebleu",  # the Hub's `bleu` is a different one: over tokens, from 0 to 1
-        description="sacreBLEU's, of words, cased, 0 to 100",
-        higher_is_better=True,
-        range=(0, 100),
-        compute=partial(_by_sacrebleu, "BLEU"),
-    ),
+    "bleu": _BLEU,
     "chrf": Metric(
         title="chrF",
         hub_id="chrf",
@@ -138,21 +140,17 @@ METRICS: dict[str, Metric] = {
         compute=partial(_by_sacrebleu, "TER"),
         seconds=_ter_seconds,
     ),
-    "lowercased": Metric(
+    "lowercased": replace(
+        _BLEU,
         title="BLEU, lower-cased",
-        hub_id="sacrebleu",
         description="sacreBLEU's, of words, case ignored, 0 to 100",
-        higher_is_better=True,
-        range=(0, 100),
         compute=partial(_by_sacrebleu, "BLEU", lowercase=True),
         on_request=True,
     ),
-    "tokenized": Metric(
+    "tokenized": replace(
+        _BLEU,
         title="BLEU, lower-cased and tokenized",
-        hub_id="sacrebleu",
         description="of lower-cased words as sacremoses tokenizes them, as fairseq and multi-bleu do, 0 to 100",
-        higher_is_better=True,
-        range=(0, 100),
         compute=partial(_by_sacrebleu, "BLEU", tokenize="none", force=True),
         on_request=True,
         prepare=_moses,

@@ -70,10 +70,10 @@ def _numbers(comparison: "Comparison") -> str:
     """The table of runs and of groups of seeds."""
     columns = [name for run in comparison.runs for name in run.numbers()]
     columns = sorted(dict.fromkeys(columns), key=lambda name: name not in _COUNTS)
-    rows = [
-        [run.name if run.finished else f"{run.name} (not finished)", *(_cell(run, name) for name in columns)]
-        for run in comparison.runs
-    ]
+    rows = []
+    for run in comparison.runs:
+        title, cells = run.name if run.finished else f"{run.name} (not finished)", _cells(run)
+        rows.append([title, *(cells.get(name, "") for name in columns)])
     for group in comparison.groups:
         cells = [_mean(name, *group.numbers[name]) if name in group.numbers else "" for name in columns]
         rows.append([f"mean of {', '.join(group.runs)}", *cells])
@@ -84,15 +84,17 @@ def _numbers(comparison: "Comparison") -> str:
 _COUNTS = {"updates": ",.0f", "minutes": ",.1f", "target tokens": ",.0f", "parameters": ",.0f"}
 
 
-def _cell(run: "Run", name: str) -> str:
+def _cells(run: "Run") -> dict[str, str]:
+    """The run's numbers as the table writes them, by the titles of its columns."""
     from ..training.comparison import column
 
-    for test_set, record in run.scores.items():
-        for key in scores_in(record):
-            if column(test_set, key) == name:
-                return describe_score(record, key)
-    numbers = run.numbers()
-    return format(numbers[name], _COUNTS[name]) if name in numbers else ""
+    counts = {name: format(number, _COUNTS[name]) for name, number in run.numbers().items() if name in _COUNTS}
+    scores = {
+        column(test_set, key): describe_score(record, key)
+        for test_set, record in run.scores.items()
+        for key in scores_in(record)
+    }
+    return counts | scores
 
 
 def _mean(name: str, mean: float, deviation: float) -> str:

@@ -150,6 +150,12 @@ def translate(
     return [text for _, text in sorted(translated)]
 
 
+def score_options(recipe: Recipe) -> dict[str, Any]:
+    """The arguments of `metrics.score` that a recipe decides."""
+    section = recipe.evaluation
+    return {"chosen": section.metric, "also": section.also, "language": recipe.data.target_language}
+
+
 def score_model(
     recipe: Recipe, names: list[str], splits: list[str], accelerator: Accelerator
 ) -> dict[str, dict[str, Any]]:
@@ -170,7 +176,6 @@ def score_model(
         with as_user_error(f"{' + '.join(names)}, the {split} split: "):
             translations = translate(model, *tokenizers, sources, **options)
         texts_to_score = (sources, translations, references)
-        how = {"chosen": section.metric, "also": section.also, "language": recipe.data.target_language}
-        scores = on_main(accelerator, partial(score, *texts_to_score, **how))
+        scores = on_main(accelerator, partial(score, *texts_to_score, **score_options(recipe)))
         results[split] = {"sentences": len(sources), "translations": translations, **scores}
     return results

@@ -115,18 +115,22 @@ class EpochBatches(GlobalBatches):
         redraw: Callable[[np.random.Generator], Dataset] | None = None,
     ):
         self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
-        self.redraw, self.drawn, self.drawn_epoch = redraw, dataset, None
+        self.redraw, self.drawn, self.lengths = redraw, dataset, pair_lengths(dataset)
         self.epoch, self.next_batch = 0, 0
+        self._planned: tuple[int, EpochPlan] | None = None  # the epoch that was planned last
         # The same in every epoch, since the sorted lengths alone determine where batches are cut; nearly the same where
         # segmentations, and with them lengths, are drawn.
-        self.batches_per_epoch = self.batches_in_epoch = len(self.plan())
+        self.batches_per_epoch = len(self.plan())
 
     def plan(self) -> EpochPlan:
         """The batches of the current epoch."""
-        seed, tokens = self.recipe.seed, self.recipe.optimization.tokens_per_batch
-        if self.redraw is not None and self.drawn_epoch != self.epoch:
-            self.drawn, self.drawn_epoch = self.redraw(np.random.default_rng([seed, self.epoch, 1])), self.epoch
-        return plan_epoch(*pair_lengths(self.drawn), tokens, seed, self.epoch)
+        if self._planned is None or self._planned[0] != self.epoch:
+            seed, tokens = self.recipe.seed, self.recipe.optimization.tokens_per_batch
+            if self.redraw is not None:
+                self.drawn = self.redraw(np.random.default_rng([seed, self.epoch, 1]))
+                self.lengths = pair_lengths(self.drawn)
+            self._planned = self.epoch, plan_epoch(*self.lengths, tokens, seed, self.epoch)
+        return self._planned[1]
 
     def fingerprint(self) -> str:
         """A hash of all token ids: a run resumes only with the data that it began with."""
@@ -138,7 +142,8 @@ class EpochBatches(GlobalBatches):
         return digest.hexdigest()
 
     def epochs(self) -> float:
-        return round(self.epoch + self.next_batch / self.batches_in_epoch, 4)
+        done = self.next_batch / len(self.plan()) if self.next_batch else 0.0  # at its start, do not plan it yet
+        return round(self.epoch + done, 4)
 
     def position(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "update": self.next_batch}
@@ -148,13 +153,11 @@ class EpochBatches(GlobalBatches):
 
     def go_to(self, position: dict[str, Any], folder: Path) -> None:
         self.epoch, self.next_batch = position["epoch"], position["update"]
-        self.batches_in_epoch = len(self.plan())
 
     def iterate(self, stop: StopRequest) -> Iterator[GlobalBatch]:
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
             plan = self.plan()
-            self.batches_in_epoch = len(plan)
             shares = list(
                 plan.micro_batches(self.next_batch, accelerator.process_index, accelerator.num_processes, accumulation)
             )

@@ -11,8 +11,7 @@ from ..recipe.schema import OptimizationSection
 
 def loss_options(optimization: OptimizationSection) -> dict[str, Any]:
     """Arguments of the model's forward pass in training."""
-    r_drop = {"r_drop": optimization.r_drop} if optimization.r_drop else {}
-    return {"label_smoothing": optimization.label_smoothing, "skip_logits": True, **r_drop}
+    return {"label_smoothing": optimization.label_smoothing, "r_drop": optimization.r_drop, "skip_logits": True}
 
 
 def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: int | None) -> float:

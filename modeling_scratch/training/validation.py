@@ -17,7 +17,7 @@ from ..runs.faults import explained_lack_of_memory
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
 from .compilation import not_compiled
-from .evaluation import EVALUATION_TOKENS, corpus_loss, translate
+from .evaluation import EVALUATION_TOKENS, corpus_loss, score_options, translate
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Validator:
                 stop=self.stop,
                 **generation,
             )
-        options = {"chosen": section.metric, "also": section.also, "language": self.recipe.data.target_language}
+        options = score_options(self.recipe)
         scores = on_main(self.accelerator, lambda: score(sources, translations, references, final, **options))
         return translations, {"sentences": len(sources), **scores}
 
