@@ -125,10 +125,18 @@ def describe_result(result: dict[str, Any]) -> list[str]:
     minutes, rate = result["seconds"] / 60, result["target_tokens"] / result["seconds"]
     command = f"{os.path.relpath(sys.executable)} -m modeling_scratch translate {shlex.quote(result['folder'])}"
     scores = result["scores"].items()
+    before = {
+        split: ["  before fine-tuning:", *(f"  {line}" for line in evaluating.describe_scores(found))]
+        for split, found in result["before"].items()
+    }
     return [
         *lines,
         f"\n{result['step']:,} updates in {minutes:.1f} minutes of training, {rate:,.0f} target tokens a second",
-        *(line for split, found in scores for line in (f"On {split}:", *evaluating.describe_scores(found))),
+        *(
+            line
+            for split, found in scores
+            for line in (f"On {split}:", *evaluating.describe_scores(found), *before.get(split, []))
+        ),
         f"The model is in {result['folder']}. Next, translate a sentence of your own:",
         f"  echo {shlex.quote(result['samples'][0][0])} | {command}",
     ]

@@ -66,11 +66,26 @@ class EpochPlan:
 
 
 def plan_epoch(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, tokens_per_batch: int, seed: int, epoch: int
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    tokens_per_batch: int,
+    seed: int,
+    epoch: int,
+    weights: np.ndarray | None = None,
 ) -> EpochPlan:
-    """The batches of one epoch. It depends on its arguments alone, so a resumed run sees the same batches."""
+    """
+    The batches of one epoch. It depends on its arguments alone, so a resumed run sees the same batches.
+
+    Args:
+        weights: (pairs,), how often the epoch has each pair; the fraction is drawn. None: once.
+    """
     generator = np.random.default_rng([seed, epoch])
-    return EpochPlan(plan_batches(source_lengths, target_lengths, tokens_per_batch, generator), target_lengths)
+    if weights is None:
+        return EpochPlan(plan_batches(source_lengths, target_lengths, tokens_per_batch, generator), target_lengths)
+    times = np.floor(weights + generator.random(len(weights))).astype(int)
+    rows = np.repeat(np.arange(len(weights)), times)
+    batches = plan_batches(source_lengths[rows], target_lengths[rows], tokens_per_batch, generator)
+    return EpochPlan([rows[batch] for batch in batches], target_lengths)
 
 
 class _Pairs(torch.utils.data.Dataset):

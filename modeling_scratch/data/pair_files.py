@@ -86,16 +86,25 @@ def check_files(data: DataSection) -> None:
     Check the files of all splits before any of them is read. UserError if one is missing or empty, or if a training
     file is also used for validation or testing.
     """
-    train: set[Path] = set()
+    mixed: set[Path] = set()
+    for place, each in enumerate(data.mixed()):
+        if each.train_files:
+            mixed |= _checked(each.train_files, each, f"data.mix[{place}].files")
+    train = mixed
     for split, files in data.files().items():
         key = data.files_key(split)
-        paths = [path for entry in find_files(files, data, key) for path in as_paths(entry)]
-        for path in paths:
-            check_file(path)
-        found = {path.resolve() for path in paths}
+        found = _checked(files, data, key)
         if both := train & found:
             raise UserError(f"{key}: {min(both)} is a training file too; name another one, or set the key to null")
-        train = found if split == "train" else train
+        train = found | mixed if split == "train" else train
+
+
+def _checked(files: Files, data: DataSection, key: str) -> set[Path]:
+    """The files, resolved. UserError if one is missing or empty."""
+    paths = [path for entry in find_files(files, data, key) for path in as_paths(entry)]
+    for path in paths:
+        check_file(path)
+    return {path.resolve() for path in paths}
 
 
 def as_paths(entry: Path | tuple[Path, Path]) -> tuple[Path, ...]:

@@ -3,7 +3,7 @@
 import logging
 from functools import lru_cache
 
-from datasets import Dataset, DatasetDict, IterableDataset
+from datasets import Dataset, DatasetDict, IterableDataset, concatenate_datasets
 
 from ..errors import UserError
 from ..recipe.schema import EMBEDDED_CORPUS, SOURCE, TARGET, DataSection
@@ -62,17 +62,20 @@ class EmbeddedCorpus(PairSource):
         return Provenance(name, EMBEDDED_CORPUS, name, limits=limits)
 
 
-def source_of(split: str, data: DataSection, seed: int) -> PairSource | None:
+def source_of(split: str, data: DataSection, seed: int, key: str | None = None) -> PairSource | None:
     """
     The source of a split, or of a further test set; None if the recipe names none.
 
     Add new kinds of PairSource here.
+
+    Args:
+        key: the recipe's key for local files, for messages; None: the split's.
     """
     files = data.files()
     if split in files:
         names = [files[split]] if isinstance(files[split], str) else files[split]
         kind = Tables if any(map(is_table, names)) else TextFiles
-        return kind(files[split], data, data.files_key(split))
+        return kind(files[split], data, key or data.files_key(split))
     if any(each in files for each in SPLITS):  # local files replace `data.name` for all splits
         return None
     if data.name == EMBEDDED_CORPUS:
@@ -115,7 +118,27 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
                 "data.validation_files or data.validation"
             )
         pairs |= _hold_out(pairs["train"], data.validation_size, seed)
+    if data.mix and "train" in pairs:
+        pairs["train"] = _mix(pairs["train"], data, seed)
     return DatasetDict(pairs)
+
+
+def mixed_sources(data: DataSection, seed: int) -> list[PairSource]:
+    """The sources of `data.mix`, in its order."""
+    return [source_of("train", each, seed, f"data.mix[{place}].files") for place, each in enumerate(data.mixed())]
+
+
+def _mix(train: Dataset, data: DataSection, seed: int) -> Dataset:
+    """The training pairs followed by those of `data.mix`, with a column `weight`."""
+    parts = [train.add_column("weight", [1.0] * len(train))]
+    for entry, source in zip(data.mix, mixed_sources(data, seed), strict=True):
+        pairs = source.load()
+        if entry.tag is not None:
+            prefix = f"{entry.tag} "
+            pairs = pairs.map(lambda row, prefix=prefix: {SOURCE: prefix + row[SOURCE]}, desc="tagging")
+        parts.append(pairs.add_column("weight", [entry.weight] * len(pairs)))
+    logger.info(f"data: {len(train):,} training pairs, mixed with {', '.join(f'{len(part):,}' for part in parts[1:])}")
+    return concatenate_datasets(parts)
 
 
 def load_split(data: DataSection, seed: int, split: str) -> Dataset:

@@ -27,7 +27,7 @@ def card_of_run(
     results = _eval_results(run, tags)
     metadata |= {
         "language_bcp47": tags if facts.codes and any("-" in tag for tag in tags) else None,
-        "datasets": [hub_name] if (hub_name := run.provenance().hub_name) else None,
+        "datasets": [found.hub_name for found in (run.provenance(), *run.mixed()) if found.hub_name] or None,
         "widget": _widget(run) or None,
         "metrics": list(dict.fromkeys(result.metric_type for result in results)),
         "model_name": repo_id.split("/")[-1],
@@ -49,7 +49,7 @@ def _origin(run: RunRecords) -> str:
     else:
         origin = "fine-tuned from another model" if run.recipe.model.start_from else "trained from random weights"
     version = run.machine.get("modeling_scratch")
-    return f"It was {origin} on {run.provenance().text}, with modeling_scratch{f' {version}' if version else ''}."
+    return f"It was {origin} on {run.training_data()}, with modeling_scratch{f' {version}' if version else ''}."
 
 
 def _duration(seconds: float) -> str:
@@ -192,7 +192,7 @@ def _training(run: RunRecords) -> str:
     precision = machine.get("mixed_precision")
     pairs = f", {plural(machine['train_pairs'], 'pair')}" if "train_pairs" in machine else ""
     rows = {
-        "Data": run.provenance().text + pairs,
+        "Data": run.training_data() + pairs,
         "Pairs left out": f"empty ones, those above {data.max_source_tokens:,} source or {data.max_target_tokens:,} "
         "target tokens",
         "Preprocessing": _preprocessing(run),
@@ -251,8 +251,8 @@ def _limits(run: RunRecords, facts: ModelFacts) -> str:
     found = run.provenance()
     terms = ": see there for the origin and the terms of the text" if found.hub_name else ""
     domain = found.limits or (
-        f"It was trained on {found.text}{terms or ', not part of this repository'}. Its scores are for text of the "
-        "same origin; expect worse ones for other topics, styles, times or spellings."
+        f"It was trained on {run.training_data()}{terms or ', not part of this repository'}. Its scores are for text "
+        "of the same origin; expect worse ones for other topics, styles, times or spellings."
     )
     if run.recipe.model.start_from:
         domain += " It also inherits what the model it was fine-tuned from had learnt, and that model's limits."

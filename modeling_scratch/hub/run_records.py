@@ -9,9 +9,10 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from ..data.pair_source import Provenance, local_provenance
-from ..data.sources import source_of
+from ..data.sources import mixed_sources, source_of
 from ..errors import UserError
 from ..metrics import higher_is_better
+from ..model.plain_card import escape
 from ..recipe.reading import load_recipe
 from ..redaction import TOKEN
 from ..runs.folder import RECIPE, SAMPLES
@@ -111,10 +112,27 @@ class RunRecords:
         """Where the pairs of a split are from, or the training pairs that it was held out of."""
         recipe = self.recipe
         source = source_of(split, recipe.data, recipe.seed) or source_of("train", recipe.data, recipe.seed)
-        found = source.provenance()
+        return self._known(source.provenance())
+
+    def _known(self, found: Provenance) -> Provenance:
+        """As it is if the data set is on the Hub, or else as local data."""
         if found.hub_name is not None and not self._is_on_hub(found.hub_name):
             return local_provenance(found.hub_name)
         return found
+
+    def mixed(self) -> list[Provenance]:
+        """Where the further training pairs of `data.mix` are from."""
+        data = self.recipe.data
+        return [self._known(source.provenance()) for source in mixed_sources(data, self.recipe.seed)]
+
+    def training_data(self) -> str:
+        """All the training data, in Markdown."""
+        texts = [self.provenance().text]
+        for entry, found in zip(self.recipe.data.mix, self.mixed(), strict=True):
+            said = [] if entry.weight == 1 else [f"weight {entry.weight:g}"]
+            said += [] if entry.tag is None else [f"tagged {escape(TOKEN.sub('hf_...', entry.tag))}"]
+            texts.append(found.text + (f" ({', '.join(said)})" if said else ""))
+        return " and ".join(texts)
 
     def shown_recipe(self) -> dict[str, Any]:
         """What made the model, without the folders of the machine that it was made on."""
@@ -123,6 +141,7 @@ class RunRecords:
         content["output_dir"] = _file_name(content["output_dir"])
         data = content["data"]
         data |= {key: _without_its_folder(files) for key, files in data.items() if key.endswith("_files") and files}
+        data["mix"] = [each | {"files": each["files"] and _without_its_folder(each["files"])} for each in data["mix"]]
         data["test_sets"] = {name: _without_its_folder(files) for name, files in data["test_sets"].items()}
         return without_folders(content)
 

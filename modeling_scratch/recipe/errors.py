@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -29,13 +29,16 @@ def describe(error: ValidationError, recipe: type[BaseModel], architecture: list
     lines: dict[str, str] = {}
     for item in error.errors():
         if item["type"] == "extra_forbidden":
-            key = ".".join(map(str, item["loc"]))
-            lines[key] = f"unknown recipe key {key!r}{_advice(key, recipe, architecture)}"
+            key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"])[1:]
+            advice = _advice(re.sub(r"\[\d+\]", "", key), recipe, architecture)
+            lines[key] = f"unknown recipe key {key!r}{advice}"
             continue
         key, section = _locate(item["loc"], recipe)
         if section is not None and item["type"] not in ("value_error", "missing"):
-            first = next(iter(section.model_fields))
+            first, whole = next(iter(section.model_fields)), re.sub(r"\[\d+\]", "", key)
             lines[key] = f"{key} is a section, not a value: set its keys one by one, for example {key}.{first}=..."
+            if item["type"] == "list_type" or whole != key:
+                lines[key] = f"{whole} must be a list, such as {whole}=[{{{first}: ...}}], got {item['input']!r}"
             continue
         lines.setdefault(key, _finding(key, item))
     return "; ".join(lines.values())
@@ -59,6 +62,9 @@ def _locate(location: Location, recipe: type[BaseModel]) -> tuple[str, type[Base
     names: list[str] = []
     section: type[BaseModel] | None = recipe
     for part in location:
+        if section is not None and isinstance(part, int):
+            names[-1] += f"[{part}]"
+            continue
         if section is None or part not in section.model_fields:
             break
         names.append(str(part))
@@ -67,7 +73,10 @@ def _locate(location: Location, recipe: type[BaseModel]) -> tuple[str, type[Base
 
 
 def _section(of: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The class of a section, or of the sections in a list."""
     annotation = of.model_fields[name].annotation
+    if get_origin(annotation) is list:
+        (annotation,) = get_args(annotation)
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 

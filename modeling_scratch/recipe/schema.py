@@ -104,6 +104,33 @@ class ModelSection(Section):
         return self
 
 
+class MixedSource(Section):
+    """Further training pairs, mixed with those of `data`. Name either files or a data set."""
+
+    files: Files = Field(None, description="local files, as in data.train_files")
+    name: str | None = Field(None, description="`embedded`, or the name of a data set on the Hub")
+    subset: str | None = Field(None, description="the Hub data set's configuration")
+    revision: str | None = Field(None, description="the Hub data set's commit, branch or tag; null: the newest")
+    split: str = Field("train", description="name of the split in a Hub data set")
+    source_column: str | None = Field(None, description="as in data.source_column")
+    target_column: str | None = Field(None, description="as in data.target_column")
+    weight: float = Field(
+        1.0,
+        gt=0,
+        le=1000,
+        description="how often an epoch has each pair: 2 is twice; 0.1 a tenth of the pairs, drawn anew in each epoch",
+    )
+    tag: str | None = Field(
+        None, description="text to put before each source sentence, such as <bt> before back-translated ones"
+    )
+
+    @model_validator(mode="after")
+    def _names_one_source(self):
+        if (self.files is None) == (self.name is None):
+            raise ValueError("an entry of data.mix has either files or name")
+        return self
+
+
 class DataSection(Section):
     """Which sentence pairs, and how long they may be."""
 
@@ -129,6 +156,9 @@ class DataSection(Section):
     test_sets: TestSets = Field(
         {}, description="further test sets for the final model, local files: {newstest2014: data/newstest2014, ...}"
     )
+    mix: list[MixedSource] = Field(
+        [], description="further training pairs, each source with a weight: old pairs beside new ones, for example"
+    )
     validation_size: int = Field(1000, ge=1, description="pairs held out of training if no validation is given")
     embedded_size: int = Field(24000, ge=1, le=1_000_000, description="training pairs of the embedded corpus")
     max_source_tokens: int = Field(256, ge=1, le=1_000_000, description="longer training pairs are dropped and counted")
@@ -149,9 +179,27 @@ class DataSection(Section):
             raise ValueError(f"data.source_language and data.target_language are both {self.source_language!r}")
         if self.name == EMBEDDED_CORPUS and not self.train_files and (self.source_column or self.target_column):
             raise ValueError("data.source_column, data.target_column: the embedded corpus has no columns")
+        if self.streaming and self.mix:
+            raise ValueError("data.mix: pairs of a stream cannot be mixed with others; set data.streaming=false")
         if self.on_the_hub and self.train in (self.validation, self.test):
             raise ValueError(f"data.train is {self.train!r}, and so is data.validation or data.test")
         return self
+
+    def mixed(self) -> list["DataSection"]:
+        """For each entry of `mix`, a section that has it as its training pairs, and nothing else."""
+        return [
+            self.model_copy(
+                update={
+                    "name": each.name or self.name,
+                    "train": each.split,
+                    "train_files": each.files,
+                    **{key: getattr(each, key) for key in ("subset", "revision", "source_column", "target_column")},
+                    **{"validation": None, "validation_files": None, "test": None, "test_files": None},
+                    **{"test_sets": {}, "mix": []},
+                }
+            )
+            for each in self.mix
+        ]
 
     def files(self) -> dict[str, str | list[str]]:
         """The local files of each split and further test set, the training files first."""

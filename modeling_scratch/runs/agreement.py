@@ -15,7 +15,8 @@ from ..runs.processes import on_main, versions
 from .folder import RunFolder
 
 _SECONDS_TO_SEE = 20  # how long a file from another node may take to appear
-_PATHS = ("output_dir", "data.train_files", "data.validation_files", "data.test_")  # may differ between nodes
+# Paths may differ between nodes.
+_PATHS = ("output_dir", "data.train_files", "data.validation_files", "data.test_", "data.mix")
 
 
 def open_folder(path: str, accelerator: Accelerator, resume: bool, overwrite: bool) -> RunFolder:
@@ -71,6 +72,7 @@ def check_run(accelerator: Accelerator, recipe: Recipe, compiled: bool, data: st
         updates: the number of updates in the whole run.
     """
     facts = {key: value for key, value in flat_recipe(recipe).items() if not key.startswith(_PATHS)} | versions()
+    facts["data.mix"] = [each.model_dump(exclude={"files"}) for each in recipe.data.mix]
     facts |= {"mixed precision": accelerator.mixed_precision, "kind of device": accelerator.device.type}
     facts["whether layers are compiled"] = compiled
     everybody = gather_object([facts | {"training data, by SHA-256": data, "number of updates": updates}])

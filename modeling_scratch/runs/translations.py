@@ -17,7 +17,7 @@ def translations_file(run: Path, name: str) -> Path:
 def write_translations(run: Path, name: str, translations: Sequence[str]) -> None:
     """Write the translations of a split or test set, in place of those that are there; line breaks become spaces."""
     path = translations_file(run, name)
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     lines = (text.replace("\r", " ").replace("\n", " ") for text in translations)
     write_whole(path, "".join(f"{line}\n" for line in lines))
 

@@ -10,6 +10,7 @@ from ..errors import Diverged, Stopped
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.processes import on_main
 from .checkpoints import load_weights
+from .fine_tuning import changes
 from .run import TrainingRun
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ def finish(run: TrainingRun) -> dict[str, Any]:
     the folder.
 
     Returns:
-        The scores by split, some samples, the folder, and the progress.
+        The scores by split, those before fine-tuning, some samples, the folder, and the progress.
 
     Raises:
         Stopped: the run was asked to stop. Its training is complete; --resume scores it.
@@ -36,7 +37,7 @@ def finish(run: TrainingRun) -> dict[str, Any]:
 
 
 def _score(run: TrainingRun) -> dict[str, Any]:
-    splits = [split for split in ("test", *run.recipe.data.test_sets) if split in run.pairs] or ["validation"]
+    splits = run.final_splits()
     translations, scores = {}, {}
     for split in splits:
         translations[split], record = run.validator.final_scores(split)
@@ -47,10 +48,17 @@ def _score(run: TrainingRun) -> dict[str, Any]:
     sources, references = texts(run.pairs[split].select(range(min(5, len(run.pairs[split])))))
     samples = list(zip(sources, references, translations[split][:5], strict=True))
     run.log.samples(samples, split)
+    before = on_main(run.accelerator, lambda: changes(run, translations))
     run.log.curves()
     run.log.close()
     run.accelerator.wait_for_everyone()
-    return {"scores": scores, "samples": samples, "folder": str(run.folder.path), **asdict(run.progress)}
+    return {
+        "scores": scores,
+        "before": before,
+        "samples": samples,
+        "folder": str(run.folder.path),
+        **asdict(run.progress),
+    }
 
 
 def _choose_weights(run: TrainingRun) -> None:

@@ -104,6 +104,7 @@ class EpochBatches(GlobalBatches):
     Args:
         dataset: the pairs, tokenized.
         redraw: tokenizes them anew for an epoch, if their segmentations are drawn at random.
+        weights: how often an epoch has the pair of each `index`; None: once.
     """
 
     def __init__(
@@ -113,13 +114,15 @@ class EpochBatches(GlobalBatches):
         collate: PairCollator,
         accelerator: Accelerator,
         redraw: Callable[[np.random.Generator], Dataset] | None = None,
+        weights: np.ndarray | None = None,
     ):
         self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
-        self.redraw, self.drawn, self.lengths = redraw, dataset, pair_lengths(dataset)
+        self.redraw, self.weights = redraw, weights
+        self._use(dataset)
         self.epoch, self.next_batch = 0, 0
         self._planned: tuple[int, EpochPlan] | None = None  # the epoch that was planned last
         # The same in every epoch, since the sorted lengths alone determine where batches are cut; nearly the same where
-        # segmentations, and with them lengths, are drawn.
+        # segmentations, or which pairs there are, are drawn.
         self.batches_per_epoch = len(self.plan())
 
     def plan(self) -> EpochPlan:
@@ -127,10 +130,15 @@ class EpochBatches(GlobalBatches):
         if self._planned is None or self._planned[0] != self.epoch:
             seed, tokens = self.recipe.seed, self.recipe.optimization.tokens_per_batch
             if self.redraw is not None:
-                self.drawn = self.redraw(np.random.default_rng([seed, self.epoch, 1]))
-                self.lengths = pair_lengths(self.drawn)
-            self._planned = self.epoch, plan_epoch(*self.lengths, tokens, seed, self.epoch)
+                self._use(self.redraw(np.random.default_rng([seed, self.epoch, 1])))
+            self._planned = self.epoch, plan_epoch(*self.lengths, tokens, seed, self.epoch, self.weights_of_rows)
         return self._planned[1]
+
+    def _use(self, drawn: Dataset) -> None:
+        """Take the next batches from these tokenized pairs."""
+        self.drawn, self.lengths, self.weights_of_rows = drawn, pair_lengths(drawn), None
+        if self.weights is not None:
+            self.weights_of_rows = self.weights[drawn.with_format("numpy")["index"][:]]
 
     def fingerprint(self) -> str:
         """A hash of all token ids: a run resumes only with the data that it began with."""

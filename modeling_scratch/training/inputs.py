@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
@@ -195,7 +196,8 @@ def prepare_inputs(
             batches = StreamBatches(train, tokenizer, recipe, collate, accelerator, readers)
         else:
             redraw = partial(redraw_pairs, *texts(train), tokenizer) if tokenizer.merge_dropout else None
-            batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, redraw)
+            weights = np.asarray(train["weight"]) if recipe.data.mix else None
+            batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, redraw, weights)
         return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
 
 

@@ -11,6 +11,7 @@ from ..hub.push import try_push
 from ..runs.processes import describe, on_main
 from .compilation import make_graphs
 from .due import Due, due_after, out_of_patience
+from .fine_tuning import score_start
 from .global_batches import GlobalBatch
 from .log import describe_data, training_record
 from .optimization import learning_rate_at
@@ -35,6 +36,8 @@ def train(run: TrainingRun) -> None:
     run.record({"split": "run", **describe_data(run.pairs, run.batches), **describe(accelerator, run.unwrapped)})
     run.model.train()
     with run.log.progress_bar(progress.step, run.total_updates) as bar, run.stoppable():
+        if run.recipe.model.start_from and progress.step == 0:
+            _score_start(run)
         if progress.compiled and progress.step < run.total_updates:
             make_graphs(run.unwrapped, run.make_update, accelerator, run.optimizer)
         if progress.unsettled:  # stopped between an update and what was due after it
@@ -51,6 +54,13 @@ def train(run: TrainingRun) -> None:
             if due.log:
                 _log_training(run)
             _do(run, due, asked_to_stop=result.any_says["stop"])
+
+
+def _score_start(run: TrainingRun) -> None:
+    try:
+        score_start(run)
+    except Stopped:
+        _stop_here(run)
 
 
 def _update(run: TrainingRun, batch: GlobalBatch, started: float) -> StepResult:

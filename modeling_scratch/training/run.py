@@ -168,6 +168,10 @@ class TrainingRun:
         if self.recipe.trackers:
             self.log.open_trackers(self.progress.tracked_as)
 
+    def final_splits(self) -> list[str]:
+        """What final weights are scored on: the test split and further test sets, or validation if there are none."""
+        return [split for split in ("test", *self.recipe.data.test_sets) if split in self.pairs] or ["validation"]
+
     @property
     def unwrapped(self) -> PreTrainedModel:
         return self.accelerator.unwrap_model(self.model)

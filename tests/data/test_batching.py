@@ -47,6 +47,26 @@ def test_the_same_global_batches_for_any_number_of_shares(processes, accumulatio
         assert plan.target_tokens(update) == TARGET[batch].sum()
 
 
+def test_weights_say_how_often_an_epoch_has_a_pair():
+    weights = np.repeat([1.0, 0.25, 3.0, 1.5], 125)
+    epochs = [np.bincount(np.concatenate(_weighted(epoch, weights).batches), minlength=500) for epoch in range(200)]
+    assert {tuple(counts[:125]) for counts in epochs} == {(1,) * 125}
+    assert {tuple(counts[250:375]) for counts in epochs} == {(3,) * 125}
+    drawn, one_or_two = np.array(epochs)[:, 125:250], np.array(epochs)[:, 375:]
+    assert (set(drawn.flat), set(one_or_two.flat)) == ({0, 1}, {1, 2})
+    # The mean of 200 draws for each pair: within five standard errors.
+    assert np.abs(drawn.mean(axis=0) - 0.25).max() < 5 * np.sqrt(0.25 * 0.75 / 200)
+    assert np.abs(one_or_two.mean(axis=0) - 1.5).max() < 5 * np.sqrt(0.25 / 200)
+    plan = _weighted(0, weights)
+    assert sum(map(plan.target_tokens, range(len(plan)))) == (epochs[0] * TARGET).sum()
+    for batch in plan.batches:
+        assert len(batch) * max(SOURCE[batch].max(), TARGET[batch].max()) <= 200
+
+
+def _weighted(epoch, weights):
+    return plan_epoch(SOURCE, TARGET, 200, 0, epoch, weights)
+
+
 def test_resuming_yields_the_exact_tail():
     plan = plan_epoch(SOURCE, TARGET, 200, 0, 3)
     assert list(plan.micro_batches(5, 1, 2, 2)) == list(plan.micro_batches(0, 1, 2, 2))[10:]

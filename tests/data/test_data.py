@@ -9,9 +9,11 @@ import pytest
 from datasets import Dataset, DatasetDict, Features, Translation, Value
 
 from modeling_scratch.data import hub_source as data_module
+from modeling_scratch.data.pair_files import check_files
 from modeling_scratch.data.sources import load_pairs, load_split
 from modeling_scratch.data.tokenization import PairTokenizer, pair_lengths, tokenize_pairs
 from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.schema import DataSection
 
 PAIRS = [("A dog.", "Ein Hund."), ('He said "NA", null.', 'Er sagte "NA", null.'), ("Ä é", "ß"), ("1", "eins")]
@@ -238,3 +240,32 @@ def test_tokenized_once(tmp_path):
     assert first.cache_files == again.cache_files != []
     assert first.cache_files != other.cache_files
     assert Value("string") not in first.features.values()
+
+
+def test_mixed_sources(tmp_path):
+    """Further pairs come after the recipe's own, with tags and weights; validation is held out of the recipe's own."""
+    more = tmp_path / "more.csv"
+    more.write_text("id,english,de\n1,Two.,Zwei.\n2,Three.,Drei.\n")
+    mix = [
+        {"files": str(more), "source_column": "english", "weight": 0.5, "tag": "<bt>"},
+        {"files": text_files(tmp_path, "others", [("Four.", "Vier.")]), "weight": 2},
+        {"name": "embedded"},
+    ]
+    section = DataSection(train_files=text_files(tmp_path), mix=mix, validation_size=1, embedded_size=3)
+    pairs = load_pairs(section, 0)
+    rows = list(zip(*(pairs["train"][name] for name in ("source", "target", "weight")), strict=True))
+    assert {row[:2] for row in rows[:3]} < set(PAIRS)
+    assert {row[2] for row in rows[:3]} == {1.0}
+    assert rows[3:6] == [("<bt> Two.", "Zwei.", 0.5), ("<bt> Three.", "Drei.", 0.5), ("Four.", "Vier.", 2.0)]
+    assert len(rows) == 9
+    assert pairs["validation"].column_names == ["source", "target"]
+
+
+def test_wrong_files_of_mixed_sources(tmp_path):
+    own, other = text_files(tmp_path), text_files(tmp_path, "other")
+    section = DataSection(train_files=own, mix=[{"files": own}, {"files": str(tmp_path / "none")}])
+    with pytest.raises(UserError, match=r"data\.mix\[1\]\.files: .*none\.en: no such file"):
+        check_files(section)
+    section = DataSection(train_files=own, validation_files=other, mix=[{"files": other}])
+    with pytest.raises(UserError, match=r"data\.validation_files: .*other\.\w\w is a training file too"):
+        check_files(section)

@@ -277,6 +277,15 @@ def test_files_win_over_a_data_set(tmp_path):
     assert "huggingface.co/datasets" not in text
 
 
+def test_mixed_sources(tmp_path):
+    mix = [{"name": "wmt/wmt14", "subset": "de-en"}, {"files": "/home/me/old_pairs", "weight": 0.1, "tag": "<bt>"}]
+    text = card_of(make_run(tmp_path / "run", {"data": {"train_files": "/data/train", "mix": mix}}))
+    assert ModelCard(text).data.datasets == ["wmt/wmt14"]
+    said = "local files (train) and [wmt/wmt14](https://huggingface.co/datasets/wmt/wmt14) (de-en) and local files "
+    assert f"{said}(old&#95;pairs) (weight 0.1, tagged &#60;bt&#62;)" in section(text, "Training")
+    assert "/home/me" not in text
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,15 +18,20 @@ from conftest import (
     run_command,
     run_training,
 )
+from datasets import Dataset
 from forked import run_group, start_group
+from sacrebleu.metrics import BLEU
 from safetensors.torch import load_file
 from train_on_processes import score_into, train_all, train_one, wait_for_the_main_process_and_then_for_another
 from transformers import AutoModelForSeq2SeqLM
 
-from modeling_scratch.data.corpus import write_corpus
+from modeling_scratch.data.corpus import make_corpus, write_corpus
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.runs.metrics_file import append_record
+from modeling_scratch.runs.translations import write_translations
+from modeling_scratch.training.fine_tuning import changes
 
 
 def weights(run):
@@ -129,9 +135,18 @@ def test_a_resumed_run_makes_the_same_updates(last, whole, tmp_path, monkeypatch
     assert read_metrics(run, "test") == read_metrics(whole, "test")
 
 
-@pytest.mark.parametrize("options", [["tokenizer.merge_dropout=0.1"], ["optimization.r_drop=5"]])
+def mixed_in(weight):
+    """A recipe's override: 1,000 further pairs, with a tag."""
+    return f"data.mix=[{{name: embedded, weight: {weight}, tag: <new>}}]"
+
+
+DRAWN = [["tokenizer.merge_dropout=0.1"], ["optimization.r_drop=5"]]
+DRAWN += [["data.embedded_size=1000", mixed_in(0.3), "optimization.tokens_per_batch=4096"]]
+
+
+@pytest.mark.parametrize("options", DRAWN)
 def test_what_training_draws_is_drawn_again_by_a_resumed_run(options, tmp_path, monkeypatch):
-    """Segmentations and dropout; stopped in the second epoch."""
+    """Segmentations, dropout, which pairs an epoch has; stopped in the second epoch."""
     options = [*few_sentences(), "optimization.tokens_per_batch=2048", "checkpoints.every=5", *options]
     undisturbed, run = quick_run(tmp_path / "undisturbed", *options), tmp_path / "run"
     (record,) = [record for record in read_metrics(undisturbed, "train") if record["step"] == 15]
@@ -204,6 +219,42 @@ def test_fine_tuning_starts_from_the_model(trained, tmp_path):
     assert AutoModelForSeq2SeqLM.from_pretrained(run).config.dropout == 0.1  # the model's own
     with_dropout = quick_run(tmp_path / "other", *options, "model.overrides.dropout=0.3", "optimization.max_steps=1")
     assert AutoModelForSeq2SeqLM.from_pretrained(with_dropout).config.dropout == 0.3
+
+
+def test_fine_tuning_scores_the_model_before_and_after(trained, tmp_path, capsys):
+    others = [files.replace("test_files", "test_sets.others") for files in few_sentences() if "test_files" in files]
+    options = [f"model.start_from={trained}", "model.overrides={}", *others, "optimization.max_steps=2"]
+    # The small corpus' own test split, on which `trained` has been scored.
+    options += ["data.train_files=null", "data.validation_files=null", "data.test_files=null"]
+    run = quick_run(tmp_path / "run", *options, mixed_in(0.5))
+    before = {record["name"]: record for record in read_metrics(run, "before")}
+    after = {record.get("name", "test"): record for record in read_metrics(run, "test")}
+    assert before.keys() == after.keys() == {"test", "others"}
+    assert {record["step"] for record in before.values()} == {0}
+    (known,) = read_metrics(trained, "test")
+    scores = ("bleu", "chrf", "ter", "bleu_interval", "sentences")
+    assert [before["test"][key] for key in scores] == [known[key] for key in scores]
+    assert (run / "translations" / "before" / "test.txt").read_text() == (
+        trained / "translations" / "test.txt"
+    ).read_text()
+    said = capsys.readouterr().out.partition("On others:")[2].partition("before fine-tuning:")
+    assert f"BLEU {after['others']['bleu']:.2f}" in said[0]
+    assert f"BLEU {before['others']['bleu']:.2f}" in said[2]
+
+
+def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
+    sentences = make_corpus(60, 1, 1)["train"]
+    pairs = Dataset.from_list([{"source": pair["en"], "target": pair["de"]} for pair in sentences])
+    right, wrong = pairs["target"][:], [f"{text} Und." for text in pairs["target"]]
+    for split, translations in (("test", wrong), ("old", right), ("same", wrong)):
+        write_translations(tmp_path, f"before/{split}", translations)
+        append_record(tmp_path, {"step": 0, "split": "before", "name": split, "bleu": 1.0})
+    run = SimpleNamespace(folder=SimpleNamespace(path=tmp_path), pairs=dict.fromkeys(("test", "old", "same"), pairs))
+    found = changes(run, {"test": right, "old": wrong, "same": wrong, "new": right})
+    assert found.keys() == {"test", "old", "same"}
+    (warning,) = [record.getMessage() for record in caplog.records]
+    lost = BLEU().corpus_score(right, [right]).score - BLEU().corpus_score(wrong, [right]).score
+    assert warning.startswith(f"old: BLEU has fallen by {lost:.2f} in fine-tuning (p = 0.00")
 
 
 def test_existing_tokenizer(trained, tmp_path):
@@ -353,6 +404,7 @@ def one_and_two(tmp_path_factory):
         options = [*SMALL_RUN, *few_sentences(), "model.overrides.dropout=0.0", f"output_dir={runs[-1]}"]
         options += [f"optimization.gradient_accumulation_steps={pieces}", "optimization.max_steps=50"]
         options += ["tokenizer.merge_dropout=0.05", "optimization.r_drop=1"]
+        options += ["data.embedded_size=500", mixed_in(0.3)]
         # In float64, since float32's rounding grows under Adam, whatever the number of processes.
         run_group(folder, processes, train_all, [{"overrides": options, "float64": True}])
     return runs
