@@ -2,12 +2,13 @@
 
 import typer
 
-from .commands import compare, convert, corpus, evaluate, figures, recipes, train, translate, upload
+from .commands import compare, convert, corpus, evaluate, figures, improve, recipes, train, translate, upload
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 app.command("train")(train.main)
 app.command("evaluate")(evaluate.main)
 app.command("compare")(compare.main)
+app.command("improve")(improve.main)
 app.command("translate")(translate.main)
 app.command("upload")(upload.main)
 app.add_typer(convert.app, name="convert")

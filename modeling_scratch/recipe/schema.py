@@ -239,6 +239,10 @@ class OptimizationSection(Section):
         4096, ge=1, description="the most source or target tokens in a global batch, padding included"
     )
     gradient_accumulation_steps: int = Field(1, ge=1, description="micro-batches into which a process splits its share")
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw",
+        description="muon: Muon for the matrices of layers, with the same learning rate, and AdamW for the rest",
+    )
     learning_rate: float = Field(1e-3, gt=0, description="at the schedule's peak")
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
     warmup_steps: int = Field(1000, ge=0)

@@ -90,7 +90,8 @@ def _describe(recipe: Recipe, accelerator: Accelerator, processes: int | None) -
 
 def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int) -> str:
     """An estimate from a few updates that are made here, on a model that is thrown away."""
-    model, optimizer = prepare(accelerator, inputs.model, make_optimizer(inputs.model, recipe.optimization))
+    optimizer = make_optimizer(inputs.model, recipe.optimization, accelerator.mixed_precision)
+    model, optimizer = prepare(accelerator, inputs.model, optimizer)
     if is_compiled(recipe, accelerator):
         compile_layers(accelerator.unwrap_model(model))
     batches = inputs.batches

@@ -5,8 +5,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from ..recipe.schema import OptimizationSection
+from .muon import Muon
 
 
 def loss_options(optimization: OptimizationSection) -> dict[str, Any]:
@@ -36,13 +38,28 @@ def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: 
     return peak * (1.0 - progress)
 
 
-def make_optimizer(model: nn.Module, optimization: OptimizationSection) -> torch.optim.Optimizer:
-    """Adam (section 5.3), with decoupled weight decay for matrices, but not for biases, norms and embeddings."""
+def make_optimizer(
+    model: PreTrainedModel, optimization: OptimizationSection, precision: str = "no"
+) -> torch.optim.Optimizer:
+    """
+    Adam (section 5.3), with decoupled weight decay for matrices, but not for biases, norms and embeddings; or Muon for
+    the matrices of layers, with Adam for the rest.
+
+    Args:
+        precision: of the training's products, as Accelerate names it; Muon's are in bf16 with "bf16".
+    """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decayed = [parameter for parameter in parameters if parameter.ndim > 1 and id(parameter) not in embeddings]
     others = [parameter for parameter in parameters if parameter.ndim <= 1 or id(parameter) in embeddings]
     groups = [{"params": decayed, "weight_decay": optimization.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(
-        groups, lr=optimization.learning_rate, betas=optimization.betas, eps=optimization.epsilon, fused=True
-    )
+    options = {"lr": optimization.learning_rate, "betas": optimization.betas, "eps": optimization.epsilon}
+    if optimization.optimizer == "adamw":
+        return torch.optim.AdamW(groups, **options, fused=True)
+    head = model.get_output_embeddings()
+    of_layers = [each for each in decayed if head is None or each is not head.weight]
+    of_head = [each for each in decayed if all(each is not other for other in of_layers)]
+    groups = [{**groups[0], "params": each, "muon": each is of_layers} for each in (of_layers, of_head) if each]
+    groups.append({"params": others, "weight_decay": 0.0, "muon": False})
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    return Muon(groups, dtype, **options, fused=True)

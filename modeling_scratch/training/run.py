@@ -138,7 +138,7 @@ class TrainingRun:
         """Wrap or shard the model and put it on its device, as the launcher's settings say."""
         recipe, accelerator = self.recipe, self.accelerator
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
-        optimizer = make_optimizer(inputs.model, recipe.optimization)
+        optimizer = make_optimizer(inputs.model, recipe.optimization, accelerator.mixed_precision)
         self.model, self.optimizer = prepare(accelerator, inputs.model, optimizer)
         self.make_update = TrainingStep(
             accelerator, self.model, self.optimizer, recipe.optimization, self.batches.in_smaller_pieces

@@ -71,7 +71,7 @@ def train_losses(run: Path) -> list[float]:
 TYINGS = {
     "all tied": [],
     "head tied to the decoder's": ["tokenizer.shared=false"],
-    "embeddings shared": ["model.overrides.tie_word_embeddings=false"],
+    "embeddings shared": ["model.overrides.tie_word_embeddings=false", "optimization.optimizer=muon"],
     "nothing tied": ["tokenizer.shared=false", "model.overrides.tie_word_embeddings=false"],
 }
 SHORT = ["optimization.max_steps=3", "checkpoints.every=2"]

@@ -140,7 +140,7 @@ def mixed_in(weight):
     return f"data.mix=[{{name: embedded, weight: {weight}, tag: <new>}}]"
 
 
-DRAWN = [["tokenizer.merge_dropout=0.1"], ["optimization.r_drop=5"]]
+DRAWN = [["tokenizer.merge_dropout=0.1"], ["optimization.r_drop=5", "optimization.optimizer=muon"]]
 DRAWN += [["data.embedded_size=1000", mixed_in(0.3), "optimization.tokens_per_batch=4096"]]
 
 
@@ -403,7 +403,7 @@ def one_and_two(tmp_path_factory):
         runs.append(folder / str(processes))
         options = [*SMALL_RUN, *few_sentences(), "model.overrides.dropout=0.0", f"output_dir={runs[-1]}"]
         options += [f"optimization.gradient_accumulation_steps={pieces}", "optimization.max_steps=50"]
-        options += ["tokenizer.merge_dropout=0.05", "optimization.r_drop=1"]
+        options += ["tokenizer.merge_dropout=0.05", "optimization.r_drop=1", "optimization.optimizer=muon"]
         options += ["data.embedded_size=500", mixed_in(0.3)]
         # In float64, since float32's rounding grows under Adam, whatever the number of processes.
         run_group(folder, processes, train_all, [{"overrides": options, "float64": True}])

@@ -1,0 +1,70 @@
+"""`scratch improve`: a better model from a finished run's own data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..cli import is_main_process, one_line_errors, print_whatever_happens, set_up_terminal
+from ..errors import UserError
+from . import train as training
+
+
+def main(
+    run: Annotated[Path, typer.Argument(help="the folder of a finished run")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change in the improved model")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="the improved model's folder (default: RUN-improved)")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=20, help="models of each direction; the run itself is one")] = 2,
+    length: Annotated[float, typer.Option(min=0.1, help="the improved model's updates, in those of the run")] = 2.0,
+    source_text: Annotated[
+        list[Path] | None, typer.Option(help="a file of further text in the source language, a sentence a line")
+    ] = None,
+    target_text: Annotated[
+        list[Path] | None, typer.Option(help="the same in the target language: it is back-translated")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list what is to do, with times; do nothing")] = False,
+    max_minutes: Annotated[float | None, typer.Option(min=0, help="then stop with 75; the command goes on")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+) -> None:
+    """
+    Train a better model of the same size from the run's own pairs: models of both directions, with several seeds,
+    translate them, and the improved model learns from the originals and all translations.
+
+    This takes several times as long as the run. Interrupted, it goes on when the same command is given again. Besides
+    the improved model it writes OUTPUT-work, which may be deleted afterwards.
+    """
+    set_up_terminal()
+    with one_line_errors(debug, is_main_process(), "interrupted; the same command continues"):
+        from ..runs.faults import explained_loss_of_a_process
+        from ..runs.processes import make_accelerator, on_main
+        from ..runs.stopping import StopRequest
+        from ..training.improvement import Improvement, Sources
+
+        if output is None:
+            output = run.with_name(f"{run.resolve().name}-improved")
+        if output.resolve() == run.resolve():
+            raise UserError(f"--output {output}: it must be another folder than the run's")
+        monolingual = (tuple(source_text or []), tuple(target_text or []))
+        improvement = Improvement(Sources(run, output, seeds, *monolingual, length, tuple(overrides or [])))
+        recipe, stop = improvement.final_recipe(), StopRequest(max_minutes)
+        accelerator = make_accelerator(recipe)
+        with explained_loss_of_a_process(accelerator):
+            plan = on_main(accelerator, improvement.plan)
+            if is_main_process():
+                print_whatever_happens("\n".join(_describe(plan)))
+            result = None if dry_run else improvement.run(accelerator, stop)
+        if is_main_process() and not dry_run:
+            lines = [f"{output} is finished"] if result is None else training.describe_result(result)
+            print_whatever_happens("\n".join([*lines, f"  scratch compare {run} {output}"]))
+
+
+def _describe(plan: list[tuple[str, float | None]]) -> list[str]:
+    """A line for each stage, with the time that it will take."""
+    from ..training.log import spoken_duration
+
+    width = max(len(what) for what, _ in plan)
+    lines = [f"{what:<{width}}  {'done' if left is None else f'about {spoken_duration(left)}'}" for what, left in plan]
+    total = sum(left for _, left in plan if left is not None)
+    return [*lines, f"{'all that is left':<{width}}  about {spoken_duration(total)}, evaluations not counted"]
