@@ -23,11 +23,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, cli
 from modeling_scratch.commands import train
+from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.runs import agreement, folder, processes
 from modeling_scratch.runs.faults import explained_loss_of_a_process
+from modeling_scratch.runs.stopping import StopRequest
+from modeling_scratch.training import corpus_translation
 from modeling_scratch.training.compilation import compile_layers, example_batch
-from modeling_scratch.training.evaluation import score_model
+from modeling_scratch.training.evaluation import score_model, translate
 
 
 def no_picture(figure: Figure, path: Path, **options) -> None:
@@ -171,3 +174,18 @@ def count_graphs(file: str) -> None:
     compile_layers(model, backend=lambda graph, inputs: given.append(graph) or graph)
     wrapped(**example_batch(model, torch.device("cpu")), skip_logits=True).loss.backward()
     Path(file).write_text(json.dumps([counters["stats"]["unique_graphs"], len(given)]))
+
+
+def translate_in_shards(folder: str, shards: str, sentences: list[str], size: int) -> None:
+    """Translate sentences in shards, and note how many each call translated."""
+
+    def noted(model, source_tokenizer, target_tokenizer, part, **options):
+        with Path(f"{shards}.calls").open("a") as file:
+            file.write(f"{len(part)}\n")
+        return translate(model, source_tokenizer, target_tokenizer, part, **options)
+
+    accelerator = processes.make_accelerator()
+    with patch.object(corpus_translation, "SHARD", size), patch.object(corpus_translation, "translate", noted):
+        translation = corpus_translation.ShardedTranslation(Path(shards), sentences, "translating")
+        translation.complete(load_translator(folder), load_tokenizers(folder), accelerator, StopRequest())
+    cli.wait_for_threads()

@@ -25,7 +25,18 @@ def test_recipes_are_listed_with_a_line_each():
 
 def test_help_names_every_command_and_where_keys_are_explained():
     listed = scratch("--help")
-    for command in ("train", "evaluate", "compare", "translate", "upload", "convert", "figures", "corpus", "recipes"):
+    for command in (
+        "train",
+        "evaluate",
+        "compare",
+        "improve",
+        "translate",
+        "upload",
+        "convert",
+        "figures",
+        "corpus",
+        "recipes",
+    ):
         assert f" {command} " in listed
         assert scratch(command, "--help")
     assert "schema.py" in scratch("train", "--help").replace("\n", "")

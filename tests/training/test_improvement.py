@@ -1,0 +1,224 @@
+"""`scratch improve`: the pairs that it makes, against translating by hand; interrupted anywhere it makes the same."""
+
+import json
+from pathlib import Path
+
+import pytest
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from conftest import Killed, few_sentences, kill_at_update, quick_run, read_metrics
+from forked import run_group
+from safetensors.torch import load_file
+from torch import equal
+from train_on_processes import translate_in_shards
+from typer.testing import CliRunner
+
+from modeling_scratch import files
+from modeling_scratch.__main__ import app
+from modeling_scratch.commands import improve
+from modeling_scratch.commands.translate import load_pipeline
+from modeling_scratch.errors import UserError
+from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.training import corpus_translation
+from modeling_scratch.training.corpus_translation import ShardedTranslation
+
+SHORT = ["optimization.max_steps=6", "optimization.warmup_steps=2", "evaluation.every=3", "checkpoints.every=3"]
+SHORT += ["optimization.schedule=linear", "evaluation.max_new_tokens=12"]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory) -> list[str]:
+    """Overrides that name 90 pairs to train on, with a test split, and none for validation."""
+    folder = tmp_path_factory.mktemp("pairs")
+    given = {each.partition("=")[0]: Path(each.partition("=")[2]) for each in few_sentences()}
+    for split in ("train", "test"):
+        for language in ("en", "de"):
+            text = given[f"data.{split}_files"].with_suffix(f".{language}").read_text()
+            (folder / f"{split}.{language}").write_text("".join(text.splitlines(keepends=True)[:90]))
+    files = [f"data.{split}_files={folder / split}" for split in ("train", "test")]
+    return [*files, "data.validation_files=null", "data.validation_size=10"]
+
+
+@pytest.fixture(scope="module")
+def run(pairs, tmp_path_factory) -> Path:
+    return quick_run(tmp_path_factory.mktemp("runs") / "run", *pairs, *SHORT)
+
+
+def improved(run: Path, output: Path, *overrides: str, **options) -> Path:
+    """As the command does it, in this process."""
+    for state in (AcceleratorState, PartialState, GradientState):
+        state._shared_state.clear()
+    improve.main(run, list(overrides), **{"output": output, "seeds": 2, "length": 1.5, **options})
+    return output
+
+
+@pytest.fixture(scope="module")
+def undisturbed(run, tmp_path_factory) -> Path:
+    return improved(run, tmp_path_factory.mktemp("improved") / "better", "checkpoints.keep_last=1")
+
+
+def read_pairs(path: Path) -> list[tuple[str, str]]:
+    return [(row["en"], row["de"]) for row in map(json.loads, path.read_text().splitlines())]
+
+
+def by_hand(folder: Path, sentences: list[str]) -> list[str]:
+    return [each["translation_text"] for each in load_pipeline([str(folder)])(sentences)]
+
+
+def test_the_pairs_are_the_translations_of_all_models_each_once(run, undisturbed):
+    work = undisturbed.with_name("better-work")
+    own = read_pairs(work / "data" / "train.jsonl")
+    english, german = zip(*own, strict=True)
+    assert len(own) == 80
+    made = []
+    for number, forward in ((1, run), (2, work / "forward-2")):
+        made += zip(by_hand(work / f"backward-{number}", list(german)), german, strict=True)
+        made += zip(english, by_hand(forward, list(english)), strict=True)
+    expected = [pair for pair in dict.fromkeys(made) if pair not in set(own) and all(pair)]
+    assert len(expected) > 80
+    assert read_pairs(work / "data" / "synthetic.jsonl") == expected
+    assert not (work / "forward-1").exists()
+
+
+def test_the_recipes_of_the_models(run, undisturbed):
+    work, first = undisturbed.with_name("better-work"), load_recipe(run / "recipe.yaml")
+    backward, forward, final = (
+        load_recipe(folder / "recipe.yaml") for folder in (work / "backward-2", work / "forward-2", undisturbed)
+    )
+    assert (backward.data.source_language, backward.data.target_language) == ("de", "en")
+    assert (forward.data.source_language, forward.data.target_language) == ("en", "de")
+    assert (first.seed, backward.seed, forward.seed, final.seed) == (0, 1, 1, 0)
+    assert backward.optimization == forward.optimization == first.optimization
+    assert backward.model.overrides == final.model.overrides == first.model.overrides
+    assert (final.optimization.max_steps, final.checkpoints.keep_last) == (9, 1)
+    assert final.data.model_copy(update={"mix": []}) == first.data
+    assert (undisturbed / "tokenizer.json").read_text() == (run / "tokenizer.json").read_text()
+    (record,) = read_metrics(undisturbed, "run")
+    assert record["train_pairs"] == 80 + len(read_pairs(work / "data" / "synthetic.jsonl"))
+    (before,), (after,) = (read_metrics(folder, "test") for folder in (run, undisturbed))
+    assert before["sentences"] == after["sentences"]
+    # Nobody learns from what the run holds out.
+    held_out = set(read_pairs(work / "data" / "validation.jsonl"))
+    assert len(held_out) == 10
+    assert not held_out & set(read_pairs(work / "data" / "train.jsonl"))
+
+
+def test_interrupted_it_goes_on(run, undisturbed, tmp_path, monkeypatch, capsys):
+    """Killed in a model's training, while a shard is written, between two of its stages and at the very end."""
+    again = tmp_path / "better"
+    monkeypatch.setattr(corpus_translation, "SHARD", 30)
+    with monkeypatch.context() as patch:
+        kill_at_update(patch, 5)
+        with pytest.raises(Killed):
+            improved(run, again, "checkpoints.keep_last=1")
+    with pytest.raises(SystemExit) as stopped:
+        improved(run, again, "checkpoints.keep_last=1", max_minutes=0)
+    assert stopped.value.code == 75
+    assert "backward-1; the same command continues" in capsys.readouterr().err
+    write, written = files.write_whole, []
+
+    def write_or_die(path, text):
+        written.append(path)
+        if len(written) == 4:
+            raise Killed
+        write(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_translation, "write_whole", write_or_die)
+        with pytest.raises(Killed):
+            improved(run, again, "checkpoints.keep_last=1")
+    assert [path.name for path in written[:3]] == ["source.sha256", "000000.txt", "000001.txt"]
+    with monkeypatch.context() as patch:
+        kill_at_update(patch, 6 + 6 + 5)
+        with pytest.raises(Killed):
+            improved(run, again, "checkpoints.keep_last=1")
+    improved(run, again, "checkpoints.keep_last=1")
+    first, other = (load_file(folder / "model.safetensors") for folder in (undisturbed, again))
+    assert all(equal(tensor, other[name]) for name, tensor in first.items())
+    capsys.readouterr()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    improved(run, again, "checkpoints.keep_last=1")
+    assert f"{again} is finished" in capsys.readouterr().out
+    changed = {path for path in before if path.stat().st_mtime_ns != before[path]}
+    assert {path.name for path in changed} <= {"synthetic.jsonl", "data", "better"}, changed
+
+
+def test_text_in_one_language(run, tmp_path):
+    (tmp_path / "more.en").write_text("The cat sleeps.\n\nThe dog sleeps.\n")
+    (tmp_path / "more.de").write_text("Der Hund schläft.\nDie Katze schläft.\n")
+    texts = {"source_text": [tmp_path / "more.en"], "target_text": [tmp_path / "more.de"]}
+    better = improved(run, tmp_path / "better", seeds=1, length=0.2, **texts)
+    work = better.with_name("better-work")
+    german = ["Der Hund schläft.", "Die Katze schläft."]
+    assert read_pairs(work / "data" / "back-translated.jsonl") == [
+        *zip(by_hand(work / "backward-1", german), german, strict=True)
+    ]
+    english = ["The cat sleeps.", "The dog sleeps."]
+    expected = {pair for pair in zip(english, by_hand(run, english), strict=True) if pair[1]}
+    assert expected <= set(read_pairs(work / "data" / "synthetic.jsonl"))
+    assert load_recipe(better / "recipe.yaml").data.mix[1].tag == "<bt>"
+
+
+def test_a_dry_run_lists_the_stages_and_writes_nothing(run, undisturbed, tmp_path, capsys):
+    improved(run, tmp_path / "new", dry_run=True)
+    lines = [line.rsplit("  ", 1)[0].strip() for line in capsys.readouterr().out.splitlines()]
+    translate = "translate 80 sentences by"
+    assert lines == [
+        "train backward-1",
+        f"{translate} backward-1",
+        f"{translate} forward-1",
+        "train backward-2",
+        f"{translate} backward-2",
+        "train forward-2",
+        f"{translate} forward-2",
+        f"train {tmp_path / 'new'}",
+        "all that is left",
+    ]
+    assert not list(tmp_path.iterdir())
+    improved(run, undisturbed, dry_run=True)
+    *stages, left = capsys.readouterr().out.splitlines()
+    assert all(line.endswith("  done") for line in stages)
+    assert "about 0 s" in left
+
+
+def test_what_cannot_be_improved(run, trained, tmp_path):
+    def said(*arguments):
+        result = CliRunner().invoke(app, ["improve", *map(str, arguments)])
+        assert result.exit_code == 2
+        return result.stderr.splitlines()[-1]
+
+    assert "not a run's folder" in said(tmp_path)
+    assert "must be another folder" in said(run, "--output", run)
+    assert "none: no such file" in said(run, "--target-text", tmp_path / "none")
+    assert "unknown recipe key 'optimisation'; did you mean" in said(run, "optimisation.max_steps=3", "--dry-run")
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    (unfinished / "recipe.yaml").write_text((run / "recipe.yaml").read_text())
+    lines = [json.dumps(each) + "\n" for each in read_metrics(run) if "final" not in each]
+    (unfinished / "metrics.jsonl").write_text("".join(lines))
+    assert "this run is not finished" in said(unfinished)
+    tuned = quick_run(tmp_path / "tuned", f"model.start_from={trained}", "model.overrides={}", *SHORT)
+    assert "it was fine-tuned from" in said(tuned)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_each_sentence_is_translated_once_on_any_number_of_processes(processes, run, tmp_path):
+    sentences = [f"The dog sees {number} cats." for number in range(70)]
+    run_group(tmp_path, processes, translate_in_shards, str(run), str(tmp_path / "shards"), sentences, 20)
+    expected = by_hand(run, sentences)
+    translation = ShardedTranslation(tmp_path / "shards", sentences, "x")
+    found = [path.read_text().splitlines() for path in sorted((tmp_path / "shards").glob("*.txt"))]
+    assert [line for shard in found for line in shard] == expected
+    assert [len(shard) for shard in found] == [20, 20, 20, 10]
+    calls = (tmp_path / "shards.calls").read_text().split()
+    assert sorted(calls) == ["10", "20", "20", "20"]
+    assert translation.count == 1  # here with 1,000 sentences a shard
+
+
+def test_translations_of_other_sentences(tmp_path):
+    translation = ShardedTranslation(tmp_path / "shards", ["One."], "x")
+    translation._open()
+    (tmp_path / "shards" / "000000.txt").write_text("Eins.\nZwei.\n")
+    with pytest.raises(UserError, match=r"000000.txt: 2 lines; delete it"):
+        translation.read()
+    with pytest.raises(UserError, match="holds translations of other sentences; delete it"):
+        ShardedTranslation(tmp_path / "shards", ["Two."], "x")._open()
