@@ -1,88 +1,19 @@
 """The keys of a recipe, with types, defaults and meanings."""
 
-import re
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
 from ..defaults import SECONDS_TO_ANSWER
 from ..metrics import METRICS
+from .section import Betas, Files, Interval, IntervalOrTime, Probability, Section, TestSets
 
 EMBEDDED_CORPUS = "embedded"
 SOURCE, TARGET = "source", "target"  # the two sides of a pair
 
 FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # may differ from the model's own
-
-Probability = Annotated[float, Field(ge=0, lt=1)]
-_DURATION = r"[1-9]\d*[mh]"
-
-
-def _is_an_interval(value: Any) -> Any:
-    if value != "epoch" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"{value!r} is neither epoch nor a number of updates, at least 1")
-    return value
-
-
-def _is_an_interval_or_a_time(value: Any) -> Any:
-    if isinstance(value, str) and re.fullmatch(_DURATION, value):
-        return value
-    try:
-        return _is_an_interval(value)
-    except ValueError as error:
-        raise ValueError(f"{error}, nor a time such as 10m or 2h") from None
-
-
-def _are_betas(value: Any) -> Any:
-    if not isinstance(value, list | tuple) or len(value) != 2 or any(isinstance(each, bool) for each in value):
-        raise ValueError(f"{value!r} is not a pair of numbers, such as [0.9, 0.98]")
-    return value
-
-
-def _are_files(value: Any) -> Any:
-    names = value if isinstance(value, list) else [value]
-    if value is not None and not (names and all(isinstance(name, str) and name for name in names)):
-        raise ValueError(f"{value!r} is neither the name of a file nor a list of such names")
-    return value
-
-
-def _are_test_sets(value: Any) -> Any:
-    for name in value if isinstance(value, dict) else []:
-        if name in ("train", "validation", "test") or not re.fullmatch(r"\w[\w.-]*", str(name)):
-            raise ValueError(f"{name!r} cannot be a test set's name; letters, digits, . _ - can")
-    return value
-
-
-Interval = Annotated[int | str, BeforeValidator(_is_an_interval)]
-IntervalOrTime = Annotated[int | str, BeforeValidator(_is_an_interval_or_a_time)]
-Files = Annotated[str | list[str] | None, BeforeValidator(_are_files)]
-TestSets = Annotated[dict[str, Files], BeforeValidator(_are_test_sets)]
-Betas = Annotated[tuple[Probability, Probability], BeforeValidator(_are_betas)]
-
-
-class Section(BaseModel):
-    """A part of the recipe. Unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _is_not_empty_and_no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        annotation = cls.model_fields[info.field_name].annotation
-        if value == "":
-            raise ValueError("must not be empty")
-        if isinstance(value, bool) and annotation is not bool and True not in get_args(annotation):
-            raise ValueError(f"{str(value).lower()} is not allowed here")
-        return value
 
 
 class ModelSection(Section):
