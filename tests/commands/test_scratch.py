@@ -19,7 +19,14 @@ def scratch(*arguments: str) -> str:
 
 def test_recipes_are_listed_with_a_line_each():
     names = [line.split(maxsplit=1) for line in scratch("recipes").splitlines()]
-    assert [name for name, _ in names] == ["embedded", "multi30k-de-en", "multi30k-en-de", "own-text", "wmt14-en-de"]
+    assert [name for name, _ in names] == [
+        "embedded",
+        "fine-tune",
+        "multi30k-de-en",
+        "multi30k-en-de",
+        "own-text",
+        "wmt14-en-de",
+    ]
     assert all(len(what) > 20 for _, what in names)
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from conftest import run_command
+from conftest import quick_run, read_metrics, run_command
 from foreign_models import (
     NAMES,
     SPECIAL,
@@ -18,7 +18,7 @@ from foreign_models import (
     scratch,
     tutorial,
 )
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer
 from typer.testing import CliRunner
 
 from modeling_scratch.commands import convert
@@ -111,6 +111,28 @@ for folder, target, trust in json.loads(sys.argv[1]):
     outputs.append([type(model).__name__, target.batch_decode(model.generate(**inputs), skip_special_tokens=True)])
 print(json.dumps(outputs))
 """
+
+
+def test_an_opus_model_is_fine_tuned_and_becomes_a_marian_model_again(opus_folder, tmp_path):
+    """As the README does it. Half precision becomes float32, and padding stays at the right."""
+    invoke("marian", opus_folder, tmp_path / "opus")
+    options = [f"model.start_from={tmp_path / 'opus'}", "model.overrides={}", "optimization.max_steps=4"]
+    mixed = "data.mix=[{name: embedded, weight: 0.1}]"
+    tuned = quick_run(tmp_path / "tuned", *options, mixed, "optimization.learning_rate=1e-3")
+    (before,), (after,) = read_metrics(tuned, "before"), read_metrics(tuned, "test")
+    assert (before["name"], before["sentences"]) == ("test", after["sentences"])
+    invoke("to-marian", tuned, tmp_path / "marian")
+    model = MarianMTModel.from_pretrained(tmp_path / "marian")
+    original = MarianMTModel.from_pretrained(opus_folder, dtype=torch.float32)
+    changed = model.model.encoder.layers[0].fc1.weight - original.model.encoder.layers[0].fc1.weight
+    assert 1e-5 < changed.abs().max() < 1e-2
+    sentences = [pair["en"] for pair in PAIRS[:5]]
+    tokenizer = MarianTokenizer.from_pretrained(opus_folder)
+    written = model.generate(**tokenizer(sentences, padding=True, return_tensors="pt"), max_new_tokens=8, num_beams=2)
+    found = translate(
+        load_translator(str(tuned)), *load_tokenizers(str(tuned)), sentences, max_new_tokens=8, num_beams=2
+    )
+    assert found == tokenizer.batch_decode(written, skip_special_tokens=True)
 
 
 @pytest.mark.slow
