@@ -11,11 +11,15 @@ import signal
 import sys
 from pathlib import Path
 
-if Path(*sys.argv[:1]).name in ("-m", "scratch"):  # a command of this package; train.py does and explains the same
+if Path(*sys.argv[:1]).name in ("-m", "scratch", "train.py", "hub_upload.py"):  # a command; before torch is imported
     if "OMP_WAIT_POLICY" not in os.environ:
+        # How long a thread waits busily for others, about 0.2 ms, before it lets another process have its core. By
+        # default it waits so long that two trainings on the same cores all but stop each other.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    # By default oneDNN keeps 1,024 kernels. Batches have more shapes: it would make kernels anew, in ever more memory.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C during the imports prints no traceback
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 
