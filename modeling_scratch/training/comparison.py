@@ -15,6 +15,7 @@ from ..recipe.reading import flat_recipe
 from ..runs.folder import RECIPE
 from ..runs.translations import read_translations
 
+_WITHOUT_EFFECT = ("output_dir", "hub.", "logging_steps", "trackers")  # keys of a recipe
 SO_FAR = "validation so far"  # stands for the test sets of a run that is not finished
 
 
@@ -120,7 +121,7 @@ def _read(folder: Path) -> RunRecords:
 def compare(records: dict[str, RunRecords]) -> Comparison:
     """Compare runs that `read_runs` has read, those after the first with the first."""
     runs = [_summary(name, run) for name, run in records.items()]
-    recipes = [flat_recipe(run.recipe) for run in records.values()]
+    recipes = [_recipe(run) for run in records.values()]
     result = Comparison(runs, _groups(runs, recipes), _differences(recipes))
     _note_signatures(result)
     _test_significance(result, records)
@@ -142,8 +143,15 @@ def _summary(name: str, run: RunRecords) -> Run:
     )
 
 
+def _recipe(run: RunRecords) -> dict[str, Any]:
+    """A run's recipe by dotted key, without what cannot change the model, and with the precision that it trained in."""
+    recipe = {key: value for key, value in flat_recipe(run.recipe).items() if not key.startswith(_WITHOUT_EFFECT)}
+    trained = run.machine.get("mixed_precision")
+    return recipe | ({"precision": "float32" if trained == "no" else trained} if trained else {})
+
+
 def _differences(recipes: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    keys = dict.fromkeys(key for recipe in recipes for key in recipe if key != "output_dir")
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe)
     values = {key: [recipe.get(key) for recipe in recipes] for key in keys}
     differing = {key: each for key, each in values.items() if any(value != each[0] for value in each)}
     return {key: each for key, each in differing.items() if key != "seed" or len(differing) == 1}
@@ -153,7 +161,7 @@ def _groups(runs: list[Run], recipes: list[dict[str, Any]]) -> list[Group]:
     alike: dict[str, list[int]] = {}
     for index, recipe in enumerate(recipes):
         if runs[index].finished:
-            rest = sorted((key, value) for key, value in recipe.items() if key not in ("output_dir", "seed"))
+            rest = sorted((key, value) for key, value in recipe.items() if key != "seed")
             alike.setdefault(repr(rest), []).append(index)
     groups = []
     for indices in alike.values():

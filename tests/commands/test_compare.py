@@ -134,6 +134,20 @@ def test_unfinished_runs_are_shown_with_what_they_have(make):
 # -- recipes -----------------------------------------------------------------------------------------------------------
 
 
+def test_the_precision_is_what_runs_trained_in(make):
+    trained = [[RUN | {"mixed_precision": precision}] for precision in ("bf16", "no", "bf16")]
+    runs = [make(f"{number}", records=each, seed=number) for number, each in enumerate(trained)]
+    assert facts(*runs[:2])["differences"] == {"precision": ["bf16", "float32"]}
+    assert [group["runs"] for group in facts(*runs)["groups"]] == [["0", "2"]]
+
+
+def test_what_has_no_effect_on_the_model_does_not_tell_runs_apart(make):
+    runs = [make("a", seed=1), make("b", seed=2, hub={"repository": "ada/b"}, logging_steps=7)]
+    found = facts(*runs)
+    assert found["differences"] == {"seed": [1, 2]}
+    assert [group["runs"] for group in found["groups"]] == [["a", "b"]]
+
+
 def test_differing_keys_are_shown_with_their_values(make):
     runs = [make("a", optimization={"max_steps": 20, "betas": [0.9, 0.99]}), make("b", seed=3, precision="bf16")]
     assert facts(*runs)["differences"] == {
