@@ -6,13 +6,14 @@ import re
 import signal
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 from conftest import ROOT
 from test_translation_pipeline import SENTENCES, by_hand, make_folder
 from transformers import T5Config
 
-from modeling_scratch.commands import translate
+from modeling_scratch.commands import text_input, translate
 
 UMASK = os.umask(0)
 os.umask(UMASK)
@@ -33,6 +34,11 @@ class Terminal(io.StringIO):
         return True
 
 
+def without_cuts(said: str) -> str:
+    """Standard error without these warnings: the model has learnt little, and often reaches the greatest length."""
+    return re.sub(r"warning: .*(was|were) cut at .*\n", "", said)
+
+
 @pytest.fixture
 def run(folder, monkeypatch):
     """The command in this process: its exit code, standard output as bytes, and standard error."""
@@ -48,7 +54,7 @@ def run(folder, monkeypatch):
         except SystemExit as stop:
             code = stop.code
         output.flush()
-        return code, output.buffer.getvalue(), sys.stderr.getvalue()
+        return code, output.buffer.getvalue(), without_cuts(sys.stderr.getvalue())
 
     return run
 
@@ -165,7 +171,7 @@ def test_an_output_that_cannot_be_is_seen_first(output, message, run, tmp_path, 
 def test_lengths_are_checked_in_windows(run, expected, monkeypatch):
     """The tokens of the whole input are never in memory at once."""
     monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 2)
-    monkeypatch.setattr(translate, "SENTENCES_AHEAD", 3)
+    monkeypatch.setattr(text_input, "SENTENCES_AHEAD", 3)
     sizes, original = [], translate.ScratchTranslationPipeline.preprocess
 
     def preprocess(self, sentences, first=0):
@@ -174,7 +180,7 @@ def test_lengths_are_checked_in_windows(run, expected, monkeypatch):
 
     monkeypatch.setattr(translate.ScratchTranslationPipeline, "preprocess", preprocess)
     assert run(lines(*SENTENCES)) == (0, lines(*expected), "")
-    assert sizes == [3] * 4 + [2] * 6
+    assert sizes == [3] * 4 + [3, 2, 1] * 4  # all are checked; then each window is read, and translated
 
 
 def test_standard_input_and_output_that_are_closed(run, folder, tmp_path, monkeypatch):
@@ -274,11 +280,103 @@ def test_a_reader_that_has_enough_and_an_interrupt(folder):
     reader_gone.stdout.close()
     assert first[0] == first[1] == expected
     assert reader_gone.wait(timeout=60) == 141
-    assert reader_gone.stderr.read() == b""
+    assert without_cuts(reader_gone.stderr.read().decode()) == ""
     rest = interrupted.stdout.read()
     assert interrupted.wait(timeout=60) == 130
-    assert interrupted.stderr.read() == b"\ninterrupted\n"
+    assert without_cuts(interrupted.stderr.read().decode()) == "\ninterrupted\n"
     assert rest.count(b"\n") < 5_000  # of 6,000
     for process in processes:
         process.stderr.close()
     interrupted.stdout.close()
+
+
+def test_lines_are_translated_as_they_arrive(folder, expected):
+    """Each comes back before the next is written; what waits is translated together; the last needs no line feed."""
+    command = [sys.executable, "-m", "modeling_scratch", "translate", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
+    for sentence, translation in zip(SENTENCES[:3], expected, strict=False):
+        process.stdin.write(f"{sentence}\n".encode())
+        process.stdin.flush()
+        assert process.stdout.readline().decode() == f"{translation}\n"
+    half = SENTENCES[3].encode()
+    process.stdin.write(half[:4])
+    process.stdin.flush()
+    process.stdin.write(half[4:] + b"\n\n" + SENTENCES[4].encode())
+    process.stdin.close()
+    assert process.stdout.read().decode().splitlines() == [expected[3], "", expected[4]]
+    assert process.wait(timeout=60) == 0
+    process.stdout.close()
+
+
+def test_windows_of_a_pipe():
+    """Whole lines only, however the bytes arrive."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as source, patch.object(sys, "stdin", io.TextIOWrapper(source)):
+        text, asked = text_input.TextInput(None), []
+        assert (text.total, text.is_terminal) == (None, False)
+        windows = text.windows(lambda: asked.append(True))
+        os.write(writing, b"a\nb\nc")
+        assert next(windows) == [b"a", b"b"]
+        os.write(writing, b"d\n")
+        assert next(windows) == [b"cd"]
+        os.write(writing, b"\n" * 2000 + b"e")
+        os.close(writing)
+        rest = list(windows)
+        assert [line for window in rest for line in window] == [b""] * 2000 + [b"e"]
+        assert max(map(len, rest)) == 1024
+        assert len(asked) <= 2 + len(rest)
+
+
+def test_lines_that_cannot_be_translated_are_left_empty(run, expected):
+    one, two = SENTENCES[:2]
+    text = lines(one, LONG, "") + b"\xff\n" + lines(two, *[LONG] * 3)
+    code, output, said = run(text, keep_going=True)
+    assert (code, output) == (0, lines(expected[0], "", "", "", expected[1], "", "", ""))
+    assert re.fullmatch(
+        r"warning: line 4: not valid UTF-8 \(invalid start byte\); left empty\n"
+        r"(warning: line [26]: \d+ tokens, but the model takes 60; left empty\n){2}"
+        r"warning: 5 lines could not be translated and are empty, the last of them line 8\n",
+        said,
+    )
+    _, rows, _ = run(lines(LONG, two), keep_going=True, n_best=2)
+    assert [row.split("\t")[0] for row in rows.decode().splitlines()] == ["1", "1", "2", "2"]
+
+
+def test_a_bad_line_ends_a_stream_after_those_before_it(folder, expected):
+    command = [sys.executable, "-m", "modeling_scratch", "translate", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    text = lines(*SENTENCES[:2], LONG, SENTENCES[3])
+    found = subprocess.run(command, input=text, capture_output=True, cwd=ROOT, env=environment)
+    assert (found.returncode, found.stdout) == (2, lines(*expected[:2]))
+    assert re.match(TOO_LONG, found.stderr.decode().rpartition("error: standard input, ")[2])
+
+
+def test_cut_translations_are_said(folder, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(*SENTENCES))))
+    translate.main(str(folder), max_new_tokens=1)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("warning: line 1: the translation was cut at its greatest length")
+    assert said[-1] == "warning: 12 lines were cut at the greatest length, the last of them line 12"
+    assert len(said) == 4
+
+
+def test_a_terminal_is_asked(folder, expected):
+    """On a pseudo-terminal: a prompt before each line, and no progress bar."""
+    pty = pytest.importorskip("pty")
+    main, terminal = pty.openpty()
+    command = [sys.executable, "-m", "modeling_scratch", "translate", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    streams = {"stdin": terminal, "stderr": terminal, "stdout": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, **streams)
+    os.close(terminal)
+    os.write(main, f"{SENTENCES[0]}\n".encode())
+    assert process.stdout.readline().decode() == f"{expected[0]}\n"
+    os.write(main, b"\x04")
+    assert process.wait(timeout=60) == 0
+    said = os.read(main, 10_000).decode()
+    assert "A sentence a line; Ctrl-D ends." in said
+    assert said.count("> ") == 2
+    assert "lines/s" not in said
+    os.close(main)
+    process.stdout.close()
