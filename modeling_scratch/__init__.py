@@ -11,7 +11,10 @@ import signal
 import sys
 from pathlib import Path
 
-if Path(*sys.argv[:1]).name in ("-m", "scratch", "train.py", "hub_upload.py"):  # a command; before torch is imported
+if (started := Path(*sys.argv[:1])).name in ("-m", "scratch") or started.resolve() in (
+    Path(__file__).resolve().parents[1] / "train.py",
+    Path(__file__).resolve().parents[1] / "hub_upload.py",
+):  # this is one of the project's commands, and torch is not imported yet
     if "OMP_WAIT_POLICY" not in os.environ:
         # How long a thread waits busily for others, about 0.2 ms, before it lets another process have its core. By
         # default it waits so long that two trainings on the same cores all but stop each other.

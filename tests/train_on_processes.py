@@ -187,5 +187,5 @@ def translate_in_shards(folder: str, shards: str, sentences: list[str], size: in
     accelerator = processes.make_accelerator()
     with patch.object(corpus_translation, "SHARD", size), patch.object(corpus_translation, "translate", noted):
         translation = corpus_translation.ShardedTranslation(Path(shards), sentences, "translating")
-        translation.complete(load_translator(folder), load_tokenizers(folder), accelerator, StopRequest())
+        translation.complete(load_translator(folder), load_tokenizers(folder), accelerator, StopRequest(), 60)
     cli.wait_for_threads()

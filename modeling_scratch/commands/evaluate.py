@@ -40,7 +40,7 @@ def main(
         others, overrides = split_arguments(overrides or [])
         models = [model, *others]
         recipe = load_recipe(find_recipe(config) if config else recipe_of_model(model), overrides)
-        accelerator = make_accelerator(_as_it_trained(recipe, model), resumes=True)
+        accelerator = make_accelerator(None if config else _as_it_trained(recipe, model), resumes=True)
         lines = []
         with explained_loss_of_a_process(accelerator):
             splits = [split, *(recipe.data.test_sets if split == "test" else [])]
@@ -57,9 +57,11 @@ def _as_it_trained(recipe, model: str):
     """The recipe that decides the precision: the run's, as when it scored itself. None on a CPU, which has float32."""
     import torch
 
+    from ..recipe.reading import recipe_of_model
+
     if not torch.accelerator.is_available():
         return None
-    return recipe.model_copy(update={"trackers": [], "output_dir": model})
+    return recipe.model_copy(update={"trackers": [], "output_dir": str(recipe_of_model(model).parent)})
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from ..cli import is_main_process, one_line_errors, print_whatever_happens, set_up_terminal
-from ..errors import UserError
 from . import train as training
 
 
@@ -33,31 +32,36 @@ def main(
     translate them, and the improved model learns from the originals and all translations.
 
     This takes several times as long as the run. Interrupted, it goes on when the same command is given again. Besides
-    the improved model it writes OUTPUT-work, which may be deleted afterwards.
+    the improved model it writes OUTPUT-work, which may be deleted once that is finished.
     """
     set_up_terminal()
     with one_line_errors(debug, is_main_process(), "interrupted; the same command continues"):
         from ..runs.faults import explained_loss_of_a_process
         from ..runs.processes import make_accelerator, on_main
         from ..runs.stopping import StopRequest
-        from ..training.improvement import Improvement, Sources
+        from ..training.improvement import improve, stages
+        from ..training.improvement_plan import ImprovementPlan, Sources
 
-        if output is None:
-            output = run.with_name(f"{run.resolve().name}-improved")
-        if output.resolve() == run.resolve():
-            raise UserError(f"--output {output}: it must be another folder than the run's")
         monolingual = (tuple(source_text or []), tuple(target_text or []))
-        improvement = Improvement(Sources(run, output, seeds, *monolingual, length, tuple(overrides or [])))
-        recipe, stop = improvement.final_recipe(), StopRequest(max_minutes)
-        accelerator = make_accelerator(recipe)
+        plan = ImprovementPlan(
+            Sources(run, output or _beside(run), seeds, *monolingual, length, tuple(overrides or []))
+        )
+        output, stop = plan.sources.out, StopRequest(max_minutes)
+        accelerator = make_accelerator(plan.final)
         with explained_loss_of_a_process(accelerator):
-            plan = on_main(accelerator, improvement.plan)
+            found = on_main(accelerator, lambda: stages(plan, accelerator.num_processes))
             if is_main_process():
-                print_whatever_happens("\n".join(_describe(plan)))
-            result = None if dry_run else improvement.run(accelerator, stop)
+                print_whatever_happens("\n".join(_describe(found)))
+            result = None if dry_run else improve(plan, accelerator, stop)
         if is_main_process() and not dry_run:
             lines = [f"{output} is finished"] if result is None else training.describe_result(result)
             print_whatever_happens("\n".join([*lines, f"  scratch compare {run} {output}"]))
+
+
+def _beside(run: Path) -> Path:
+    """The folder of a run's improved one: RUN-improved."""
+    named = run if run.name == run.resolve().name else run.resolve()
+    return named.with_name(f"{named.name}-improved")
 
 
 def _describe(plan: list[tuple[str, float | None]]) -> list[str]:

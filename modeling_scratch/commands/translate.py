@@ -21,14 +21,14 @@ from ..cli import log_to_terminal, one_line_errors
 from ..ensemble import check_is_scratch, load_together
 from ..errors import UserError, as_user_error
 from ..loading import best_device
-from ..model.batched_generation import DEFAULT_BATCH_TOKENS, SourceTooLong
+from ..model.batched_generation import DEFAULT_BATCH_TOKENS
 from ..model.translation_pipeline import ScratchTranslationPipeline
-from .text_input import TextInput, decode
+from .text_input import LineReader, TextInput, sentences_of
 
 logger = logging.getLogger(__name__)
 
+CUT = "were cut at the greatest length"
 BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
-_TOLD = 3  # warnings of a kind
 
 
 def load_pipeline(names: list[str], revision: str | None = None) -> ScratchTranslationPipeline:
@@ -65,76 +65,6 @@ class Watched(ScratchTranslationPipeline):
         return results
 
 
-class Remarks:
-    """Warnings about lines: the first few of each kind at once, the number of all at the end."""
-
-    def __init__(self):
-        self.lines: dict[str, list[int]] = {}
-
-    def add(self, kind: str, number: int, what: str) -> None:
-        """Say something of a line."""
-        told = self.lines.setdefault(kind, [])
-        told.append(number)
-        if len(told) <= _TOLD:
-            logger.warning(what)
-
-    def close(self) -> None:
-        """Say how many there were of each kind, if not all were said."""
-        for kind, told in self.lines.items():
-            if len(told) > _TOLD:
-                logger.warning(f"{len(told):,} lines {kind}, the last of them line {told[-1]}")
-
-
-class LineReader:
-    """
-    Makes texts of lines that the model can translate.
-
-    Args:
-        keep_going: leave a line empty that cannot be translated, with a warning; otherwise it is an error.
-    """
-
-    def __init__(self, pipeline: ScratchTranslationPipeline, name: str, keep_going: bool, remarks: Remarks):
-        self.pipeline, self.name, self.keep_going, self.remarks = pipeline, name, keep_going, remarks
-
-    def read(self, lines: list[bytes], first: int) -> tuple[list[str], UserError | None]:
-        """
-        The texts of some lines; and, unless it keeps going, the error of the first that cannot be translated, with the
-        texts of those before it.
-
-        Args:
-            first: the number of lines before these.
-        """
-        texts: list[str] = []
-        for number, line in enumerate(lines, start=first + 1):
-            try:
-                texts.append(decode(line, number))
-            except UserError as error:
-                if not self.keep_going:
-                    return self._fitting(texts, first, UserError(f"{self.name}, {error}"))
-                self._skip(texts, number, str(error))
-        return self._fitting(texts, first, None)
-
-    def _fitting(self, texts: list[str], first: int, error: UserError | None) -> tuple[list[str], UserError | None]:
-        while True:
-            try:
-                self.pipeline.preprocess(texts, first)
-            except SourceTooLong as too_long:
-                place, number = too_long.index - first, too_long.index + 1
-                what = f"line {number}: {too_long.length} tokens, but the model takes {too_long.limit}"
-                if not self.keep_going:
-                    return texts[:place], UserError(f"{self.name}, {what}")
-                rest = texts[place + 1 :]
-                del texts[place:]
-                self._skip(texts, number, what)
-                texts += rest
-                continue
-            return texts, error
-
-    def _skip(self, texts: list[str], number: int, what: str) -> None:
-        texts.append("")
-        self.remarks.add("could not be translated and are empty", number, f"{what}; left empty")
-
-
 def write_rows(results: Iterable[list[dict[str, Any]]], n_best: bool, scores: bool, first: int = 0) -> Iterator[str]:
     """
     Output lines without their line feed: one per source line, or one for each of its n best; see `main`.
@@ -144,10 +74,9 @@ def write_rows(results: Iterable[list[dict[str, Any]]], n_best: bool, scores: bo
     """
     for number, translations in enumerate(results, start=first + 1):
         for rank, translation in enumerate(translations, start=1):
-            text = translation["translation_text"].replace("\r", " ").replace("\n", " ")
             columns = [number, rank] if n_best else []
             columns += [f"{translation['score']:.4f}"] if n_best or scores else []
-            yield "\t".join(map(str, [*columns, text]))
+            yield "\t".join(map(str, [*columns, translation["translation_text"]]))
 
 
 @contextmanager
@@ -232,6 +161,12 @@ def main(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="leave lines empty that cannot be translated, with a warning")
     ] = False,
+    paragraphs: Annotated[
+        bool, typer.Option("--paragraphs", help="cut each line into sentences; spacing and line breaks stay")
+    ] = False,
+    language: Annotated[
+        str | None, typer.Option(help="of the text, for --paragraphs, such as en (default: as the model says)")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no prompt")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:
@@ -255,6 +190,10 @@ def main(
             raise UserError("--input and --output take the name of a file, not an empty one")
         if length_penalty is not None and not math.isfinite(length_penalty):
             raise UserError(f"--length-penalty {length_penalty}: it must be a number")
+        if paragraphs and (scores or n_best is not None):
+            raise UserError("--paragraphs: scores and n-best lists are of sentences; leave --scores and --n-best out")
+        if language is not None and not paragraphs:
+            raise UserError("--language is for --paragraphs")
         with opened_output(None if output is None else Path(output)) as file:
             pipeline = load_pipeline([model, *(others or [])], revision)
             text = TextInput(None if input is None else Path(input))
@@ -264,18 +203,28 @@ def main(
             options |= {"num_return_sequences": n_best, "batch_size": batch_size, "batch_tokens": batch_tokens}
             options = {name: value for name, value in options.items() if value is not None}
             options["return_scores"] = scores or n_best is not None
-            writer = partial(write_rows, n_best=n_best is not None, scores=scores)
+            languages = _languages(pipeline, language) if paragraphs else None
+            reader = LineReader(pipeline, text.name, keep_going, languages)
+            rows = partial(write_rows, n_best=n_best is not None, scores=scores)
             with as_user_error():
-                translate_text(text, pipeline, options, writer, file, keep_going, quiet)
+                translate_text(text, reader, options, rows, file, quiet)
+
+
+def _languages(pipeline: ScratchTranslationPipeline, language: str | None) -> tuple[str, str]:
+    """The languages of source and target, as the model's tokenizer names them. UserError if the source's is unknown."""
+    named = pipeline.tokenizer.init_kwargs
+    source = language or named.get("source_lang")
+    if source is None:
+        raise UserError("--paragraphs: the model does not say what it translates from; add --language, such as en")
+    return source, named.get("target_lang") or ""
 
 
 def translate_text(
     text: TextInput,
-    pipeline: ScratchTranslationPipeline,
+    reader: LineReader,
     options: dict[str, Any],
-    writer: Callable[..., Iterator[str]],
+    rows: Callable[..., Iterator[str]],
     file: TextIO,
-    keep_going: bool,
     quiet: bool,
 ) -> None:
     """
@@ -283,43 +232,32 @@ def translate_text(
 
     Args:
         options: of the pipeline.
-        writer: makes rows of results, and of the number of lines before them.
+        rows: makes rows of a line's translations, and of the number of lines before it.
 
     Raises:
         UserError: a line cannot be translated. Where all lines are there from the start, nothing has been translated.
     """
-    remarks = Remarks()
-    reader = LineReader(pipeline, text.name, keep_going, remarks)
-    if text.total is not None and not keep_going:
-        _check(reader, text)
+    if text.total is not None and not reader.keep_going:
+        reader.check(text)
     is_seen = sys.stderr is not None and sys.stderr.isatty() and not quiet
     prompt = text.is_terminal and is_seen
     if prompt:
-        print("A sentence a line; Ctrl-D ends.", file=sys.stderr)
-    first = 0
+        print("A line at a time; Ctrl-D ends.", file=sys.stderr)
+    number = 0
     with tqdm(total=text.total, unit=" lines", disable=not is_seen or prompt) as bar:
         for lines in text.windows(lambda: print("> ", end="", file=sys.stderr, flush=True) if prompt else None):
-            texts, error = reader.read(lines, first)
-            results = pipeline(iter(texts), progress=bar.update, **options)
-            for number, translations in enumerate(results, start=first + 1):
+            texts, error = reader.read(lines, number)
+            results = reader.pipeline(iter(sentences_of(texts)), **options)
+            for translations in reader.put_back(texts, results):
+                number += 1
                 if translations[0].get("cut"):
-                    what = f"line {number}: the translation was cut at its greatest length (--max-new-tokens)"
-                    remarks.add("were cut at the greatest length", number, what)
-                for row in writer([translations], first=number - 1):
+                    reader.remarks.add(CUT, number, "the translation was cut at its greatest length (--max-new-tokens)")
+                for row in rows([translations], first=number - 1):
                     if file.isatty():
                         bar.clear()
                     print(row, file=file)
+                bar.update()
             file.flush()
             if error is not None:
                 raise error
-            first += len(lines)
-    remarks.close()
-
-
-def _check(reader: LineReader, text: TextInput) -> None:
-    """UserError for the first line that cannot be translated. The tokens of 100,000 lines would fill a gigabyte."""
-    first = 0
-    for lines in text.windows():
-        if (error := reader.read(lines, first)[1]) is not None:
-            raise error
-        first += len(lines)
+    reader.remarks.close()

@@ -94,9 +94,16 @@ def check_files(data: DataSection) -> None:
     for split, files in data.files().items():
         key = data.files_key(split)
         found = _checked(files, data, key)
+        if split == "train":
+            if (both := train & found) and data.validation_files is None:
+                raise UserError(
+                    f"data.mix: {min(both)} is in data.train_files too, from which pairs for validation are held out; "
+                    "name data.validation_files"
+                )
+            train = found | mixed
+            continue
         if both := train & found:
             raise UserError(f"{key}: {min(both)} is a training file too; name another one, or set the key to null")
-        train = found | mixed if split == "train" else train
 
 
 def _checked(files: Files, data: DataSection, key: str) -> set[Path]:

@@ -131,11 +131,14 @@ def mixed_sources(data: DataSection, seed: int) -> list[PairSource]:
 def _mix(train: Dataset, data: DataSection, seed: int) -> Dataset:
     """The training pairs followed by those of `data.mix`, with a column `weight`."""
     parts = [train.add_column("weight", [1.0] * len(train))]
-    for entry, source in zip(data.mix, mixed_sources(data, seed), strict=True):
-        pairs = source.load()
+    for place, (entry, source) in enumerate(zip(data.mix, mixed_sources(data, seed), strict=True)):
+        try:
+            pairs = source.load()
+        except UserError as error:
+            raise UserError(f"data.mix[{place}]: {error}") from error
         if entry.tag is not None:
             prefix = f"{entry.tag} "
-            pairs = pairs.map(lambda row, prefix=prefix: {SOURCE: prefix + row[SOURCE]}, desc="tagging")
+            pairs = pairs.map(lambda row, prefix=prefix: {SOURCE: row[SOURCE] and prefix + row[SOURCE]}, desc="tagging")
         parts.append(pairs.add_column("weight", [entry.weight] * len(pairs)))
     logger.info(f"data: {len(train):,} training pairs, mixed with {', '.join(f'{len(part):,}' for part in parts[1:])}")
     return concatenate_datasets(parts)
@@ -144,6 +147,7 @@ def _mix(train: Dataset, data: DataSection, seed: int) -> Dataset:
 def load_split(data: DataSection, seed: int, split: str) -> Dataset:
     """The pairs of one split or further test set that a recipe names or holds out, as `load_pairs` has them."""
     held_out = split == "validation" and source_of(split, data, seed) is None
+    data = data if split == "train" else data.model_copy(update={"mix": []})
     return load_pairs(data, seed, None if held_out else split)[split]
 
 

@@ -61,12 +61,13 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     content = read_yaml(path)
     changed = apply_overrides(content, overrides or [])
     try:
-        return _checked(changed)
+        return checked_recipe(changed)
     except ValueError as error:
         raise UserError(f"{'command line' if _is_valid(content) else path.name}: {error}") from None
 
 
-def _checked(content: dict[str, Any]) -> Recipe:
+def checked_recipe(content: dict[str, Any]) -> Recipe:
+    """As `parse_recipe`, with the architecture checked, and the fields of its file in the overrides."""
     recipe = parse_recipe(content)
     if recipe.model.start_from is None:
         recipe.model = ModelSection(overrides=model_fields(recipe.model))
@@ -76,7 +77,7 @@ def _checked(content: dict[str, Any]) -> Recipe:
 
 def _is_valid(content: dict[str, Any]) -> bool:
     try:
-        _checked(content)
+        checked_recipe(content)
     except ValueError:
         return False
     return True

@@ -59,6 +59,8 @@ class MixedSource(Section):
     def _names_one_source(self):
         if (self.files is None) == (self.name is None):
             raise ValueError("an entry of data.mix has either files or name")
+        if self.files is not None and (self.subset or self.revision or self.split != "train"):
+            raise ValueError("subset, revision and split are of data sets on the Hub, and this entry names files")
         return self
 
 
@@ -112,6 +114,10 @@ class DataSection(Section):
             raise ValueError("data.source_column, data.target_column: the embedded corpus has no columns")
         if self.streaming and self.mix:
             raise ValueError("data.mix: pairs of a stream cannot be mixed with others; set data.streaming=false")
+        for each in self.mix if self.on_the_hub else []:
+            same = (each.name, each.subset) == (self.name, self.subset)
+            if same and each.split in (self.validation, self.test):
+                raise ValueError(f"data.mix: {each.split!r} is data.validation or data.test")
         if self.on_the_hub and self.train in (self.validation, self.test):
             raise ValueError(f"data.train is {self.train!r}, and so is data.validation or data.test")
         return self

@@ -5,7 +5,9 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -40,11 +42,23 @@ class ShardedTranslation:
         return self.folder / f"{number:06d}.txt"
 
     def missing(self) -> list[int]:
-        """The numbers of the shards that are still to be translated."""
+        """
+        The numbers of the shards that are still to be translated.
+
+        Raises:
+            UserError: the folder has translations of other sentences.
+        """
+        self._check()
         return [number for number in range(self.count) if not self._path(number).is_file()]
 
     def read(self) -> list[str]:
-        """All translations, in the order of the sentences. UserError if a shard has other lines than were written."""
+        """
+        All translations, in the order of the sentences.
+
+        Raises:
+            UserError: they are of other sentences, or a shard has other lines than were written.
+        """
+        self._check()
         lines = [self._path(number).read_text(encoding="utf-8").split("\n")[:-1] for number in range(self.count)]
         for number, shard in enumerate(lines):
             if len(shard) != len(self._sentences(number)):
@@ -54,15 +68,18 @@ class ShardedTranslation:
     def _sentences(self, number: int) -> Sequence[str]:
         return self.sentences[number * SHARD : (number + 1) * SHARD]
 
-    def _open(self) -> None:
-        """Make the folder. UserError if it has translations of other sentences."""
-        digest = hashlib.sha256("\n".join(self.sentences).encode()).hexdigest()
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def _digest(self) -> str:
+        return hashlib.sha256("\n".join(self.sentences).encode()).hexdigest()
+
+    def _check(self) -> None:
         mark = self.folder / _SOURCE
-        if not mark.exists():
-            write_whole(mark, digest)
-        elif mark.read_text(encoding="utf-8") != digest:
+        if mark.exists() and mark.read_text(encoding="utf-8") != self._digest():
             raise UserError(f"{self.folder} holds translations of other sentences; delete it to translate anew")
+
+    def _open(self) -> None:
+        self._check()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / _SOURCE, self._digest())
 
     def complete(
         self,
@@ -70,12 +87,14 @@ class ShardedTranslation:
         tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
         accelerator: Accelerator,
         stop: StopRequest,
+        longest: int,
         **options,
     ) -> None:
         """
         Translate what is missing. All processes call this together, each with the whole model.
 
         Args:
+            longest: sentences of more source tokens are left empty.
             options: of `evaluation.translate`.
 
         Raises:
@@ -85,18 +104,33 @@ class ShardedTranslation:
         on_main(accelerator, self._open)
         missing = on_main(accelerator, self.missing)
         mine = missing[accelerator.process_index :: accelerator.num_processes]
-        together(accelerator, lambda: self._translate(mine, model, tokenizers, stop, options))
-        if stop.agreed(accelerator):
-            raise Stopped
-
-    def _translate(self, numbers: list[int], model, tokenizers, stop: StopRequest, options: dict) -> None:
         began = time.monotonic()
-        options = options | {"stopping_criteria": [StopDecoding(stop)]}
-        for done, number in enumerate(numbers, start=1):
-            translations = translate(model, *tokenizers, self._sentences(number), progress=None, **options)
-            if stop:  # the last sentences may be unfinished
-                return
-            lines = (text.replace("\r", " ").replace("\n", " ") for text in translations)
+        rounds = -(-len(missing) // accelerator.num_processes)
+        work = partial(self._translate, model=model, tokenizers=tokenizers, stop=stop, longest=longest, options=options)
+        for done in range(rounds):  # together, so that none waits hours for another
+            now = mine[done : done + 1]  # nothing, on some processes, in the last round
+            together(accelerator, lambda now=now: list(map(work, now)))
+            if stop.agreed(accelerator):
+                raise Stopped
+            left = (time.monotonic() - began) / (done + 1) * (rounds - done - 1)
+            logger.info(f"{self.name}: {done + 1} of {rounds} parts, about {spoken_duration(left)} left")
+
+    def _translate(
+        self,
+        number: int,
+        model: PreTrainedModel,
+        tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
+        stop: StopRequest,
+        longest: int,
+        options: dict[str, Any],
+    ) -> None:
+        """Translate a shard, and write it, unless the stop is asked for meanwhile."""
+        sentences = self._sentences(number)
+        lengths = [len(ids) for ids in tokenizers[0](list(sentences), verbose=False).input_ids]
+        sentences = [text if length <= longest else "" for text, length in zip(sentences, lengths, strict=True)]
+        translations = translate(
+            model, *tokenizers, sentences, progress=None, stopping_criteria=[StopDecoding(stop)], **options
+        )
+        if not stop:  # otherwise the last sentences may be unfinished
+            lines = (" ".join(text.splitlines()) for text in translations)
             write_whole(self._path(number), "".join(f"{line}\n" for line in lines))
-            left = (time.monotonic() - began) / done * (len(numbers) - done)
-            logger.info(f"{self.name}: {done} of {len(numbers)} shards, about {spoken_duration(left)} left")

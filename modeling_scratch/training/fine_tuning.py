@@ -22,7 +22,7 @@ def score_start(run: TrainingRun) -> None:
         logger.info(f"translating the {len(run.pairs[split]):,} sentences of the {split} split before fine-tuning")
         translations, scores = run.validator.translate(split)
         run.log.translations(f"{BEFORE}/{split}", translations)
-        run.record({"split": BEFORE, "name": split, **scores})
+        run.record({"split": BEFORE, "name": split, "num_beams": run.recipe.evaluation.num_beams, **scores})
 
 
 def changes(run: TrainingRun, translations: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
@@ -35,7 +35,9 @@ def changes(run: TrainingRun, translations: dict[str, list[str]]) -> dict[str, d
     before = {
         record["name"]: record
         for record in read_metrics(run.folder.path, skip_damaged=True)
-        if record["split"] == BEFORE and record["name"] in translations
+        if record["split"] == BEFORE
+        and record["name"] in translations
+        and record["num_beams"] == run.recipe.evaluation.num_beams  # which may have changed when the run was resumed
     }
     for split in before:
         references = texts(run.pairs[split])[1]

@@ -67,6 +67,7 @@ class TrainingRun:
         self.log, self.pairs, self.batches = RunLog(accelerator, folder), inputs.pairs, inputs.batches
         self.progress = Progress(
             fingerprint=self.batches.fingerprint(),
+            position=self.batches.position(),
             processes=accelerator.num_processes,
             device=accelerator.device.type,
             precision=accelerator.mixed_precision,

@@ -375,7 +375,7 @@ def test_a_terminal_is_asked(folder, expected):
     os.write(main, b"\x04")
     assert process.wait(timeout=60) == 0
     said = os.read(main, 10_000).decode()
-    assert "A sentence a line; Ctrl-D ends." in said
+    assert "A line at a time; Ctrl-D ends." in said
     assert said.count("> ") == 2
     assert "lines/s" not in said
     os.close(main)

@@ -245,7 +245,7 @@ def test_tokenized_once(tmp_path):
 def test_mixed_sources(tmp_path):
     """Further pairs come after the recipe's own, with tags and weights; validation is held out of the recipe's own."""
     more = tmp_path / "more.csv"
-    more.write_text("id,english,de\n1,Two.,Zwei.\n2,Three.,Drei.\n")
+    more.write_text("id,english,de\n1,Two.,Zwei.\n2,,Drei.\n")
     mix = [
         {"files": str(more), "source_column": "english", "weight": 0.5, "tag": "<bt>"},
         {"files": text_files(tmp_path, "others", [("Four.", "Vier.")]), "weight": 2},
@@ -256,16 +256,23 @@ def test_mixed_sources(tmp_path):
     rows = list(zip(*(pairs["train"][name] for name in ("source", "target", "weight")), strict=True))
     assert {row[:2] for row in rows[:3]} < set(PAIRS)
     assert {row[2] for row in rows[:3]} == {1.0}
-    assert rows[3:6] == [("<bt> Two.", "Zwei.", 0.5), ("<bt> Three.", "Drei.", 0.5), ("Four.", "Vier.", 2.0)]
+    assert rows[3:6] == [("<bt> Two.", "Zwei.", 0.5), ("", "Drei.", 0.5), ("Four.", "Vier.", 2.0)]
     assert len(rows) == 9
     assert pairs["validation"].column_names == ["source", "target"]
 
 
 def test_wrong_files_of_mixed_sources(tmp_path):
     own, other = text_files(tmp_path), text_files(tmp_path, "other")
-    section = DataSection(train_files=own, mix=[{"files": own}, {"files": str(tmp_path / "none")}])
+    section = DataSection(train_files=own, mix=[{"files": other}, {"files": str(tmp_path / "none")}])
     with pytest.raises(UserError, match=r"data\.mix\[1\]\.files: .*none\.en: no such file"):
         check_files(section)
+    section = DataSection(train_files=own, mix=[{"files": own}])
+    with pytest.raises(UserError, match=r"data\.mix: .* is in data\.train_files too, from which pairs .* are held out"):
+        check_files(section)
+    check_files(section.model_copy(update={"validation_files": other}))
+    (tmp_path / "x.csv").write_text("id,en\n1,One.\n")
+    with pytest.raises(UserError, match=r"data\.mix\[0\]: .*x\.csv has no column 'de'"):
+        load_pairs(DataSection(train_files=own, validation_size=1, mix=[{"files": str(tmp_path / "x.csv")}]), 0)
     section = DataSection(train_files=own, validation_files=other, mix=[{"files": other}])
     with pytest.raises(UserError, match=r"data\.validation_files: .*other\.\w\w is a training file too"):
         check_files(section)

@@ -242,14 +242,27 @@ def test_fine_tuning_scores_the_model_before_and_after(trained, tmp_path, capsys
     assert f"BLEU {before['others']['bleu']:.2f}" in said[2]
 
 
+def test_stopped_while_the_start_is_scored(trained, tmp_path):
+    options = [f"model.start_from={trained}", "model.overrides={}", "optimization.max_steps=2"]
+    with pytest.raises(SystemExit) as stopped:
+        quick_run(tmp_path / "run", *options, max_minutes=0)
+    assert stopped.value.code == 75
+    run, undisturbed = quick_run(tmp_path / "run", *options, resume=True), quick_run(tmp_path / "whole", *options)
+    assert equal_weights(run, undisturbed)
+    assert [read["bleu"] for read in read_metrics(run, "before")] == [
+        read["bleu"] for read in read_metrics(undisturbed, "before")
+    ]
+
+
 def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
     sentences = make_corpus(60, 1, 1)["train"]
     pairs = Dataset.from_list([{"source": pair["en"], "target": pair["de"]} for pair in sentences])
     right, wrong = pairs["target"][:], [f"{text} Und." for text in pairs["target"]]
     for split, translations in (("test", wrong), ("old", right), ("same", wrong)):
         write_translations(tmp_path, f"before/{split}", translations)
-        append_record(tmp_path, {"step": 0, "split": "before", "name": split, "bleu": 1.0})
+        append_record(tmp_path, {"step": 0, "split": "before", "name": split, "num_beams": 5, "bleu": 1.0})
     run = SimpleNamespace(folder=SimpleNamespace(path=tmp_path), pairs=dict.fromkeys(("test", "old", "same"), pairs))
+    run.recipe = SimpleNamespace(evaluation=SimpleNamespace(num_beams=5))
     found = changes(run, {"test": right, "old": wrong, "same": wrong, "new": right})
     assert found.keys() == {"test", "old", "same"}
     (warning,) = [record.getMessage() for record in caplog.records]

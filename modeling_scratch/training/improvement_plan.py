@@ -1,0 +1,228 @@
+"""What leads from a finished run to an improved one: which models, by which recipes, from which files."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..data.lines import check_file
+from ..data.sources import source_of
+from ..errors import UserError
+from ..files import read_json, sha256, write_whole
+from ..hub.run_records import RunRecords
+from ..recipe.reading import apply_overrides, checked_recipe, differing_keys, load_recipe
+from ..recipe.schema import EMBEDDED_CORPUS, DataSection, EvaluationSection, HubSection, MixedSource, Recipe
+from ..runs.checkpoint_store import WEIGHTS
+from ..runs.folder import LOCK, RECIPE, RunFolder
+from ..runs.metrics_file import read_metrics
+
+TAG = "<bt>"  # before a source sentence that was translated from text in the target language alone
+FORWARD, BACKWARD = "forward", "backward"
+_BEGUN = "improvement.json"  # in the folder of models and translations: what it was begun with
+_FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # what an override must not change
+
+
+@dataclass(frozen=True)
+class Sources:
+    """
+    What to improve, and with what.
+
+    Args:
+        run: the folder of a finished run.
+        out: the folder of the improved run.
+        seeds: the number of models of each direction; the run itself is the first forward one.
+        source_text, target_text: files with text of one language alone, a sentence a line.
+        length: the improved model's updates, as a multiple of the run's.
+        overrides: KEY=VALUE for the improved model's recipe.
+    """
+
+    run: Path
+    out: Path
+    seeds: int = 2
+    source_text: tuple[Path, ...] = ()
+    target_text: tuple[Path, ...] = ()
+    length: float = 2.0
+    overrides: tuple[str, ...] = ()
+
+
+class ImprovementPlan:
+    """
+    The files and recipes of an improvement.
+
+    Raises:
+        UserError: the run is not finished, or is of a kind that cannot be improved; a text is missing; an override is
+            wrong; the folder to write is not empty, or holds another run.
+    """
+
+    def __init__(self, sources: Sources):
+        self.sources = sources
+        self.work = sources.out.resolve().with_name(f"{sources.out.resolve().name}-work")
+        self.records = _records_to_improve(sources.run)
+        self.recipe = self.records.recipe
+        self.languages = (self.recipe.data.source_language, self.recipe.data.target_language)
+        for path in (*sources.source_text, *sources.target_text):
+            check_file(path)
+        self.final = self._final_recipe()
+        self._check_output()
+
+    def models(self) -> Iterator[tuple[str, int]]:
+        """Direction and number, from 1, of each model that translates."""
+        for number in range(1, self.sources.seeds + 1):
+            yield BACKWARD, number
+            yield FORWARD, number
+
+    def folder(self, direction: str, number: int) -> Path:
+        """The folder of a model that translates."""
+        return self.sources.run if (direction, number) == (FORWARD, 1) else self.work / f"{direction}-{number}"
+
+    def pairs_file(self, name: str) -> Path:
+        """A table of pairs: `train` and `validation` as the run has them, `synthetic` and `back-translated`."""
+        return self.work / "data" / f"{name}.jsonl"
+
+    def recipe_of(self, direction: str, number: int) -> Recipe:
+        """The recipe of a model that translates: the run's on the same pairs, with another seed or direction."""
+        recipe, data, (source, target) = self.recipe, self.recipe.data, self.languages
+        limits = (data.max_source_tokens, data.max_target_tokens)
+        if direction == BACKWARD:
+            source, target, limits = target, source, limits[::-1]
+        section = DataSection(
+            source_language=source,
+            target_language=target,
+            max_source_tokens=limits[0],
+            max_target_tokens=limits[1],
+            num_workers=data.num_workers,
+            train_files=str(self.pairs_file("train")),
+            validation_files=str(self.pairs_file("validation")),
+        )
+        changes = {
+            "output_dir": str(self.folder(direction, number)),
+            "data": section,
+            "seed": recipe.seed + number - 1,
+            "evaluation": EvaluationSection(**recipe.evaluation.model_dump() | {"also": []}),
+            "hub": HubSection(),
+            "trackers": [],
+        }
+        return recipe.model_copy(update=changes)
+
+    def _final_recipe(self) -> Recipe:
+        """
+        The recipe of the improved model: the run's with more pairs and updates, and its vocabulary. With two
+        vocabularies, new ones are learnt.
+        """
+        recipe, sources = self.recipe, self.sources
+        for override in sources.overrides:
+            key = override.partition("=")[0]
+            if key.startswith(_FIXED) or (key == "seed" and _pairs_depend_on_seed(recipe.data, recipe.seed)):
+                raise UserError(f"{override}: the improved model has the run's own {key}: its pairs depend on it")
+        mix = [MixedSource(files=str(self.pairs_file("synthetic")))]
+        if sources.target_text:
+            mix.append(MixedSource(files=str(self.pairs_file("back-translated")), tag=TAG))
+        updates = {"max_epochs": None, "max_steps": round(sources.length * self.records.updates)}
+        changes: dict[str, Any] = {
+            "output_dir": str(sources.out),
+            "data": recipe.data.model_copy(update={"mix": mix}),
+            "optimization": recipe.optimization.model_copy(update=updates),
+            "hub": HubSection(),
+        }
+        if recipe.tokenizer.shared:
+            changes["tokenizer"] = recipe.tokenizer.model_copy(update={"existing": str(sources.run.resolve())})
+        content = recipe.model_copy(update=changes).model_dump(mode="json")
+        return checked_recipe(apply_overrides(content, list(sources.overrides)))
+
+    def _check_output(self) -> None:
+        out = self.sources.out
+        if out.resolve() == self.sources.run.resolve():
+            raise UserError(f"--output {out}: it must be another folder than the run's")
+        folder = RunFolder(out)
+        if not folder.is_run():
+            if out.exists() and (not out.is_dir() or any(path.name != LOCK for path in out.iterdir())):
+                raise UserError(f"--output {out}: there is something else; choose another folder")
+            return
+        changed = [key for key in differing_keys(load_recipe(out / RECIPE), self.final) if key != "output_dir"]
+        if changed:
+            raise UserError(
+                f"--output {out} holds a run of another recipe (it differs in {', '.join(changed)}); give the options "
+                "that it was begun with, or choose another folder"
+            )
+
+    # -- what there is already ---------------------------------------------------------------------------------------
+
+    def is_finished(self, folder: Path) -> bool:
+        """Whether a run has scored its final weights: the improved one on the test sets of the run to improve."""
+        if not (folder / RECIPE).is_file():
+            return False
+        final = {_name(record) for record in read_metrics(folder, skip_damaged=True) if record.get("final")}
+        if folder != self.sources.out:
+            return bool(final)
+        scored = {_name(record) for record in self.records.scored}
+        return final >= (scored - {"validation"} or scored)
+
+    def begin(self, pairs: dict[str, tuple[list[str], list[str]]]) -> None:
+        """
+        Make the folder of models and translations, write the run's pairs into it, and lock it.
+
+        Args:
+            pairs: sources and targets of the run's training and validation pairs.
+
+        Raises:
+            UserError: it was begun with other pairs, another run or other options.
+        """
+        now = self._identity(pairs)
+        mark = self.work / _BEGUN
+        if mark.exists():
+            before = read_json(mark)
+            if changed := [what for what in now if before.get(what) != now[what]]:
+                raise UserError(
+                    f"{self.work} was begun with other {', '.join(changed)}; give the options that it was begun with, "
+                    "choose another --output, or delete it to begin anew"
+                )
+        RunFolder(self.work).make()
+        if not mark.exists():
+            for split, sides in pairs.items():
+                self.write_pairs(split, list(zip(*sides, strict=True)))
+            write_whole(mark, json.dumps(now, indent=2))
+
+    def _identity(self, pairs: dict[str, tuple[list[str], list[str]]]) -> dict[str, Any]:
+        sources = {key: value for key, value in asdict(self.sources).items() if key not in ("run", "out")}
+        for key in ("source_text", "target_text"):
+            sources[key] = [sha256(path) for path in sources[key]]
+        return {
+            **json.loads(json.dumps(sources)),  # lists for tuples
+            "pairs": hashlib.sha256(json.dumps(pairs).encode()).hexdigest(),
+            "weights of the run": sha256(self.sources.run / WEIGHTS),
+        }
+
+    def write_pairs(self, name: str, pairs: list[tuple[str, str]]) -> None:
+        """Write a table of sources and targets."""
+        path = self.pairs_file(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = (json.dumps(dict(zip(self.languages, pair, strict=True)), ensure_ascii=False) for pair in pairs)
+        write_whole(path, "".join(f"{row}\n" for row in rows))
+
+
+def _name(record: dict[str, Any]) -> str:
+    """The name of the split or further test set that a record is about."""
+    return record.get("name") or record["split"]
+
+
+def _pairs_depend_on_seed(data: DataSection, seed: int) -> bool:
+    """Whether another seed would hold out other pairs, or make another corpus."""
+    return source_of("validation", data, seed) is None or (data.name == EMBEDDED_CORPUS and not data.train_files)
+
+
+def _records_to_improve(run: Path) -> RunRecords:
+    """The records of a finished run. UserError if it is not finished, or its data are not plain pairs."""
+    if not (run / RECIPE).is_file():
+        raise UserError(f"{run}: not a run's folder: it has no {RECIPE}")
+    records = RunRecords(run)
+    if not records.finished:
+        raise UserError(f"{run}: this run is not finished; scratch train --resume finishes it")
+    recipe = records.recipe
+    if recipe.data.streaming or recipe.data.mix:
+        key = "data.streaming" if recipe.data.streaming else "data.mix"
+        raise UserError(f"{run}: it was trained with {key}; only a run on one set of pairs in memory can be improved")
+    if recipe.model.start_from:
+        raise UserError(f"{run}: it was fine-tuned from {recipe.model.start_from}; improve a run from random weights")
+    return records

@@ -1,0 +1,101 @@
+"""Paragraphs: every sentence translated in its place, all white space kept."""
+
+import io
+import re
+import sys
+
+import pytest
+from test_translation_pipeline import SENTENCES, by_hand, make_folder
+
+from modeling_scratch.commands import translate
+from modeling_scratch.loading import load_tokenizers, save_tokenizers
+from modeling_scratch.paragraphs import cut, join
+
+ENGLISH = "Dr. Smith came at 5 p.m. on Monday.  He left.\tWhy? Nobody knows (e.g. I don't)."
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "sentences"),
+    [
+        (ENGLISH, "en", ["Dr. Smith came at 5 p.m. on Monday.", "He left.", "Why?", "Nobody knows (e.g. I don't)."]),
+        ("Am 3. Mai kam er, z.B. heute. Gut!", "de", ["Am 3. Mai kam er, z.B. heute.", "Gut!"]),
+        ("你好。今天天气很好。", "zh", ["你好。", "今天天气很好。"]),
+        ("  One.\n\n- Two.  ", "en", ["One.", "", "- Two."]),
+        (" \t ", "en", [""]),
+        ("", "en", []),
+    ],
+)
+def test_sentences_and_the_white_space_around_them(text, language, sentences):
+    pieces = cut(text, language)
+    assert [piece.sentence for piece in pieces] == sentences
+    assert "".join(piece.before + piece.sentence + piece.after for piece in pieces) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "languages", "expected"),
+    [
+        ("One. Two.  Three.", ("en", "de"), "<One.> <Two.>  <Three.>"),
+        ("One. Two.  Three.", ("en", "zh-Hant"), "<One.><Two.>  <Three.>"),
+        ("一。二。", ("zh", "en"), "<一。> <二。>"),
+        ("一。二。", ("zh", "ja"), "<一。><二。>"),
+        ("One.\n\nTwo.", ("en", "ja"), "<One.>\n\n<Two.>"),
+    ],
+)
+def test_spaces_between_sentences_are_the_target_s(text, languages, expected):
+    pieces = cut(text, languages[0])
+    translations = [piece.sentence and f"<{piece.sentence}>" for piece in pieces]
+    assert join(pieces, translations, languages[1]) == expected
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = make_folder(tmp_path_factory.mktemp("models") / "model")
+    save_tokenizers(*load_tokenizers(str(folder)), folder, 60, ("en", "de"))
+    return folder
+
+
+def translated(text: str, folder, monkeypatch, capsys, **options) -> tuple[str, str]:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    capsys.readouterr()
+    translate.main(str(folder), **options)
+    return capsys.readouterr()
+
+
+def test_a_paragraph_of_many_sentences(folder, monkeypatch, capsys):
+    """400 words: more than the model takes at once."""
+    sentences = [SENTENCES[number % len(SENTENCES)] for number in range(60)]
+    text = "  ".join(sentences[:30]) + "\r\n\n \n" + " ".join(sentences[30:]) + "\n"
+    assert len(text.split()) > 400
+    expected = by_hand(folder, sentences)
+    found, _ = translated(text, folder, monkeypatch, capsys, paragraphs=True)
+    assert found == "  ".join(expected[:30]) + "\r\n\n \n" + " ".join(expected[30:]) + "\n"
+
+
+def test_a_sentence_a_line_is_as_without(folder, monkeypatch, capsys):
+    text = "".join(f"{sentence}\n" for sentence in SENTENCES)
+    plain, _ = translated(text, folder, monkeypatch, capsys)
+    assert translated(text, folder, monkeypatch, capsys, paragraphs=True)[0] == plain
+
+
+def test_a_long_sentence_leaves_its_line_empty(folder, monkeypatch, capsys):
+    long = "b " * 60
+    text = f"{SENTENCES[0]} {long}.\n{SENTENCES[1]}\n"
+    with pytest.raises(SystemExit):
+        translated(text, folder, monkeypatch, capsys, paragraphs=True)
+    assert re.match(r"error: standard input, line 1: \d+ tokens, but the model takes 60\n", capsys.readouterr().err)
+    found, said = translated(text, folder, monkeypatch, capsys, paragraphs=True, keep_going=True)
+    assert found == f"\n{by_hand(folder, SENTENCES[1:2])[0]}\n"
+    assert "line 1: " in said
+
+
+def test_what_does_not_go_with_paragraphs(folder, tmp_path, monkeypatch, capsys):
+    unnamed = make_folder(tmp_path / "unnamed", updates=1)
+    for model, options, message in (
+        (folder, {"paragraphs": True, "scores": True}, "--paragraphs: scores and n-best lists are of sentences"),
+        (folder, {"language": "en"}, "--language is for --paragraphs"),
+        (unnamed, {"paragraphs": True}, "does not say what it translates from; add --language"),
+    ):
+        with pytest.raises(SystemExit):
+            translated("A.\n", model, monkeypatch, capsys, **options)
+        assert message in capsys.readouterr().err
+    translated("A. B.\n", unnamed, monkeypatch, capsys, paragraphs=True, language="en", max_new_tokens=2)
