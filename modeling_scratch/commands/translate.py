@@ -178,36 +178,53 @@ def main(
     separated by tabs. Rows for an empty line have no text. A score is the natural logarithm of the translation's
     probability under the model, the end token included; beam search ranks by score / tokens^length_penalty.
 
-    Several models with the same tokenizers translate as an ensemble: the mean of their probabilities decides. Beams and
-    lengths are by default as the first was saved.
+    Several models with the same tokenizers translate as an ensemble, by the mean of their probabilities.
 
     Nothing is truncated: a line with too many tokens for the model is an error, in a file before anything is
     translated; with --keep-going it is left empty. A translation that reaches its greatest length is a warning.
     """
     log_to_terminal(logging.INFO)
     with one_line_errors(debug), quiet_broken_pipe():
-        if "" in (input, output):
-            raise UserError("--input and --output take the name of a file, not an empty one")
-        if length_penalty is not None and not math.isfinite(length_penalty):
-            raise UserError(f"--length-penalty {length_penalty}: it must be a number")
-        if paragraphs and (scores or n_best is not None):
-            raise UserError("--paragraphs: scores and n-best lists are of sentences; leave --scores and --n-best out")
-        if language is not None and not paragraphs:
-            raise UserError("--language is for --paragraphs")
+        _check_options(input, output, length_penalty, paragraphs, scores or n_best is not None, language)
         with opened_output(None if output is None else Path(output)) as file:
             pipeline = load_pipeline([model, *(others or [])], revision)
             text = TextInput(None if input is None else Path(input))
-            if n_best is not None:
-                num_beams = beams_for(n_best, num_beams, pipeline)
-            options = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
-            options |= {"num_return_sequences": n_best, "batch_size": batch_size, "batch_tokens": batch_tokens}
-            options = {name: value for name, value in options.items() if value is not None}
-            options["return_scores"] = scores or n_best is not None
+            settings = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
+            settings |= {"batch_size": batch_size, "batch_tokens": batch_tokens}
+            options = _options(pipeline, settings, n_best, scores)
             languages = _languages(pipeline, language) if paragraphs else None
-            reader = LineReader(pipeline, text.name, keep_going, languages)
             rows = partial(write_rows, n_best=n_best is not None, scores=scores)
             with as_user_error():
-                translate_text(text, reader, options, rows, file, quiet)
+                translate_text(text, LineReader(pipeline, text.name, keep_going, languages), options, rows, file, quiet)
+
+
+def _check_options(
+    input: str | None,
+    output: str | None,
+    length_penalty: float | None,
+    paragraphs: bool,
+    ranked: bool,
+    language: str | None,
+) -> None:
+    """UserError for options that are wrong, or do not go together."""
+    if "" in (input, output):
+        raise UserError("--input and --output take the name of a file, not an empty one")
+    if length_penalty is not None and not math.isfinite(length_penalty):
+        raise UserError(f"--length-penalty {length_penalty}: it must be a number")
+    if paragraphs and ranked:
+        raise UserError("--paragraphs: scores and n-best lists are of sentences; leave --scores and --n-best out")
+    if language is not None and not paragraphs:
+        raise UserError("--language is for --paragraphs")
+
+
+def _options(
+    pipeline: ScratchTranslationPipeline, settings: dict[str, Any], n_best: int | None, scores: bool
+) -> dict[str, Any]:
+    """The pipeline's arguments, from the settings that were given."""
+    options = {name: value for name, value in settings.items() if value is not None}
+    if n_best is not None:
+        options |= {"num_beams": beams_for(n_best, options.get("num_beams"), pipeline), "num_return_sequences": n_best}
+    return options | {"return_scores": scores or n_best is not None}
 
 
 def _languages(pipeline: ScratchTranslationPipeline, language: str | None) -> tuple[str, str]:
