@@ -22,7 +22,7 @@ from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, cli
-from modeling_scratch.commands import train
+from modeling_scratch.commands import improve, train
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.runs import agreement, folder, processes
@@ -41,6 +41,11 @@ def no_picture(figure: Figure, path: Path, **options) -> None:
 def train_one(*overrides: str, **options) -> None:
     with patch.object(Figure, "savefig", no_picture):
         train.main(list(overrides), **options)
+
+
+def improve_one(run: str, output: str, options: dict) -> None:
+    with patch.object(Figure, "savefig", no_picture):
+        improve.main(Path(run), output=Path(output), **options)
 
 
 def train_as_on_a_node(*overrides: str) -> None:

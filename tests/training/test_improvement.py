@@ -10,7 +10,7 @@ from conftest import Killed, few_sentences, kill_at_update, quick_run, read_metr
 from forked import run_group
 from safetensors.torch import load_file
 from torch import equal
-from train_on_processes import translate_in_shards
+from train_on_processes import improve_one, translate_in_shards
 from typer.testing import CliRunner
 
 from modeling_scratch import files
@@ -257,6 +257,18 @@ def test_each_sentence_is_translated_once_on_any_number_of_processes(processes, 
     calls = (tmp_path / "shards.calls").read_text().split()
     assert sorted(calls) == ["10", "20", "20", "20"]
     assert translation.count == 1  # here with 1,000 sentences a shard
+
+
+def test_on_two_processes(run, tmp_path):
+    """All stages; a process that has no part left waits for the other."""
+    run_group(tmp_path, 2, improve_one, str(run), str(tmp_path / "better"), {"seeds": 1, "length": 0.5})
+    work = tmp_path / "better-work"
+    (record,) = read_metrics(tmp_path / "better", "run")
+    assert (record["processes"], record["train_pairs"]) == (2, 80 + len(read_pairs(work / "data" / "synthetic.jsonl")))
+    assert len(read_metrics(tmp_path / "better", "test")) == 1
+    german = [target for _, target in read_pairs(work / "data" / "train.jsonl")]
+    found = (work / "translations" / "backward-1" / "000000.txt").read_text().splitlines()
+    assert found == by_hand(work / "backward-1", german)
 
 
 def test_translations_of_other_sentences(tmp_path):
