@@ -277,6 +277,18 @@ def test_files_win_over_a_data_set(tmp_path):
     assert "huggingface.co/datasets" not in text
 
 
+def test_how_it_was_trained(tmp_path):
+    how = {"max_epochs": 1, "optimizer": "muon", "r_drop": 5}
+    text = card_of(make_run(tmp_path / "run", {"optimization": how, "tokenizer": {"merge_dropout": 0.02}}))
+    rows = section(text, "Training")
+    assert "| Optimizer | Muon for the matrices of layers, else AdamW, betas 0.9 and 0.98," in rows
+    assert "| R-Drop | weight 5 |" in rows
+    assert "| Merge dropout | 0.02 of the BPE merges |" in rows
+    plain = section(card_of(make_run(tmp_path / "plain")), "Training")
+    assert "| Optimizer | AdamW, betas" in plain
+    assert "R-Drop" not in plain.partition("<details>")[0]
+
+
 def test_mixed_sources(tmp_path):
     mix = [{"name": "wmt/wmt14", "subset": "de-en"}, {"files": "/home/me/old_pairs", "weight": 0.1, "tag": "<bt>"}]
     text = card_of(make_run(tmp_path / "run", {"data": {"train_files": "/data/train", "mix": mix}}))
