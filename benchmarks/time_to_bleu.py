@@ -189,6 +189,8 @@ def main() -> None:
             # rate, 5.0e-3, is for norms before the sub-layers.
             "optimization.learning_rate=2.0e-3",
             "optimization.warmup_steps=1000",
+            "optimization.optimizer=adamw",
+            "optimization.schedule=inverse_sqrt",
             f"evaluation.every={options.every}",
             "evaluation.translate_every=1",
             "evaluation.validation_beams=1",

@@ -74,6 +74,7 @@ def ours(precision: str) -> Callable[[Work, int], list[str]]:
             "data.test_files": "null",
             "tokenizer.existing": work.folder / "tokenizer",
             "optimization.max_epochs": epochs,
+            "optimization.optimizer": "adamw",  # as the others
             "evaluation.every": MANY,
             "evaluation.num_beams": 1,
             "evaluation.max_new_tokens": 2,
