@@ -154,7 +154,8 @@ def test_null_cells_are_empty(tmp_path):
 
 
 LINES = "one\ntwo\nthree\nfour\n"
-COMPRESSED = gzip.compress(b"one\ntwo\nthree\n" * 1000)
+# A time stamp would give each worker of pytest-xdist other test names.
+COMPRESSED = gzip.compress(b"one\ntwo\nthree\n" * 1000, mtime=0)
 CORRUPT = bytearray(COMPRESSED)
 CORRUPT[len(CORRUPT) // 2] ^= 255
 
@@ -164,7 +165,7 @@ CORRUPT[len(CORRUPT) // 2] ^= 255
     [
         ("none.en", None, "none.en: no such file"),
         ("empty.en", b"", "empty.en: the file is empty"),
-        ("empty.en.gz", gzip.compress(b""), "empty.en.gz: the file is empty"),
+        ("empty.en.gz", gzip.compress(b"", mtime=0), "empty.en.gz: the file is empty"),
         ("short.en", b"one\n", "short.en has 1 lines and .*good.de has 4"),
         ("latin.en", b"fine\nfine\ncaf\xe9\nfine\n", "latin.en, line 3: not valid UTF-8"),
         ("cut.en.gz", COMPRESSED[:-10], "cut.en.gz: not a complete gzip file"),
