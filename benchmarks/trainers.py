@@ -131,7 +131,7 @@ def marian(work: Work, epochs: int) -> list[str]:
 def joeynmt(work: Work, epochs: int) -> list[str]:
     shape = work.shape
     sides = {
-        f"{name}": {
+        name: {
             "lang": side,
             "level": "word",
             "max_length": 256,
@@ -282,11 +282,10 @@ def prepare(prefix: str, folder: Path, pairs: int) -> Work:
     words = ["</s>", "<unk>", *ordinary]
     vocabulary = "".join(f"{json.dumps(word)}: {index}\n" for index, word in enumerate(words))
     (folder / "vocabulary.yml").write_text(vocabulary, encoding="utf-8")
-    words = ["<unk>", "<pad>", "<s>", "</s>", *ordinary]
-    (folder / "vocabulary.joeynmt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    for name, padding in (("joeynmt", "<pad>"), ("eole", "<blank>")):
+        words = ["<unk>", padding, "<s>", "</s>", *ordinary]
+        (folder / f"vocabulary.{name}").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     how = recipe.optimization
-    words = ["<unk>", "<blank>", "<s>", "</s>", *ordinary]
-    (folder / "vocabulary.eole").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     return Work(folder, model_fields(recipe.model), how.tokens_per_batch, how.learning_rate, pairs, count)
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,16 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
     with written_whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def one_line(text: str) -> str:
+    """A text with its line breaks as spaces."""
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+def write_lines(path: Path, texts: Iterable[str]) -> None:
+    """Write texts, one a line, whole or not at all; line breaks in them become spaces."""
+    write_whole(path, "".join(f"{one_line(text)}\n" for text in texts))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -39,8 +39,9 @@ def main(
 
         others, overrides = split_arguments(overrides or [])
         models = [model, *others]
-        recipe = load_recipe(find_recipe(config) if config else recipe_of_model(model), overrides)
-        accelerator = make_accelerator(None if config else _as_it_trained(recipe, model), resumes=True)
+        path = find_recipe(config) if config else recipe_of_model(model)
+        recipe = load_recipe(path, overrides)
+        accelerator = make_accelerator(None if config else _as_it_trained(recipe, path.parent), resumes=True)
         lines = []
         with explained_loss_of_a_process(accelerator):
             splits = [split, *(recipe.data.test_sets if split == "test" else [])]
@@ -53,15 +54,13 @@ def main(
             print_whatever_happens("\n".join(lines))
 
 
-def _as_it_trained(recipe, model: str):
+def _as_it_trained(recipe, run: Path):
     """The recipe that decides the precision: the run's, as when it scored itself. None on a CPU, which has float32."""
     import torch
 
-    from ..recipe.reading import recipe_of_model
-
     if not torch.accelerator.is_available():
         return None
-    return recipe.model_copy(update={"trackers": [], "output_dir": str(recipe_of_model(model).parent)})
+    return recipe.model_copy(update={"trackers": [], "output_dir": str(run)})
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:

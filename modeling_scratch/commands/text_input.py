@@ -16,6 +16,7 @@ from threading import Thread
 from typing import Any
 
 from ..errors import UserError
+from ..files import one_line
 from ..model.batched_generation import SourceTooLong
 from ..model.translation_pipeline import SENTENCES_AHEAD, ScratchTranslationPipeline
 from ..paragraphs import Piece, cut, join
@@ -78,8 +79,8 @@ class TextInput:
                 except Empty:
                     break
                 rest, ended = rest + chunk, not chunk
-            whole, _, rest = (rest, b"", b"") if ended else rest.rpartition(b"\n")
-            lines = _split(whole) if ended else whole.split(b"\n")
+            end = len(rest) if ended else rest.rindex(b"\n") + 1
+            lines, rest = _split(rest[:end]), rest[end:]
             for first in range(0, len(lines), SENTENCES_AHEAD):
                 yield lines[first : first + SENTENCES_AHEAD]
 
@@ -216,8 +217,7 @@ class LineReader:
         for row in rows:
             found = list(islice(results, len(row)))
             for translation in (each for translations in found for each in translations):
-                one_line = translation["translation_text"].replace("\r", " ").replace("\n", " ")
-                translation["translation_text"] = one_line
+                translation["translation_text"] = one_line(translation["translation_text"])
             if self.languages is None:
                 yield found[0]
                 continue

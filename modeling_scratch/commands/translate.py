@@ -58,7 +58,8 @@ class Watched(ScratchTranslationPipeline):
         """As inherited, with "cut" in each translation."""
         results, sequences = super().postprocess(outputs), outputs["sequences"]
         ends = self.model.generation_config.eos_token_id
-        ended = torch.isin(sequences, torch.tensor(ends, device=sequences.device)).any(dim=-1)  # (batch_size, several)
+        ends = torch.tensor([] if ends is None else ends, dtype=sequences.dtype, device=sequences.device)
+        ended = torch.isin(sequences, ends).any(dim=-1)  # (batch_size, several)
         for translations, whole in zip(results, ended.tolist(), strict=True):
             for translation, is_whole in zip(translations, whole, strict=True):
                 translation["cut"] = not is_whole

@@ -80,10 +80,9 @@ def plan_epoch(
         weights: (pairs,), how often the epoch has each pair; the fraction is drawn. None: once.
     """
     generator = np.random.default_rng([seed, epoch])
-    if weights is None:
-        return EpochPlan(plan_batches(source_lengths, target_lengths, tokens_per_batch, generator), target_lengths)
-    times = np.floor(weights + generator.random(len(weights))).astype(int)
-    rows = np.repeat(np.arange(len(weights)), times)
+    rows = np.arange(len(target_lengths))
+    if weights is not None:
+        rows = np.repeat(rows, np.floor(weights + generator.random(len(weights))).astype(int))
     batches = plan_batches(source_lengths[rows], target_lengths[rows], tokens_per_batch, generator)
     return EpochPlan([rows[batch] for batch in batches], target_lengths)
 

@@ -86,23 +86,22 @@ def check_files(data: DataSection) -> None:
     Check the files of all splits before any of them is read. UserError if one is missing or empty, or if a training
     file is also used for validation or testing.
     """
-    mixed: set[Path] = set()
+    train: set[Path] = set()
     for place, each in enumerate(data.mixed()):
         if each.train_files:
-            mixed |= _checked(each.train_files, each, f"data.mix[{place}].files")
-    train = mixed
+            train |= _checked(each.train_files, each, f"data.mix[{place}].files")
     for split, files in data.files().items():
         key = data.files_key(split)
         found = _checked(files, data, key)
+        both = train & found
         if split == "train":
-            if (both := train & found) and data.validation_files is None:
+            if both and data.validation_files is None:
                 raise UserError(
                     f"data.mix: {min(both)} is in data.train_files too, from which pairs for validation are held out; "
                     "name data.validation_files"
                 )
-            train = found | mixed
-            continue
-        if both := train & found:
+            train |= found
+        elif both:
             raise UserError(f"{key}: {min(both)} is a training file too; name another one, or set the key to null")
 
 

@@ -10,6 +10,7 @@ from huggingface_hub.utils import yaml_dump
 from ..metrics import METRICS, RESAMPLES, describe_score, scores_in, title_of
 from ..model.plain_card import ModelFacts, describe_search, escape, hub_link, limits, make_card, plural, table
 from ..runs.folder import CURVES
+from ..runs.metrics_file import scored_set
 from .model_folder import read_facts
 from .run_records import RunRecords, without_folders
 
@@ -98,7 +99,7 @@ def _results(run: RunRecords) -> str:
     counted = any("sentences" in record for record in run.scored)
     rows = [
         [
-            escape(record.get("name") or record["split"]),
+            escape(scored_set(record)),
             *(describe_score(record, key) if key in record else "" for key in keys),
             *([f"{record['sentences']:,}" if "sentences" in record else ""] if counted else []),
         ]

@@ -74,6 +74,11 @@ def _type(name: str) -> type | UnionType:
     return int | float if name in _NUMBERS or name.removesuffix("_interval") in metrics.METRICS else object
 
 
+def scored_set(record: dict[str, Any]) -> str:
+    """The name of the split or further test set that a record of scores is about."""
+    return record.get("name") or record["split"]
+
+
 def forget_after(run: Path, step: int, unsettled: bool = False) -> None:
     """Drop the records after `step`, which a resumed run writes again; if `unsettled`, its evaluation too."""
     kept = [

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UserError
-from ..files import write_whole
+from ..files import write_lines
 
 TRANSLATIONS = "translations"
 
@@ -18,8 +18,7 @@ def write_translations(run: Path, name: str, translations: Sequence[str]) -> Non
     """Write the translations of a split or test set, in place of those that are there; line breaks become spaces."""
     path = translations_file(run, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (text.replace("\r", " ").replace("\n", " ") for text in translations)
-    write_whole(path, "".join(f"{line}\n" for line in lines))
+    write_lines(path, translations)
 
 
 def read_translations(run: Path, name: str) -> list[str]:

@@ -13,6 +13,7 @@ from ..hub.run_records import RunRecords
 from ..metrics import MOST_RESAMPLED, RESAMPLES, scores_in, title_of
 from ..recipe.reading import flat_recipe
 from ..runs.folder import RECIPE
+from ..runs.metrics_file import scored_set
 from ..runs.translations import read_translations
 
 _WITHOUT_EFFECT = ("output_dir", "hub.", "logging_steps", "trackers")  # keys of a recipe
@@ -103,16 +104,17 @@ def read_runs(folders: list[Path]) -> dict[str, RunRecords]:
         raise UserError(f"{' and '.join(twice)} are the same run; name each once")
     names = [place.name for place in places]
     names = [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
-    return dict(zip(names, map(_read, folders), strict=True))
+    return {name: read_run(folder, going_on=True) for name, folder in zip(names, folders, strict=True)}
 
 
-def _read(folder: Path) -> RunRecords:
+def read_run(folder: Path, going_on: bool = False) -> RunRecords:
+    """The records of a run, which may be `going_on`. UserError if it is none, or cannot be read."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     if not (folder / RECIPE).is_file():
         raise UserError(f"{folder}: not a run's folder: it has no {RECIPE}")
     try:
-        return RunRecords(folder, going_on=True)
+        return RunRecords(folder, going_on)
     except ValueError as error:
         said = str(error)
         raise UserError(said if str(folder) in said else f"{folder}: {said}") from None
@@ -129,7 +131,7 @@ def compare(records: dict[str, RunRecords]) -> Comparison:
 
 
 def _summary(name: str, run: RunRecords) -> Run:
-    scores = {record.get("name") or record["split"] if run.finished else SO_FAR: record for record in run.scored}
+    scores = {scored_set(record) if run.finished else SO_FAR: record for record in run.scored}
     seconds = run.train.get("seconds")
     return Run(
         name=name,

@@ -5,7 +5,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import Stopped, UserError
-from ..files import write_whole
+from ..files import write_lines, write_whole
 from ..runs.processes import on_main, together
 from ..runs.stopping import StopDecoding, StopRequest
 from .evaluation import translate
@@ -68,18 +68,19 @@ class ShardedTranslation:
     def _sentences(self, number: int) -> Sequence[str]:
         return self.sentences[number * SHARD : (number + 1) * SHARD]
 
+    @cached_property
     def _digest(self) -> str:
         return hashlib.sha256("\n".join(self.sentences).encode()).hexdigest()
 
     def _check(self) -> None:
         mark = self.folder / _SOURCE
-        if mark.exists() and mark.read_text(encoding="utf-8") != self._digest():
+        if mark.exists() and mark.read_text(encoding="utf-8") != self._digest:
             raise UserError(f"{self.folder} holds translations of other sentences; delete it to translate anew")
 
     def _open(self) -> None:
         self._check()
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / _SOURCE, self._digest())
+        write_whole(self.folder / _SOURCE, self._digest)
 
     def complete(
         self,
@@ -132,5 +133,4 @@ class ShardedTranslation:
             model, *tokenizers, sentences, progress=None, stopping_criteria=[StopDecoding(stop)], **options
         )
         if not stop:  # otherwise the last sentences may be unfinished
-            lines = (" ".join(text.splitlines()) for text in translations)
-            write_whole(self._path(number), "".join(f"{line}\n" for line in lines))
+            write_lines(self._path(number), translations)

@@ -20,6 +20,7 @@ from ..data.lines import read_lines
 from ..data.sources import load_pairs
 from ..data.tokenization import texts
 from ..errors import Stopped, UserError
+from ..files import one_line
 from ..loading import load_tokenizers, load_translator
 from ..recipe.schema import Recipe
 from ..runs.folder import RunFolder
@@ -28,15 +29,13 @@ from ..runs.stopping import StopRequest
 from .corpus_translation import SHARD, ShardedTranslation
 from .evaluation import translate
 from .finish import finish
-from .improvement_plan import BACKWARD, FORWARD, ImprovementPlan
+from .improvement_plan import BACKWARD, FORWARD, ImprovementPlan, Pairs
 from .loop import train
 from .run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
 _SAMPLE = 64  # sentences that are translated to estimate the time
-
-Pairs = tuple[list[str], list[str]]  # sources and targets
 
 
 def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) -> dict[str, Any] | None:
@@ -51,11 +50,13 @@ def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) 
         return None
     pairs = on_main(accelerator, lambda: _pairs(plan))
     on_main(accelerator, lambda: plan.begin(pairs))
-    for direction, number in plan.models():
-        if plan.folder(direction, number) != plan.sources.run:
-            _train(plan, plan.recipe_of(direction, number), accelerator, stop)
-        _translate(plan, direction, number, pairs["train"], accelerator, stop)
-    on_main(accelerator, lambda: _merge(plan, pairs["train"]))
+    translations = _translations(plan, pairs["train"])
+    for model, by_model in translations.items():
+        recipe = plan.recipe_of(*model)
+        if plan.folder(*model) != plan.sources.run:
+            _train(plan, recipe, accelerator, stop)
+        _translate(plan, str(plan.folder(*model)), recipe, by_model, accelerator, stop)
+    on_main(accelerator, lambda: _merge(plan, pairs["train"], translations))
     return _train(plan, plan.final, accelerator, stop)
 
 
@@ -70,8 +71,8 @@ def stages(plan: ImprovementPlan, processes: int) -> list[tuple[str, float | Non
         return [(final[0], None)]
     pairs = _pairs(plan)["train"]
     a_sentence, found = _seconds_a_sentence(plan, pairs) / processes, []
-    for direction, number in plan.models():
-        folder, translations = plan.folder(direction, number), _translations(plan, direction, number, pairs)
+    for (direction, number), translations in _translations(plan, pairs).items():
+        folder = plan.folder(direction, number)
         if folder != plan.sources.run:
             found.append((f"train {direction}-{number}", None if plan.is_finished(folder) else training))
         left = min(len(translations.missing()) * SHARD, len(translations.sentences))
@@ -96,8 +97,7 @@ def _pairs(plan: ImprovementPlan) -> dict[str, Pairs]:
     """The run's own pairs, each sentence in one line."""
     pairs = load_pairs(plan.recipe.data, plan.recipe.seed)
     return {
-        split: tuple([" ".join(text.splitlines()) for text in side] for side in texts(pairs[split]))
-        for split in ("train", "validation")
+        split: tuple(list(map(one_line, side)) for side in texts(pairs[split])) for split in ("train", "validation")
     }
 
 
@@ -118,22 +118,32 @@ def _train(plan: ImprovementPlan, recipe: Recipe, accelerator: Accelerator, stop
     return result
 
 
-def _translations(plan: ImprovementPlan, direction: str, number: int, pairs: Pairs) -> ShardedTranslation:
-    """What a model translates: its side of the training pairs, then text of its language alone."""
-    is_forward = direction == FORWARD
-    files = plan.sources.source_text if is_forward else plan.sources.target_text
-    sentences = [*pairs[0 if is_forward else 1], *(line.strip() for path in files for line in read_lines(path))]
-    name = f"{direction}-{number}"
-    return ShardedTranslation(plan.work / "translations" / name, sentences, f"translating by {name}")
+def _translations(plan: ImprovementPlan, pairs: Pairs) -> dict[tuple[str, int], ShardedTranslation]:
+    """What each model translates: its side of the training pairs, then text of its language alone."""
+    more = {FORWARD: plan.sources.source_text, BACKWARD: plan.sources.target_text}
+    sentences = {
+        direction: [*side, *(line.strip() for path in more[direction] for line in read_lines(path))]
+        for direction, side in zip((FORWARD, BACKWARD), pairs, strict=True)
+    }
+    found = {}
+    for direction, number in plan.models():
+        name = f"{direction}-{number}"
+        folder = plan.work / "translations" / name
+        found[direction, number] = ShardedTranslation(folder, sentences[direction], f"translating by {name}")
+    return found
 
 
 def _translate(
-    plan: ImprovementPlan, direction: str, number: int, pairs: Pairs, accelerator: Accelerator, stop: StopRequest
+    plan: ImprovementPlan,
+    folder: str,
+    recipe: Recipe,
+    translations: ShardedTranslation,
+    accelerator: Accelerator,
+    stop: StopRequest,
 ) -> None:
-    translations = _translations(plan, direction, number, pairs)
+    """Translate what is missing, by the model in a folder, which was trained by this recipe."""
     if not on_main(accelerator, translations.missing):
         return
-    folder, recipe = str(plan.folder(direction, number)), plan.recipe_of(direction, number)
     model = load_translator(folder).to(accelerator.device)
     sizes = {name: getattr(plan.final.evaluation, name) for name in ("batch_size", "batch_tokens")}
     with _stage(translations.name), stop:
@@ -141,14 +151,13 @@ def _translate(
         translations.complete(model, load_tokenizers(folder), accelerator, stop, longest, **sizes)
 
 
-def _merge(plan: ImprovementPlan, pairs: Pairs) -> None:
+def _merge(plan: ImprovementPlan, pairs: Pairs, translations: dict[tuple[str, int], ShardedTranslation]) -> None:
     """Write the pairs that were made, each once, without those that the data has already."""
     known = set(zip(*pairs, strict=True))
     synthetic: dict[tuple[str, str], None] = {}
     tagged: dict[tuple[str, str], None] = {}
-    for direction, number in plan.models():
-        translations = _translations(plan, direction, number, pairs)
-        for index, (text, made) in enumerate(zip(translations.sentences, translations.read(), strict=True)):
+    for (direction, _), by_model in translations.items():
+        for index, (text, made) in enumerate(zip(by_model.sentences, by_model.read(), strict=True)):
             pair = (text, made) if direction == FORWARD else (made, text)
             into = tagged if direction == BACKWARD and index >= len(pairs[0]) else synthetic
             if text and made and pair not in known:

@@ -13,14 +13,16 @@ from ..errors import UserError
 from ..files import read_json, sha256, write_whole
 from ..hub.run_records import RunRecords
 from ..recipe.reading import apply_overrides, checked_recipe, differing_keys, load_recipe
-from ..recipe.schema import EMBEDDED_CORPUS, DataSection, EvaluationSection, HubSection, MixedSource, Recipe
+from ..recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import LOCK, RECIPE, RunFolder
-from ..runs.metrics_file import read_metrics
+from ..runs.metrics_file import read_metrics, scored_set
+from .comparison import read_run
 
 TAG = "<bt>"  # before a source sentence that was translated from text in the target language alone
 FORWARD, BACKWARD = "forward", "backward"
 _BEGUN = "improvement.json"  # in the folder of models and translations: what it was begun with
+Pairs = tuple[list[str], list[str]]  # sources and targets
 _FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # what an override must not change
 
 
@@ -100,7 +102,7 @@ class ImprovementPlan:
             "output_dir": str(self.folder(direction, number)),
             "data": section,
             "seed": recipe.seed + number - 1,
-            "evaluation": EvaluationSection(**recipe.evaluation.model_dump() | {"also": []}),
+            "evaluation": recipe.evaluation.model_copy(update={"also": []}),
             "hub": HubSection(),
             "trackers": [],
         }
@@ -153,18 +155,18 @@ class ImprovementPlan:
         """Whether a run has scored its final weights: the improved one on the test sets of the run to improve."""
         if not (folder / RECIPE).is_file():
             return False
-        final = {_name(record) for record in read_metrics(folder, skip_damaged=True) if record.get("final")}
+        final = {scored_set(record) for record in read_metrics(folder, skip_damaged=True) if record.get("final")}
         if folder != self.sources.out:
             return bool(final)
-        scored = {_name(record) for record in self.records.scored}
+        scored = {scored_set(record) for record in self.records.scored}
         return final >= (scored - {"validation"} or scored)
 
-    def begin(self, pairs: dict[str, tuple[list[str], list[str]]]) -> None:
+    def begin(self, pairs: dict[str, Pairs]) -> None:
         """
         Make the folder of models and translations, write the run's pairs into it, and lock it.
 
         Args:
-            pairs: sources and targets of the run's training and validation pairs.
+            pairs: the run's, for training and validation.
 
         Raises:
             UserError: it was begun with other pairs, another run or other options.
@@ -184,7 +186,7 @@ class ImprovementPlan:
                 self.write_pairs(split, list(zip(*sides, strict=True)))
             write_whole(mark, json.dumps(now, indent=2))
 
-    def _identity(self, pairs: dict[str, tuple[list[str], list[str]]]) -> dict[str, Any]:
+    def _identity(self, pairs: dict[str, Pairs]) -> dict[str, Any]:
         sources = {key: value for key, value in asdict(self.sources).items() if key not in ("run", "out")}
         for key in ("source_text", "target_text"):
             sources[key] = [sha256(path) for path in sources[key]]
@@ -202,11 +204,6 @@ class ImprovementPlan:
         write_whole(path, "".join(f"{row}\n" for row in rows))
 
 
-def _name(record: dict[str, Any]) -> str:
-    """The name of the split or further test set that a record is about."""
-    return record.get("name") or record["split"]
-
-
 def _pairs_depend_on_seed(data: DataSection, seed: int) -> bool:
     """Whether another seed would hold out other pairs, or make another corpus."""
     return source_of("validation", data, seed) is None or (data.name == EMBEDDED_CORPUS and not data.train_files)
@@ -214,9 +211,7 @@ def _pairs_depend_on_seed(data: DataSection, seed: int) -> bool:
 
 def _records_to_improve(run: Path) -> RunRecords:
     """The records of a finished run. UserError if it is not finished, or its data are not plain pairs."""
-    if not (run / RECIPE).is_file():
-        raise UserError(f"{run}: not a run's folder: it has no {RECIPE}")
-    records = RunRecords(run)
+    records = read_run(run)
     if not records.finished:
         raise UserError(f"{run}: this run is not finished; scratch train --resume finishes it")
     recipe = records.recipe

@@ -56,10 +56,9 @@ def make_optimizer(
     options = {"lr": optimization.learning_rate, "betas": optimization.betas, "eps": optimization.epsilon}
     if optimization.optimizer == "adamw":
         return torch.optim.AdamW(groups, **options, fused=True)
-    head = model.get_output_embeddings()
-    of_layers = [each for each in decayed if head is None or each is not head.weight]
-    of_head = [each for each in decayed if all(each is not other for other in of_layers)]
-    groups = [{**groups[0], "params": each, "muon": each is of_layers} for each in (of_layers, of_head) if each]
-    groups.append({"params": others, "weight_decay": 0.0, "muon": False})
+    head = model.get_output_embeddings().weight
+    of_layers, of_head = [each for each in decayed if each is not head], [each for each in decayed if each is head]
+    groups = [{**groups[0], "params": of_layers, "muon": True}, {**groups[0], "params": of_head, "muon": False}]
+    groups = [group for group in [*groups, {"params": others, "weight_decay": 0.0, "muon": False}] if group["params"]]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     return Muon(groups, dtype, **options, fused=True)

@@ -1,8 +1,10 @@
 """The translate command: one line out for each line in, whatever the lines are."""
 
 import io
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -359,6 +361,18 @@ def test_cut_translations_are_said(folder, monkeypatch, capsys):
     assert said[0].startswith("warning: line 1: the translation was cut at its greatest length")
     assert said[-1] == "warning: 12 lines were cut at the greatest length, the last of them line 12"
     assert len(said) == 4
+
+
+def test_a_model_without_an_end_token(folder, tmp_path, monkeypatch, capsys):
+    """All its translations are as long as they may be."""
+    endless = shutil.copytree(folder, tmp_path / "endless")
+    settings = json.loads((endless / "generation_config.json").read_text())
+    (endless / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": None}))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(*SENTENCES[:1]))))
+    translate.main(str(endless), num_beams=1, max_new_tokens=5)
+    said = capsys.readouterr()
+    assert said.out.count("\n") == 1
+    assert said.err.startswith("warning: line 1: the translation was cut")
 
 
 def test_a_terminal_is_asked(folder, expected):

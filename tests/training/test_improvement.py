@@ -119,19 +119,19 @@ def test_interrupted_it_goes_on(run, undisturbed, tmp_path, monkeypatch, capsys)
         improved(run, again, "checkpoints.keep_last=1", max_minutes=0)
     assert stopped.value.code == 75
     assert "backward-1; the same command continues" in capsys.readouterr().err
-    write, written = files.write_whole, []
+    write, written = files.write_lines, []
 
-    def write_or_die(path, text):
+    def write_or_die(path, texts):
         written.append(path)
-        if len(written) == 4:
+        if len(written) == 3:
             raise Killed
-        write(path, text)
+        write(path, texts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(corpus_translation, "write_whole", write_or_die)
+        patch.setattr(corpus_translation, "write_lines", write_or_die)
         with pytest.raises(Killed):
             improved(run, again, "checkpoints.keep_last=1")
-    assert [path.name for path in written[:3]] == ["source.sha256", "000000.txt", "000001.txt"]
+    assert [path.name for path in written] == ["000000.txt", "000001.txt", "000002.txt"]
     with monkeypatch.context() as patch:
         kill_at_update(patch, 6 + 6 + 5)
         with pytest.raises(Killed):
