@@ -2,7 +2,7 @@
 
 import typer
 
-from .commands import compare, convert, corpus, evaluate, figures, improve, recipes, train, translate, upload
+from .commands import compare, convert, corpus, evaluate, export, figures, improve, recipes, train, translate, upload
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 app.command("train")(train.main)
@@ -12,6 +12,7 @@ app.command("improve")(improve.main)
 app.command("translate")(translate.main)
 app.command("upload")(upload.main)
 app.add_typer(convert.app, name="convert")
+app.add_typer(export.app, name="export")
 app.add_typer(figures.app, name="figures")
 app.command("corpus")(corpus.main)
 app.command("recipes")(recipes.main)

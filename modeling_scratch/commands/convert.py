@@ -22,11 +22,10 @@ import typer
 from transformers import MarianConfig
 
 from ..cli import log_to_terminal, one_line_errors
-from ..convert.checking import LARGEST_DIFFERENCE, carry_tokenizers, load_model, new_output, verify
+from ..convert.checking import carry_tokenizers, load_model, new_output, verify, verify_scores
 from ..convert.ctranslate2 import (
     QUANTIZATIONS,
     CTranslate2Scorer,
-    as_list,
     read_vocabulary,
     to_ctranslate2,
     write_settings,
@@ -39,7 +38,6 @@ from ..errors import UserError, as_user_error
 from ..hub.model_folder import Conversion
 from ..loading import load_tokenizers, load_translator
 from ..model.configuration_scratch import ScratchConfig
-from ..model.modeling_scratch import ScratchForConditionalGeneration
 
 logger = logging.getLogger(__name__)
 
@@ -194,33 +192,6 @@ def to_torch_command(
         )
 
 
-def _verify_ctranslate2(model: ScratchForConditionalGeneration, scorer: CTranslate2Scorer) -> None:
-    """Print the largest difference between log-probabilities of random tokens. UserError if it is too large."""
-    config, random = model.config, torch.Generator().manual_seed(0)
-    lengths = (min(48, config.max_position_embeddings - 1), 7, 1)
-    sources, targets = (
-        [torch.randint(size, (length,), generator=random).tolist() for length in lengths]
-        for size in (config.vocab_size, config.target_vocab_size)
-    )
-    difference = 0.0
-    for source, target, found in zip(sources, targets, scorer(sources, targets), strict=True):
-        before, after = [config.decoder_start_token_id, *target], [*target, as_list(config.eos_token_id)[0]]
-        with torch.inference_mode():
-            logits = model(
-                input_ids=torch.tensor([source]),
-                attention_mask=torch.ones(1, len(source), dtype=torch.long),
-                decoder_input_ids=torch.tensor([before]),
-            ).logits[0]
-        expected = logits.log_softmax(dim=-1)[torch.arange(len(after)), after]
-        difference = max(difference, (expected - torch.tensor(found)).abs().max().item())
-    print(f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}")
-    if not difference <= LARGEST_DIFFERENCE:  # nan too
-        raise UserError(
-            f"the conversion went wrong: log-probabilities differ by up to {difference:.1e}, more than "
-            f"{LARGEST_DIFFERENCE:.0e}; nothing was written"
-        )
-
-
 @app.command("ctranslate2")
 def ctranslate2_command(
     src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
@@ -252,7 +223,7 @@ def ctranslate2_command(
             folder.mkdir()
             spec.save(str(folder))
             if each == "float32":
-                _verify_ctranslate2(model, CTranslate2Scorer(folder, *vocabularies))
+                verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
         write_settings(model, vocabularies[1], folder)
         carry_tokenizers(src, folder)
     print(f"wrote {out}")

@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from transformers.utils import cached_file, is_sentencepiece_available
 from ..errors import UserError
 from ..loading import TOKENIZER_FILES, load_config, load_tokenizers, load_translator, save_tokenizers
 from ..model.configuration_scratch import ScratchConfig
+from ..model.modeling_scratch import ScratchForConditionalGeneration
+from .generation_settings import as_list
 from .marian import widen
 
 logger = logging.getLogger(__name__)
@@ -93,3 +95,39 @@ def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
             "nothing was written"
         )
     return difference
+
+
+Scorer = Callable[[list[list[int]], list[list[int]]], list[list[float]]]
+
+
+def verify_scores(model: ScratchForConditionalGeneration, scorer: Scorer) -> None:
+    """
+    Print the largest difference between log-probabilities of random tokens. UserError if it is too large.
+
+    Args:
+        scorer: takes the tokens of sources and of targets; returns the log-probability of each token of each target,
+            and of the end token after it, by the converted model.
+    """
+    config, random = model.config, torch.Generator().manual_seed(0)
+    lengths = (min(48, config.max_position_embeddings - 1), 7, 1)
+    sources, targets = (
+        [torch.randint(size, (length,), generator=random).tolist() for length in lengths]
+        for size in (config.vocab_size, config.target_vocab_size)
+    )
+    difference = 0.0
+    for source, target, found in zip(sources, targets, scorer(sources, targets), strict=True):
+        before, after = [config.decoder_start_token_id, *target], [*target, as_list(config.eos_token_id)[0]]
+        with torch.inference_mode():
+            logits = model(
+                input_ids=torch.tensor([source]),
+                attention_mask=torch.ones(1, len(source), dtype=torch.long),
+                decoder_input_ids=torch.tensor([before]),
+            ).logits[0]
+        expected = logits.log_softmax(dim=-1)[torch.arange(len(after)), after]
+        difference = max(difference, (expected - torch.tensor(found)).abs().max().item())
+    print(f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}")
+    if not difference <= LARGEST_DIFFERENCE:  # nan too
+        raise UserError(
+            f"the conversion went wrong: log-probabilities differ by up to {difference:.1e}, more than "
+            f"{LARGEST_DIFFERENCE:.0e}; nothing was written"
+        )

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
+from .generation_settings import as_list, read_search, warn_of_settings
 from .marian import check_plain_weights
 
 try:
@@ -45,16 +46,8 @@ _ACTIVATIONS = {
     "sigmoid": "Sigmoid",
 }
 
-# Generation settings for which translate_batch has no argument, or a different rule.
-_LEFT_OUT = ("do_sample", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "early_stopping")
-_LEFT_OUT += ("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "exponential_decay_length_penalty")
-_LEFT_OUT += ("sequence_bias", "stop_strings", "max_time", "guidance_scale", "diversity_penalty", "force_words_ids")
-_LEFT_OUT += ("constraints", "penalty_alpha", "dola_layers", "token_healing", "watermarking_config")
-
-
-def as_list(ids: int | list[int] | None) -> list[int]:
-    """The ids in a field that may hold one token id, several or none."""
-    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+# Generation settings for which translate_batch has no argument, or a different rule, besides `NEEDS_GENERATE`.
+_LEFT_OUT = ("begin_suppress_tokens", "early_stopping")
 
 
 def find_obstacles(config: ScratchConfig) -> list[str]:
@@ -213,29 +206,22 @@ def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: li
     Write the model's generation settings as arguments of CTranslate2's translate_batch. A warning names those that have
     no counterpart.
     """
-    generation, config = model.generation_config, model.config
-    # The lengths of `generate` count the start token, those of CTranslate2 do not. The default is 20 new tokens.
-    longest = generation.max_new_tokens or (generation.max_length or 21) - 1
-    shortest = generation.min_new_tokens or max(0, (generation.min_length or 0) - 1)
-    if config.position_embedding_type == "learned":
-        longest = min(longest, config.max_position_embeddings)
-    ends = as_list(generation.eos_token_id) or as_list(config.eos_token_id)
-    banned = [*(generation.bad_words_ids or []), *([token] for token in generation.suppress_tokens or [])]
-    if left_out := [name for name in _LEFT_OUT if getattr(generation, name, None)]:
-        logger.warning(f"{SETTINGS} does not hold the generation settings {', '.join(left_out)}")
+    search = read_search(model)
+    warn_of_settings(model, _LEFT_OUT, SETTINGS)
+    generation = model.generation_config
     settings = {
-        "beam_size": generation.num_beams or 1,
+        "beam_size": search.num_beams,
         "num_hypotheses": generation.num_return_sequences or 1,
-        "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
-        "min_decoding_length": shortest,
-        "max_decoding_length": longest,
+        "length_penalty": search.length_penalty,
+        "min_decoding_length": search.shortest,
+        "max_decoding_length": search.longest,
         "max_input_length": 0,  # no limit: by default, input is silently cut after 1,024 tokens
         "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
         "repetition_penalty": generation.repetition_penalty or 1.0,
-        "end_token": [target_vocabulary[token] for token in ends],
+        "end_token": [target_vocabulary[token] for token in search.ends],
     }
-    if banned:
-        settings["suppress_sequences"] = [[target_vocabulary[token] for token in sequence] for sequence in banned]
+    if search.banned:
+        settings["suppress_sequences"] = [[target_vocabulary[token] for token in each] for each in search.banned]
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,0 +1,49 @@
+"""`scratch export`: a model as something that people use without this project, such as a page."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..cli import log_to_terminal, one_line_errors
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
+
+
+@app.callback()
+def describe() -> None:
+    """Make something of a model that people use without this project."""
+
+
+@app.command("web")
+def web_command(
+    src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
+    out: Annotated[Path, typer.Argument(help="the folder to write, or a file that ends in .html; it must not exist")],
+    int8: Annotated[bool, typer.Option("--int8", help="store the weights in 8 bits: a quarter of the size")] = False,
+    debug: Debug = False,
+) -> None:
+    """
+    Write a page that translates in the browser, on the reader's own device. A folder is for any static server; a file
+    that ends in .html holds everything, and browsers open it from a disk.
+    """
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug):
+        from ..convert.checking import new_output
+        from ..web.export import export_one_file, export_page
+
+        is_file = out.suffix.lower() == ".html"
+        with new_output(out) as path:
+            (export_one_file if is_file else export_page)(src, path, int8)
+        how = "open it in a browser" if is_file else f"try it with: python -m http.server --directory {out}"
+        print(f"wrote {out}; {how}")
+
+
+@app.command("runtime")
+def runtime_command(debug: Debug = False) -> None:
+    """Fetch what pages run on, once, as `scratch export web` does where it is missing."""
+    with one_line_errors(debug):
+        from ..web.runtime import runtime_files
+
+        print(f"the runtime of pages is in {runtime_files()[0].parent}")

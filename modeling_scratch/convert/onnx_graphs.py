@@ -1,0 +1,221 @@
+"""
+A translator as two ONNX graphs, for runtimes without PyTorch: one encodes a sentence, one decodes a step of its
+translation with cached keys and values.
+"""
+
+import logging
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..model.configuration_scratch import ScratchConfig
+from ..model.modeling_scratch import ScratchForConditionalGeneration
+from .generation_settings import as_list
+
+ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
+_SMALL = 1024  # numbers in a matrix that is not worth quantizing
+
+
+class EncoderGraph(nn.Module):
+    """Encodes one sentence, up to the keys and values that the decoder attends to."""
+
+    def __init__(self, model: ScratchForConditionalGeneration):
+        super().__init__()
+        self.encoder, self.decoder = model.model.encoder, model.model.decoder
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            input_ids: (1, source_length).
+
+        Returns:
+            Keys and values of cross-attention, (2 * decoder_layers, 1, heads, source_length, head_dim): those of a
+            layer follow each other.
+        """
+        states = self.encoder(input_ids=input_ids).last_hidden_state
+        found = []
+        for layer in self.decoder.layer_sequence():
+            attention = layer.cross_attn
+            found += [attention.split_heads(project(states)) for project in (attention.k_proj, attention.v_proj)]
+        return torch.stack(found)
+
+
+class _StepCache:
+    """Stands in for the decoder's cache in a graph: reads keys and values from tensors, and collects new ones."""
+
+    def __init__(self, past: torch.Tensor, source: torch.Tensor):
+        self.past, self.collected = past.unbind(), []
+        keys_and_values = source.unbind()
+        layers = len(keys_and_values) // 2
+        self.is_updated = dict.fromkeys(range(layers), True)
+        pairs = zip(keys_and_values[::2], keys_and_values[1::2], strict=True)
+        self.cross_attention_cache = SimpleNamespace(layers=[SimpleNamespace(keys=k, values=v) for k, v in pairs])
+        self.self_attention_cache = self
+
+    def get_seq_length(self) -> int:
+        """The number of target tokens before this step."""
+        return self.past[0].shape[2]
+
+    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """As in Transformers' caches."""
+        past = self.past[2 * layer_idx : 2 * layer_idx + 2]
+        grown = tuple(torch.cat(both, dim=2) for both in zip(past, (key, value), strict=True))
+        self.collected += grown
+        return grown
+
+
+class DecoderGraph(nn.Module):
+    """One step of decoding for several hypotheses of a sentence, with the weights of cross-attention."""
+
+    def __init__(self, model: ScratchForConditionalGeneration):
+        super().__init__()
+        self.decoder, self.lm_head = model.model.decoder, model.lm_head
+
+    def forward(
+        self, input_ids: torch.Tensor, past: torch.Tensor, source: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """
+        Args:
+            input_ids: the last token of each hypothesis, (hypotheses, 1).
+            past: keys and values of self-attention, (2 * decoder_layers, hypotheses, heads, past_length, head_dim).
+            source: what the encoder's graph returned, (2 * decoder_layers, 1, heads, source_length, head_dim).
+
+        Returns:
+            Log-probabilities of the next token, (hypotheses, vocabulary); `past` with the new token; and the weights of
+            cross-attention, (decoder_layers, hypotheses, heads, source_length).
+        """
+        cache = _StepCache(past, source)
+        # Only its shape is read, since the keys and values are there already.
+        unread = past.new_zeros(1, 1, self.decoder.config.d_model).expand(input_ids.shape[0], -1, -1)
+        outputs = self.decoder(
+            input_ids=input_ids,
+            encoder_hidden_states=unread,
+            past_key_values=cache,
+            use_cache=True,
+            output_attentions=True,
+        )
+        log_probs = torch.log_softmax(self.lm_head(outputs.last_hidden_state[:, -1]), dim=-1)
+        weights = torch.stack([layer[:, :, -1] for layer in outputs.cross_attentions])
+        return log_probs, torch.stack(cache.collected), weights
+
+
+@torch.no_grad()
+def export_graphs(model: ScratchForConditionalGeneration, folder: Path) -> None:
+    """Write both graphs of a float32 model to a folder."""
+    config = model.config
+    layers, heads = 2 * config.decoder_layers, config.decoder_attention_heads
+    size = config.d_model // heads
+    hypotheses, past, source = (torch.export.Dim(name) for name in ("hypotheses", "past_length", "source_length"))
+    # Example sizes must differ from each other and from 1, or the exporter takes them for the same or for constants.
+    _export(
+        EncoderGraph(model),
+        folder / ENCODER,
+        {"input_ids": torch.zeros(1, 5, dtype=torch.long)},
+        ["source"],
+        [{1: source}],
+    )
+    _export(
+        DecoderGraph(model),
+        folder / DECODER,
+        {
+            "input_ids": torch.zeros(3, 1, dtype=torch.long),
+            "past": torch.zeros(layers, 3, heads, 4, size),
+            "source": torch.zeros(layers, 1, heads, 5, size),
+        },
+        ["log_probs", "present", "weights"],
+        [{0: hypotheses}, {1: hypotheses, 3: past}, {3: source}],
+    )
+
+
+def _export(
+    graph: nn.Module,
+    path: Path,
+    inputs: dict[str, torch.Tensor],
+    outputs: list[str],
+    dynamic: list[dict[int, torch.export.Dim]],
+) -> None:
+    """Write a graph whose inputs have these names, examples and dynamic sizes."""
+    import onnxscript  # noqa: F401  from an extra of this package; named here if it is missing
+
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells what is not installed, and not needed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            graph.eval(),
+            tuple(inputs.values()),
+            path,
+            dynamo=True,
+            verbose=False,
+            external_data=False,
+            input_names=list(inputs),
+            output_names=outputs,
+            dynamic_shapes=tuple(dynamic),
+        )
+
+
+def quantize_weights(path: Path) -> None:
+    """
+    Store the matrices of a graph in 8 bits, with one scale for each row or column, whichever is more accurate. What is
+    computed stays in float32: runtimes expand the weights when they load the graph.
+    """
+    import onnx
+    from onnx import helper, numpy_helper
+
+    model = onnx.load(path)
+    expand = []
+    for stored in list(model.graph.initializer):
+        values = numpy_helper.to_array(stored)
+        if values.ndim != 2 or values.dtype != np.float32 or values.size < _SMALL:
+            continue
+        axis = min((0, 1), key=lambda each: _rounded(values, each)[2])
+        integers, scales, _ = _rounded(values, axis)
+        names = [f"{stored.name}.int8", f"{stored.name}.scale"]
+        model.graph.initializer.remove(stored)
+        model.graph.initializer.extend(map(numpy_helper.from_array, (integers, scales), names))
+        expand.append(helper.make_node("DequantizeLinear", names, [stored.name], axis=axis))
+    nodes = [*expand, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
+def _rounded(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """A matrix as int8, the scale of each index of an axis, and the squared error of it all."""
+    scales = np.abs(values).max(axis=1 - axis).clip(min=1e-12) / 127
+    wide = np.expand_dims(scales, 1 - axis)
+    integers = np.rint(values / wide).astype(np.int8)
+    return integers, scales, float(np.square(integers * wide - values).sum())
+
+
+class OnnxScorer:
+    """Scores given tokens with exported graphs, to compare them with the model."""
+
+    def __init__(self, folder: Path, config: ScratchConfig):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        self.encoder, self.decoder = (
+            onnxruntime.InferenceSession(folder / name, options, providers=["CPUExecutionProvider"])
+            for name in (ENCODER, DECODER)
+        )
+        self.start_token, self.end_token = config.decoder_start_token_id, as_list(config.eos_token_id)[0]
+
+    def __call__(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        """The log-probability of each token of each target, and of the end token after it."""
+        return [self._score(*pair) for pair in zip(sources, targets, strict=True)]
+
+    def _score(self, source: list[int], target: list[int]) -> list[float]:
+        (read,) = self.encoder.run(None, {"input_ids": np.array([source])})
+        layers, _, heads, _, size = read.shape
+        past, found = np.zeros((layers, 1, heads, 0, size), dtype=read.dtype), []
+        for token, following in zip([self.start_token, *target], [*target, self.end_token], strict=True):
+            inputs = {"input_ids": np.array([[token]]), "past": past, "source": read}
+            log_probs, past, _ = self.decoder.run(None, inputs)
+            found.append(float(log_probs[0, following]))
+        return found

@@ -1,0 +1,87 @@
+"""What an exported page knows of its model: languages, search, examples, and the facts that it shows."""
+
+from pathlib import Path
+from typing import Any
+
+from ..convert.generation_settings import read_search, warn_of_settings
+from ..errors import UserError
+from ..hub.languages import language_name
+from ..hub.run_records import RunRecords
+from ..metrics import describe_score, scores_in, title_of
+from ..model.modeling_scratch import ScratchForConditionalGeneration
+from ..runs.folder import RECIPE
+from ..runs.metrics_file import METRICS, scored_set
+from .runtime import PACKAGES
+
+_EXAMPLES = 3
+_LONGEST_EXAMPLE = 80  # letters
+# Settings of `generate()` that the page's search does not have, besides those that none has.
+_LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size")
+
+
+def describe_model(
+    model: ScratchForConditionalGeneration, name: str, languages: list[str], is_quantized: bool
+) -> dict[str, Any]:
+    """
+    The content of a page's model.json, without the names of its files.
+
+    Args:
+        name: the folder or Hub name of the model.
+        languages: codes of source and target; empty: unknown.
+
+    Raises:
+        UserError: the model has no end token or start token.
+    """
+    config = model.config
+    search = read_search(model)
+    for field, value in (("eos_token_id", search.ends), ("decoder_start_token_id", config.decoder_start_token_id)):
+        if value is None or value == []:
+            raise UserError(f"{name}: the page needs {field} in the model's config")
+    warn_of_settings(model, _LEFT_OUT, "the page")
+    run = RunRecords(Path(name)) if all((Path(name) / file).is_file() for file in (RECIPE, METRICS)) else None
+    names = list(map(language_name, languages))
+    return {
+        "title": f"{names[0]} to {names[1]}" if names else Path(name).name,
+        "languages": languages,
+        "languageNames": names,
+        "longestSource": config.max_position_embeddings,
+        "startToken": config.decoder_start_token_id,
+        "search": {
+            "numBeams": search.num_beams,
+            "lengthPenalty": search.length_penalty,
+            "earlyStopping": search.early_stopping,
+            "minNewTokens": search.shortest,
+            "maxNewTokens": search.longest,
+            "endTokens": search.ends,
+            "suppressedTokens": [token for sequence in search.banned if len(sequence) == 1 for token in sequence],
+        },
+        "examples": _examples(run) if run else [],
+        "facts": [*_facts(run, model), *_technical_facts(model, is_quantized)],
+    }
+
+
+def _examples(run: RunRecords) -> list[str]:
+    found = dict.fromkeys(" ".join(sample.get("source", "").split()) for sample in run.samples)
+    return [text for text in found if 0 < len(text) <= _LONGEST_EXAMPLE][:_EXAMPLES]
+
+
+def _facts(run: RunRecords | None, model: ScratchForConditionalGeneration) -> list[tuple[str, str]]:
+    """What the page says of where the model is from and how good it is: names and values, in plain text."""
+    if run is None:
+        return []
+    found = [run.provenance(), *run.mixed()]
+    facts = [("Trained on", ", ".join(dict.fromkeys(each.dataset_name for each in found)))]
+    for record in run.scored:
+        scores = ", ".join(f"{title_of(key)} {describe_score(record, key)}" for key in scores_in(record))
+        facts.append((f"Scores on {scored_set(record)}", scores))
+    facts.append(("License", run.recipe.hub.license or "apache-2.0"))
+    return facts
+
+
+def _technical_facts(model: ScratchForConditionalGeneration, is_quantized: bool) -> list[tuple[str, str]]:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    weights = "weights of 8 bits" if is_quantized else "weights of 32 bits"
+    return [
+        ("Model", f"Transformer with {count:,} parameters, {weights}"),
+        ("Runs on", ", ".join(f"{each.name} {each.version} ({each.license})" for each in PACKAGES)),
+    ]

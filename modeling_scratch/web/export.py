@@ -1,0 +1,111 @@
+"""Writes a model as a page that translates in the browser: a folder for any static server, or one file."""
+
+import base64
+import gzip
+import json
+import re
+import shutil
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from ..convert.checking import load_model, verify_scores
+from ..convert.onnx_graphs import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
+from ..errors import UserError
+from ..loading import load_tokenizers, save_tokenizers
+from ..model.configuration_scratch import ScratchConfig
+from ..model.translation_pipeline import TARGET_FOLDER
+from .about import describe_model
+from .runtime import FOLDER, MODULES, WASM, licenses, runtime_files
+
+PAGE, STYLE, SCRIPT, MODEL = "index.html", "page.css", "page.js", "model.json"
+_WORKER, _SEARCH, _TRANSLATOR = "worker.js", "search.js", "translator.js"
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+@torch.no_grad()
+def export_page(name: str, folder: Path, quantize: bool = False) -> None:
+    """
+    Write a model's page to a new folder.
+
+    Args:
+        name: a model folder or Hub name.
+        quantize: store the weights in 8 bits each.
+
+    Raises:
+        UserError: the model cannot be a page: its tokenizer is of another kind, its graphs compute something else.
+    """
+    model = load_model(name, ScratchConfig.model_type).float().eval()
+    runtime = runtime_files()  # first, since it may be missing
+    folder.mkdir()
+    two, languages = _write_tokenizers(name, folder)
+    described = describe_model(model, name, languages, quantize)
+    export_graphs(model, folder)
+    verify_scores(model, OnnxScorer(folder, model.config))
+    if quantize:
+        for graph in (ENCODER, DECODER):
+            quantize_weights(folder / graph)
+    (folder / FOLDER).mkdir()
+    for path in runtime:
+        shutil.copyfile(path, folder / FOLDER / path.name)
+    (folder / FOLDER / "LICENSES").write_text(licenses(), encoding="utf-8")
+    page = files(__package__) / "page"
+    for file in (PAGE, STYLE, SCRIPT, _WORKER, _SEARCH, _TRANSLATOR):
+        (folder / file).write_bytes((page / file).read_bytes())
+    tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in _TOKENIZER_FILES]
+    modules = [*(f"{FOLDER}/{module}" for module in MODULES), _SEARCH, _TRANSLATOR]
+    wasm = f"{FOLDER}/{WASM}"
+    needed = [*modules, wasm, _WORKER, ENCODER, DECODER, *tokenizers]
+    described |= {"hasTargetTokenizer": two, "modules": modules, "wasm": wasm, "files": needed}
+    described["bytes"] = sum((folder / file).stat().st_size for file in needed)
+    (folder / MODEL).write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def export_one_file(name: str, path: Path, quantize: bool = False) -> None:
+    """Write a model's page as one file, which needs no server. The arguments and errors are those of `export_page`."""
+    with TemporaryDirectory(dir=path.parent) as temporary:
+        folder = Path(temporary) / "page"
+        export_page(name, folder, quantize)
+        needed = json.loads((folder / MODEL).read_text(encoding="utf-8"))["files"]
+        packed = {file: _packed((folder / file).read_bytes()) for file in (MODEL, *needed)}
+        style, script = ((folder / file).read_text(encoding="utf-8") for file in (STYLE, SCRIPT))
+        text = (folder / PAGE).read_text(encoding="utf-8")
+        replacements = {
+            f'<link rel="stylesheet" href="{STYLE}">': f"<style>\n{style}</style>",
+            f'<script type="module" src="{SCRIPT}"></script>': (
+                f'<script id="files" type="application/json">{json.dumps(packed)}</script>\n'
+                f'<script type="module">\n{script}</script>'
+            ),
+            "script-src 'self'": "script-src 'unsafe-inline'",
+            "style-src 'self'": "style-src 'unsafe-inline'",
+            "connect-src 'self'; ": "",
+        }
+        for old, new in replacements.items():
+            before, found, after = text.partition(old)
+            assert found, old
+            text = before + new + after
+        path.write_text(text, encoding="utf-8")
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
+
+
+def _write_tokenizers(name: str, folder: Path) -> tuple[bool, list[str]]:
+    """Write the tokenizers to a page's folder. Returns whether there are two, and the languages that they name."""
+    source, target = load_tokenizers(name)
+    save_tokenizers(source, target, folder)
+    two = target is not source
+    for part in (folder, folder / TARGET_FOLDER)[: 2 if two else 1]:
+        if not (part / "tokenizer.json").is_file():
+            raise UserError(
+                f"{name}: its tokenizer has no tokenizer.json, which a page needs (it is of another library)"
+            )
+        for path in part.iterdir():
+            if path.is_file() and path.name not in _TOKENIZER_FILES:
+                path.unlink()
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    languages = [settings.get(f"{side}_lang") or "" for side in ("source", "target")]
+    return two, languages if all(re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)*", each) for each in languages) else []

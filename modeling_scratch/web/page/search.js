@@ -1,0 +1,89 @@
+// Greedy and beam search for one sentence: the hypotheses, order and ends of Transformers' generate().
+
+const FAR = -1e9;
+
+// What a step may not choose: tokens that never come, and an end before the least length.
+function forbid(logProbs, rows, settings, length) {
+  const size = logProbs.length / rows;
+  const ends = length <= settings.minNewTokens ? settings.endTokens : [];
+  for (const token of [...settings.suppressedTokens, ...ends]) {
+    for (let row = 0; row < rows; row++) logProbs[row * size + token] = -Infinity;
+  }
+}
+
+function argmax(values) {
+  let best = 0;
+  for (let index = 1; index < values.length; index++) if (values[index] > values[best]) best = index;
+  return best;
+}
+
+// The `count` best continuations of all hypotheses, best first.
+function best(hypotheses, logProbs, count) {
+  const size = logProbs.length / hypotheses.length;
+  const found = [];
+  hypotheses.forEach((hypothesis, row) => {
+    for (let token = 0; token < size; token++) {
+      const score = Math.fround(hypothesis.score + logProbs[row * size + token]);
+      if (found.length === count && !(score > found[count - 1].score)) continue;
+      let place = found.length === count ? count - 1 : found.length;
+      while (place > 0 && found[place - 1].score < score) place--;
+      if (found.length === count) found.pop();
+      found.splice(place, 0, { score, token, row });
+    }
+  });
+  return found;
+}
+
+const extend = (hypothesis, token, row, score, weights) => ({
+  tokens: [...hypothesis.tokens, token],
+  weights: [...hypothesis.weights, weights],
+  row, // of the decoder's last step that the next one continues
+  score,
+});
+
+async function greedy(decoder, settings, checkpoint) {
+  let hypothesis = { tokens: [], weights: [], row: 0, score: 0 };
+  for (let length = 1; length <= settings.maxNewTokens; length++) {
+    await checkpoint();
+    const { logProbs, weights } = await decoder.step([hypothesis]);
+    const byModel = logProbs.slice();
+    forbid(logProbs, 1, settings, length);
+    const token = argmax(logProbs);
+    hypothesis = extend(hypothesis, token, 0, hypothesis.score + byModel[token], weights[0]);
+    if (settings.endTokens.includes(token)) break;
+  }
+  return [hypothesis];
+}
+
+async function beams(decoder, settings, checkpoint) {
+  const { numBeams, lengthPenalty, earlyStopping, maxNewTokens, endTokens } = settings;
+  // Enough continuations that, however many end, as many as there are beams go on.
+  const width = Math.max(2, 1 + endTokens.length) * numBeams;
+  let running = [{ tokens: [], weights: [], row: 0, score: 0 }];
+  let finished = []; // best first
+  for (let length = 1; ; length++) {
+    await checkpoint();
+    const { logProbs, weights } = await decoder.step(running);
+    forbid(logProbs, running.length, settings, length);
+    const continuations = best(running, logProbs, width).map(({ score, token, row }) => ({
+      ...extend(running[row], token, row, score, weights[row]),
+      ended: length === maxNewTokens || endTokens.includes(token),
+    }));
+    running = continuations.filter(({ ended }) => !ended).slice(0, numBeams);
+    if (!(earlyStopping === true && finished.length === numBeams)) {
+      const ended = continuations.slice(0, numBeams).filter((each) => each.ended);
+      const ranked = ended.map((each) => ({ ...each, rank: Math.fround(each.score / length ** lengthPenalty) }));
+      finished = [...finished, ...ranked].sort((first, second) => second.rank - first.rank).slice(0, numBeams);
+    }
+    const isFull = finished.length === numBeams;
+    if (!running.length || (earlyStopping === true && isFull)) return finished;
+    const reach = earlyStopping === "never" && lengthPenalty > 0 ? maxNewTokens : length;
+    const worst = isFull ? finished[numBeams - 1].rank : FAR;
+    if (!(running[0].score / reach ** lengthPenalty > worst)) return finished;
+  }
+}
+
+// The hypotheses that were found, best first: { tokens, weights, score }. `checkpoint` is awaited before each step; it
+// may throw, which ends the search.
+export const search = (decoder, settings, checkpoint) =>
+  (settings.numBeams === 1 ? greedy : beams)(decoder, settings, checkpoint);

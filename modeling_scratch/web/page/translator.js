@@ -1,0 +1,144 @@
+// A translator: tokenizers, the model's two graphs, and what each word of a translation was made from.
+
+// Steps the decoder's graph. Its cache is one tensor, (2 * layers, hypotheses, heads, length, head size).
+class Decoder {
+  constructor(ort, session, source, startToken) {
+    Object.assign(this, { ort, session, source, startToken });
+    const [layers, , heads, , size] = source.dims;
+    this.past = new ort.Tensor("float32", new Float32Array(0), [layers, 1, heads, 0, size]);
+  }
+
+  // Row i of the cache becomes the previous row rows[i].
+  reorder(rows) {
+    const [layers, before, ...rest] = this.past.dims;
+    if (rows.length === before && rows.every((row, index) => row === index)) return;
+    const size = rest.reduce((product, each) => product * each, 1);
+    const data = new Float32Array(layers * rows.length * size);
+    for (let layer = 0; layer < layers; layer++) {
+      rows.forEach((row, index) => {
+        const start = (layer * before + row) * size;
+        data.set(this.past.data.subarray(start, start + size), (layer * rows.length + index) * size);
+      });
+    }
+    this.past = new this.ort.Tensor("float32", data, [layers, rows.length, ...rest]);
+  }
+
+  // Returns { logProbs, (hypotheses * vocabulary); weights, of each hypothesis over the source, mean of layers and heads }.
+  async step(hypotheses) {
+    this.reorder(hypotheses.map(({ row }) => row));
+    const tokens = hypotheses.map((each) => BigInt(each.tokens.at(-1) ?? this.startToken));
+    const inputs = {
+      input_ids: new this.ort.Tensor("int64", BigInt64Array.from(tokens), [tokens.length, 1]),
+      past: this.past,
+      source: this.source,
+    };
+    const { log_probs, present, weights } = await this.session.run(inputs);
+    this.past = present;
+    const [layers, rows, heads, length] = weights.dims;
+    const means = hypotheses.map(() => new Float32Array(length));
+    for (let layer = 0; layer < layers; layer++) {
+      for (let row = 0; row < rows; row++) {
+        for (let head = 0; head < heads; head++) {
+          const start = ((layer * rows + row) * heads + head) * length;
+          for (let place = 0; place < length; place++) means[row][place] += weights.data[start + place] / (layers * heads);
+        }
+      }
+    }
+    return { logProbs: log_probs.data, weights: means };
+  }
+}
+
+const decode = (tokenizer, ids) => (ids.length ? tokenizer.decode(ids, { skip_special_tokens: true }) : "");
+
+// Where in `text` each token's piece of it begins and ends.
+function spans(tokenizer, ids, text) {
+  let end = 0;
+  return ids.map((_, index) => {
+    const start = end;
+    const prefix = decode(tokenizer, ids.slice(0, index + 1));
+    // The bytes of a letter may be several tokens: until it is whole, its replacement stands there.
+    if (!prefix.endsWith("\ufffd")) end = Math.min(Math.max(prefix.length, start), text.length);
+    return [start, end];
+  });
+}
+
+// The words of a text, and what is between them: [start, end, is a word].
+function words(text, language) {
+  const found = new Intl.Segmenter(language, { granularity: "word" }).segment(text);
+  return Array.from(found, ({ index, segment, isWordLike }) => [index, index + segment.length, isWordLike]);
+}
+
+const overlaps = ([start, end], [from, to]) => start < to && from < end;
+
+export class Translator {
+  // `read` gives the bytes of a file of the exported model by its name.
+  static async load({ ort, Tokenizer, search }, read) {
+    const json = async (name) => JSON.parse(new TextDecoder().decode(await read(name)));
+    const tokenizer = async (prefix) =>
+      new Tokenizer(await json(`${prefix}tokenizer.json`), await json(`${prefix}tokenizer_config.json`));
+    const translator = new Translator();
+    const model = await json("model.json");
+    const source = await tokenizer("");
+    Object.assign(translator, { ort, search, model, source });
+    translator.target = model.hasTargetTokenizer ? await tokenizer("target_tokenizer/") : source;
+    // Weights of 8 bits become numbers again while the graph is loaded, not at each step.
+    const extra = { session: { disable_quant_qdq: "1" } };
+    const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all", extra };
+    translator.encoder = await ort.InferenceSession.create(await read("encoder.onnx"), options);
+    translator.decoder = await ort.InferenceSession.create(await read("decoder.onnx"), options);
+    return translator;
+  }
+
+  encode(sentence) {
+    return this.source.encode(sentence.trim()).ids;
+  }
+
+  // The translations of one sentence, best first: { text, tokens, score, isCut, weights }. `options` override the
+  // model's search settings: numBeams, maxNewTokens and so on.
+  async translate(sentence, options = {}, checkpoint = async () => {}) {
+    if (!sentence.trim()) return [{ text: "", tokens: [], score: 0, isCut: false, weights: [] }];
+    const ids = this.encode(sentence);
+    const { longestSource } = this.model;
+    if (longestSource !== null && ids.length > longestSource) {
+      throw new Error(`The sentence has ${ids.length} tokens, and the model takes ${longestSource}. Split it.`);
+    }
+    const input = new this.ort.Tensor("int64", BigInt64Array.from(ids.map(BigInt)), [1, ids.length]);
+    const { source } = await this.encoder.run({ input_ids: input });
+    const decoder = new Decoder(this.ort, this.decoder, source, this.model.startToken);
+    const settings = { ...this.model.search, ...options };
+    const found = await this.search(decoder, settings, checkpoint);
+    return found.map(({ tokens, score, weights }) => ({
+      text: decode(this.target, tokens),
+      tokens,
+      score,
+      isCut: !settings.endTokens.includes(tokens.at(-1)),
+      weights,
+    }));
+  }
+
+  // The words of a translation and what is between them: { text, isWord, from: [{ start, end, weight }] }. `from` are
+  // words of the sentence; the weights of cross-attention, end tokens left out, sum to 1.
+  explain(sentence, { text, tokens, weights }) {
+    const { languages } = this.model;
+    const trimmed = sentence.trim();
+    const offset = sentence.indexOf(trimmed);
+    const sourceSpans = spans(this.source, this.encode(sentence), trimmed);
+    const targetSpans = spans(this.target, tokens, text);
+    const sourceWords = words(trimmed, languages[0]).filter(([, , isWord]) => isWord);
+    return words(text, languages[1]).map((word) => {
+      if (!word[2]) return { text: text.slice(word[0], word[1]), isWord: false, from: [] };
+      const from = sourceWords.map(([start, end]) => ({ start: start + offset, end: end + offset, weight: 0 }));
+      targetSpans.forEach((made, step) => {
+        if (!overlaps(word, made)) return;
+        sourceSpans.forEach((read, place) => {
+          sourceWords.forEach((sourceWord, index) => {
+            if (overlaps(sourceWord, read)) from[index].weight += weights[step][place];
+          });
+        });
+      });
+      const sum = from.reduce((total, { weight }) => total + weight, 0);
+      if (sum) for (const each of from) each.weight /= sum;
+      return { text: text.slice(word[0], word[1]), isWord: true, from: from.filter(({ weight }) => weight > 0.02) };
+    });
+  }
+}

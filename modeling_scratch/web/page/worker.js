@@ -1,0 +1,63 @@
+// Translates off the page's thread. Messages: { load }, then { translate } as often as one likes; the newest one counts.
+
+let translator;
+let newest = 0;
+
+class Superseded extends Error {}
+
+// Lets messages in, so that a newer request ends an older one. A timer would wait four milliseconds.
+const { port1, port2 } = new MessageChannel();
+let go = () => {};
+port1.onmessage = () => go();
+const breathe = () =>
+  new Promise((resolve) => {
+    go = resolve;
+    port2.postMessage(null);
+  });
+
+// A page that was opened from a disk may import only what its worker made itself, and its worker may be no module.
+const importBytes = (bytes) => import(URL.createObjectURL(new Blob([bytes], { type: "text/javascript" })));
+
+async function load({ modules, wasm, files }) {
+  const imported = modules.map((name) => importBytes(files[name]));
+  const [ort, { Tokenizer }, { search }, { Translator }] = await Promise.all(imported);
+  ort.env.wasm.numThreads = 1; // more need headers that a static server seldom sends
+  ort.env.wasm.wasmBinary = files[wasm];
+  translator = await Translator.load({ ort, Tokenizer, search }, async (name) => files[name]);
+  postMessage({ loaded: translator.model });
+}
+
+async function translate({ number, sentences, options }) {
+  newest = number;
+  const checkpoint = async () => {
+    await breathe();
+    if (number !== newest) throw new Superseded();
+  };
+  try {
+    for (const [index, sentence] of sentences.entries()) {
+      const found = await translator.translate(sentence, options, checkpoint);
+      const translations = found.map((each) => ({
+        text: each.text,
+        tokens: each.tokens,
+        score: each.score,
+        isCut: each.isCut,
+        words: translator.explain(sentence, each),
+      }));
+      postMessage({ translated: { number, index, translations } });
+    }
+    postMessage({ done: number });
+  } catch (error) {
+    if (!(error instanceof Superseded)) postMessage({ failed: { number, message: error.message } });
+  }
+}
+
+// One search after the other: a session of the runtime runs one step at a time.
+let last = Promise.resolve();
+onmessage = ({ data }) => {
+  if (data.load) {
+    last = load(data.load).catch((error) => postMessage({ failed: { number: 0, message: error.message } }));
+    return;
+  }
+  newest = data.translate.number;
+  last = last.then(() => data.translate.number === newest && translate(data.translate));
+};

