@@ -139,7 +139,9 @@ def _export(
     dynamic: list[dict[int, torch.export.Dim]],
 ) -> None:
     """Write a graph whose inputs have these names, examples and dynamic sizes."""
-    import onnxscript  # noqa: F401  from an extra of this package; named here if it is missing
+    # From an extra of this package; the exporter needs both.
+    import onnx
+    import onnxscript  # noqa: F401
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells what is not installed, and not needed
     with warnings.catch_warnings():
@@ -155,6 +157,12 @@ def _export(
             output_names=outputs,
             dynamic_shapes=tuple(dynamic),
         )
+    model = onnx.load(path)
+    for noted in (model, model.graph, *model.graph.node, *model.graph.input, *model.graph.output):
+        noted.ClearField("metadata_props")  # where in this machine's files each node is from
+        noted.ClearField("doc_string")
+    model.graph.ClearField("value_info")
+    onnx.save(model, path)
 
 
 def quantize_weights(path: Path) -> None:

@@ -46,7 +46,7 @@ MODULES = tuple(Path(package.files[0]).name for package in PACKAGES)
 WASM = Path(ONNX_RUNTIME.files[1]).name
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
     """Where the files are kept; another version of a package has another folder."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     versions = "-".join(package.version for package in PACKAGES)
@@ -60,7 +60,7 @@ def runtime_files() -> list[Path]:
     Raises:
         UserError: there is no npm, it cannot fetch a package, or a package is not the pinned one.
     """
-    folder = _cache()
+    folder = cache_folder()
     names = [Path(name).name for package in PACKAGES for name in package.files]
     if not all((folder / name).is_file() for name in names):
         folder.parent.mkdir(parents=True, exist_ok=True)

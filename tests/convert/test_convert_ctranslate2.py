@@ -12,7 +12,7 @@ from conftest import CHOICES
 from test_convert_command import invoke, refusal
 from transformers import AutoTokenizer, GenerationConfig
 
-from modeling_scratch.commands import convert
+from modeling_scratch.convert import checking
 from modeling_scratch.convert import ctranslate2 as convert_ctranslate2
 from modeling_scratch.convert.ctranslate2 import (
     CTranslate2Scorer,
@@ -224,7 +224,7 @@ def test_bad_commands(make_model, trained, tmp_path, monkeypatch):
     assert str(tmp_path / "plain") in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)  # it has no tokenizer
     load_tokenizers(str(trained))[0].save_pretrained(tmp_path / "plain")
     assert "rows" in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)
-    monkeypatch.setattr(convert, "LARGEST_DIFFERENCE", -1.0)
+    monkeypatch.setattr(checking, "LARGEST_DIFFERENCE", -1.0)
     assert "the conversion went wrong: log-probabilities differ" in refusal(tmp_path, "ctranslate2", trained, out)
     monkeypatch.undo()
     monkeypatch.setattr(convert_ctranslate2, "ctranslate2", None)

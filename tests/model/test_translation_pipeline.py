@@ -33,11 +33,11 @@ FOLDERS = ("one", "two")
 SETTINGS = [{}, {"num_beams": 1}, {"num_beams": 2, "length_penalty": 0.2, "max_new_tokens": 12}, {"min_new_tokens": 16}]
 
 
-def make_folder(folder: Path, target_size: int | None = None, updates: int = 150) -> Path:
+def make_folder(folder: Path, target_size: int | None = None, updates: int = 150, **fields) -> Path:
     """A model trained until translations differ and end. With `target_size` it has two vocabularies."""
     source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 300)
     target = train_tokenizer(iter([[pair["de"] for pair in CORPUS]]), target_size) if target_size else source
-    fields = {"vocab_size": len(source), "max_position_embeddings": 60, "dropout": 0.0}
+    fields |= {"vocab_size": len(source), "max_position_embeddings": 60, "dropout": 0.0}
     if target_size:
         fields |= {"decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
     torch.manual_seed(0)

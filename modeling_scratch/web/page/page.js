@@ -182,17 +182,17 @@ class Page {
     this.worker.postMessage({ translate: { number: this.number, sentences: this.missing, options: this.options } });
   }
 
-  receive({ translated, done, failed }) {
-    if (translated) {
-      if (translated.number !== this.number) return;
+  receive({ translated, done }) {
+    if (translated?.number === this.number) {
       this.known.set(this.missing[translated.index], translated.translations);
       this.show();
-    } else if (failed) {
-      say(failed.message, true);
-    } else if (done === this.number && this.missing.length) {
-      const cut = this.parts.some((part) => this.known.get(part.text)?.[0].isCut);
-      say(cut ? "A translation was cut at the greatest length." : `${Math.round(performance.now() - this.started)} ms`);
     }
+    if (done !== this.number || !this.missing.length) return;
+    const best = this.parts.filter(({ isSentence }) => isSentence).map(({ text }) => this.known.get(text)[0]);
+    const problem = best.find((each) => each.problem)?.problem;
+    if (problem) say(problem, true);
+    else if (best.some(({ isCut }) => isCut)) say("A translation was cut at the greatest length.");
+    else say(`${Math.round(performance.now() - this.started)} ms`);
   }
 
   show() {
@@ -211,7 +211,8 @@ class Page {
     this.showAlternatives(last);
   }
 
-  sentence(part, { words, isCut }) {
+  sentence(part, { words, isCut, problem }) {
+    if (problem) return element("span", { className: "failed", title: problem }, part.text);
     const made = words.map(({ text, isWord, from }) => {
       if (!isWord) return text;
       const word = element("span", { className: "word" }, text);
@@ -224,7 +225,7 @@ class Page {
   }
 
   showAlternatives(sentence) {
-    const found = this.known.get(sentence) ?? [];
+    const found = (this.known.get(sentence) ?? []).filter(({ problem }) => !problem);
     const isShown = get("several").checked && found.length > 0;
     get("alternatives").hidden = !isShown;
     if (!isShown) return;
@@ -242,7 +243,7 @@ async function start() {
   const worker = new Worker(URL.createObjectURL(code));
   const loaded = new Promise((resolve, reject) => {
     worker.onerror = (event) => reject(new Error(event.message ?? "This browser cannot run the translator."));
-    worker.onmessage = ({ data }) => (data.failed ? reject(new Error(data.failed.message)) : resolve());
+    worker.onmessage = ({ data }) => (data.failed ? reject(new Error(data.failed)) : resolve());
   });
   const buffers = Object.values(files).map(({ buffer }) => buffer);
   worker.postMessage({ load: { ...model, files } }, buffers);

@@ -74,13 +74,16 @@ export class Translator {
   // `read` gives the bytes of a file of the exported model by its name.
   static async load({ ort, Tokenizer, search }, read) {
     const json = async (name) => JSON.parse(new TextDecoder().decode(await read(name)));
-    const tokenizer = async (prefix) =>
-      new Tokenizer(await json(`${prefix}tokenizer.json`), await json(`${prefix}tokenizer_config.json`));
+    // Special tokens in a text that is typed are text, as split_special_tokens says; only a decoder must know them.
+    const asText = ({ added_tokens, ...rest }) => ({ ...rest, added_tokens: added_tokens.filter(({ special }) => !special) });
+    const tokenizer = async (prefix, isSource) => {
+      const [content, config] = [await json(`${prefix}tokenizer.json`), await json(`${prefix}tokenizer_config.json`)];
+      return new Tokenizer(isSource && config.split_special_tokens ? asText(content) : content, config);
+    };
     const translator = new Translator();
     const model = await json("model.json");
-    const source = await tokenizer("");
-    Object.assign(translator, { ort, search, model, source });
-    translator.target = model.hasTargetTokenizer ? await tokenizer("target_tokenizer/") : source;
+    Object.assign(translator, { ort, search, model, source: await tokenizer("", true) });
+    translator.target = await tokenizer(model.hasTargetTokenizer ? "target_tokenizer/" : "", false);
     // Weights of 8 bits become numbers again while the graph is loaded, not at each step.
     const extra = { session: { disable_quant_qdq: "1" } };
     const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all", extra };

@@ -33,29 +33,25 @@ async function translate({ number, sentences, options }) {
     await breathe();
     if (number !== newest) throw new Superseded();
   };
-  try {
-    for (const [index, sentence] of sentences.entries()) {
+  for (const [index, sentence] of sentences.entries()) {
+    let translations;
+    try {
       const found = await translator.translate(sentence, options, checkpoint);
-      const translations = found.map((each) => ({
-        text: each.text,
-        tokens: each.tokens,
-        score: each.score,
-        isCut: each.isCut,
-        words: translator.explain(sentence, each),
-      }));
-      postMessage({ translated: { number, index, translations } });
+      translations = found.map(({ weights, ...each }) => ({ ...each, words: translator.explain(sentence, { weights, ...each }) }));
+    } catch (error) {
+      if (error instanceof Superseded) return;
+      translations = [{ text: "", words: [], problem: error.message }]; // the other sentences go on
     }
-    postMessage({ done: number });
-  } catch (error) {
-    if (!(error instanceof Superseded)) postMessage({ failed: { number, message: error.message } });
+    postMessage({ translated: { number, index, translations } });
   }
+  postMessage({ done: number });
 }
 
 // One search after the other: a session of the runtime runs one step at a time.
 let last = Promise.resolve();
 onmessage = ({ data }) => {
   if (data.load) {
-    last = load(data.load).catch((error) => postMessage({ failed: { number: 0, message: error.message } }));
+    last = load(data.load).catch((error) => postMessage({ failed: error.message }));
     return;
   }
   newest = data.translate.number;

@@ -1,0 +1,245 @@
+"""An exported page translates as generate() does: its graphs in ONNX Runtime, its search and tokenizers in Node."""
+
+import base64
+import gzip
+import json
+import re
+import shutil
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from choices import default_and_slowly_every_variant
+from conftest import CHOICES, ROOT, SHALLOW
+from pages import generated, in_node, needs_runtime
+from search_cases import enliven
+from test_tokenizer import TEXTS
+from test_translation_pipeline import SENTENCES, make_folder
+from typer.testing import CliRunner
+
+from modeling_scratch.commands.export import app
+from modeling_scratch.convert.onnx_graphs import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
+from modeling_scratch.loading import load_config, load_tokenizers
+from modeling_scratch.web import export
+
+# Settings of generate(), and the page's names for them.
+SEARCHES = {
+    "greedy": ({"num_beams": 1}, {"numBeams": 1}),
+    "beams": ({"num_beams": 5}, {"numBeams": 5}),
+    "early": ({"num_beams": 3, "early_stopping": True}, {"numBeams": 3, "earlyStopping": True}),
+    "never early": (
+        {"num_beams": 3, "early_stopping": "never", "length_penalty": 2.0},
+        {"numBeams": 3, "earlyStopping": "never", "lengthPenalty": 2.0},
+    ),
+    "short": ({"num_beams": 4, "length_penalty": -1.0}, {"numBeams": 4, "lengthPenalty": -1.0}),
+    "two ends": ({"num_beams": 3, "eos_token_id": [2, 44]}, {"numBeams": 3, "endTokens": [2, 44]}),
+    "long": ({"num_beams": 2, "min_new_tokens": 15}, {"numBeams": 2, "minNewTokens": 15}),
+    "suppressed": ({"num_beams": 2, "suppress_tokens": [44, 60]}, {"numBeams": 2, "suppressedTokens": [44, 60]}),
+    "cut": ({"num_beams": 3, "max_new_tokens": 4}, {"numBeams": 3, "maxNewTokens": 4}),
+}
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+# -- graphs ------------------------------------------------------------------------------------------------------------
+
+
+@default_and_slowly_every_variant
+def test_graphs_step_as_the_model_does(fields, make_model, tmp_path):
+    """Several hypotheses of a sentence, from the first token on, in any order, against uncached forward passes."""
+    model = enliven(make_model(**SHALLOW, **fields), 4)
+    export_graphs(model, tmp_path)
+    encoder, decoder = (onnxruntime.InferenceSession(tmp_path / name) for name in (ENCODER, DECODER))
+    for length in (1, 9):
+        ids = torch.randint(4, 61, (1, length), generator=torch.Generator().manual_seed(length))
+        (source,) = encoder.run(None, {"input_ids": ids.numpy()})
+        layers, _, heads, _, size = source.shape
+        past, targets = np.zeros((layers, 1, heads, 0, size), dtype=np.float32), np.array([[1]])
+        for step in range(4):
+            rows = len(targets)
+            log_probs, past, weights = decoder.run(None, {"input_ids": targets[:, -1:], "past": past, "source": source})
+            expected = model(
+                input_ids=ids.expand(rows, -1), decoder_input_ids=torch.from_numpy(targets), output_attentions=True
+            )
+            torch.testing.assert_close(
+                torch.from_numpy(log_probs), expected.logits[:, -1].log_softmax(-1), rtol=0, atol=2e-4
+            )
+            attended = torch.stack([layer[:, :, -1] for layer in expected.cross_attentions])
+            torch.testing.assert_close(torch.from_numpy(weights), attended, rtol=0, atol=1e-4)
+            chosen = np.array([0, 0, 0]) if step == 0 else np.array([2, 0, 1])
+            past = past[:, chosen]
+            targets = np.concatenate([targets[chosen], [[7 + step], [30 + step], [50 + step]]], axis=1)
+
+
+def test_quantized_weights_are_close_and_small(make_model, tmp_path):
+    model = make_model(vocab_size=400)
+    export_graphs(model, tmp_path)
+    size, scorer = (tmp_path / DECODER).stat().st_size, OnnxScorer(tmp_path, model.config)
+    assert str(ROOT).encode() not in (tmp_path / DECODER).read_bytes()
+    cases = [[list(range(4, 20))], [list(range(40, 50))]]
+    exact = np.array(scorer(*cases))
+    for name in (ENCODER, DECODER):
+        quantize_weights(tmp_path / name)
+    rounded = np.array(OnnxScorer(tmp_path, model.config)(*cases))
+    assert 0 < np.abs(rounded - exact).max() < 0.1
+    assert (tmp_path / DECODER).stat().st_size < 0.6 * size
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Two vocabularies, rotary positions, RMSNorm, gated."""
+    folder = tmp_path_factory.mktemp("models") / "rotary"
+    return make_folder(folder, target_size=330, **CHOICES["rotary, rms, gated"])
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory):
+    """Files in place of the runtime's."""
+    folder = tmp_path_factory.mktemp("runtime")
+    for name in (*export.MODULES, export.WASM):
+        (folder / name).write_bytes(b"export default 0;")
+    return [folder / name for name in (*export.MODULES, export.WASM)]
+
+
+@pytest.fixture(scope="module")
+def page(model, stand_in, tmp_path_factory):
+    """A page that lacks its runtime."""
+    out = tmp_path_factory.mktemp("pages") / "page"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "runtime_files", lambda: stand_in)
+        result = run("web", model, out)
+    assert result.exit_code == 0, result.output
+    assert f"wrote {out}" in result.output
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole_page(page, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages") / "whole"
+    shutil.copytree(page, folder)
+    for path in export.runtime_files():
+        shutil.copy(path, folder / "runtime")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def by_page(whole_page):
+    """What a page makes of every sentence with every search, in one process."""
+    cases = [[sentence, options] for _, options in SEARCHES.values() for sentence in SENTENCES]
+    found = iter(in_node(whole_page, cases=cases)["translations"])
+    return {name: [next(found) for _ in SENTENCES] for name in SEARCHES}
+
+
+@needs_runtime
+@pytest.mark.parametrize("name", SEARCHES)
+def test_tokens_are_those_of_generate(name, model, by_page):
+    settings, options = SEARCHES[name]
+    expected, found = generated(model, SENTENCES, **settings), by_page[name]
+    assert [each["found"][0] | {"score": 0, "isCut": 0} for each in found] == [
+        best | {"score": 0, "isCut": 0} for (best,) in expected
+    ]
+    ends = set(options.get("endTokens", [2]))
+    assert [each["found"][0]["isCut"] for each in found] == [best["tokens"][-1] not in ends for (best,) in expected]
+
+
+@needs_runtime
+def test_alternatives_and_scores(model, page, by_page):
+    expected = generated(model, SENTENCES, num_beams=5, num_return_sequences=5)
+    tokens = [[each["tokens"] for each in one["found"]] for one in by_page["beams"]]
+    assert tokens == [[each["tokens"] for each in one] for one in expected]
+    scorer, source = OnnxScorer(page, load_config(str(model))), load_tokenizers(str(model))[0]
+    whole = [each for each in by_page["beams"][0]["found"] if not each["isCut"]]
+    assert whole
+    for each in whole:
+        (log_probs,) = scorer([source(SENTENCES[0]).input_ids], [each["tokens"][:-1]])
+        assert each["score"] == pytest.approx(sum(log_probs), abs=1e-3)
+
+
+@needs_runtime
+def test_any_text_is_encoded_as_the_tokenizer_does(model, whole_page):
+    source = load_tokenizers(str(model))[0]
+    texts = [text for text in TEXTS if text.strip()]
+    assert in_node(whole_page, texts)["ids"] == [source(text.strip()).input_ids for text in texts]
+
+
+@needs_runtime
+def test_words_are_explained_by_words(model, whole_page):
+    (one,) = in_node(whole_page, cases=[["  " + SENTENCES[0], {}]])["translations"]
+    assert "".join(word["text"] for word in one["words"]) == one["found"][0]["text"]
+    words = re.findall(r"\w+", SENTENCES[0])
+    explained = [word for word in one["words"] if word["isWord"]]
+    assert explained
+    for word in explained:
+        assert 0.5 < sum(each["weight"] for each in word["from"]) < 1 + 1e-6
+        assert {f"  {SENTENCES[0]}"[each["start"] : each["end"]] for each in word["from"]} <= set(words)
+
+
+def test_a_page_is_complete(page):
+    described = json.loads((page / "model.json").read_text())
+    there = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
+    extra = {"index.html", "page.css", "page.js", "model.json", "runtime/LICENSES"}
+    assert there == {*described["files"], *extra}
+    assert described["bytes"] == sum((page / name).stat().st_size for name in described["files"])
+    assert described["search"]["numBeams"] == 3
+    assert described["search"]["maxNewTokens"] == 20
+    assert described["longestSource"] == 60
+
+
+@pytest.fixture(scope="module")
+def one_file(trained, stand_in, tmp_path_factory):
+    """A run's page in one file, which lacks its runtime."""
+    out = tmp_path_factory.mktemp("pages") / "page.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "runtime_files", lambda: stand_in)
+        result = run("web", trained, out, "--int8")
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def test_one_file_holds_everything(one_file):
+    assert [path.name for path in one_file.parent.iterdir()] == ["page.html"]
+    text = one_file.read_text()
+    assert not re.search(r"""(src|href)=["'](?!data:)""", text)
+    assert "'self'" not in text.partition("<body>")[0].replace("worker-src 'self'", "")
+
+
+def test_a_run_s_page_says_what_the_run_was(one_file):
+    packed = re.search(r'<script id="files" type="application/json">(.*)</script>', one_file.read_text())[1]
+    described = json.loads(gzip.decompress(base64.b64decode(json.loads(packed)["model.json"])))
+    facts = dict(described["facts"])
+    assert described["title"] == "English to German"
+    assert described["languages"] == ["en", "de"]
+    assert described["examples"]
+    assert re.fullmatch(r"BLEU [\d.]+ ± [\d.]+, chrF .*", facts["Scores on test"])
+    assert facts["License"] == "apache-2.0"
+    assert facts["Model"].endswith("weights of 8 bits")
+
+
+# -- what users get wrong ----------------------------------------------------------------------------------------------
+
+
+def test_errors_are_one_line_and_leave_nothing(model, stand_in, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "runtime_files", lambda: stand_in)
+    broken = shutil.copytree(model, tmp_path / "broken")
+    settings = json.loads((broken / "generation_config.json").read_text())
+    (broken / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": None}))
+    content = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(content | {"eos_token_id": None}))
+    (tmp_path / "there").mkdir()
+    for source, out, said in (
+        (tmp_path / "none", tmp_path / "page", "no such folder"),
+        (model, tmp_path / "there", "exists; choose another name"),
+        (model, tmp_path / "no" / "page", "there is no folder"),
+        (broken, tmp_path / "page", "needs eos_token_id"),
+    ):
+        result = run("web", source, out)
+        assert result.exit_code == 2
+        assert said in result.output
+        assert result.output.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"broken", "there"}

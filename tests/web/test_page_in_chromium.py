@@ -1,0 +1,149 @@
+"""An exported page in headless Chromium: what people see is what generate() says, and nothing leaves the page."""
+
+import re
+import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from conftest import CHOICES
+from pages import generated, needs_runtime
+from test_translation_pipeline import CORPUS, make_folder
+
+from modeling_scratch.web.export import export_one_file, export_page
+
+sync_api = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.slow,
+    needs_runtime,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
+]
+DONE = re.compile("ms$|was cut")  # what the page says then
+MODELS = {
+    "one vocabulary": {},
+    "rotary, rms, gated": CHOICES["rotary, rms, gated"],
+    "two vocabularies": {"target_size": 330},
+}
+SENTENCES = [pair["en"] for pair in CORPUS if len(pair["en"]) < 70][:200]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def serve():
+    """Serves folders on loopback; returns where."""
+    servers = []
+
+    def serve(folder) -> str:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}/"
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens a page; at the end, there was no error in its console, and no request to anywhere else."""
+    contexts, wrong = [], []
+
+    def visit(url: str, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        own = (url, "blob:", "data:")
+        page.on("request", lambda request: None if request.url.startswith(own) else wrong.append(request.url))
+        page.goto(url)
+        page.locator("#beams option").first.wait_for(state="attached")
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+def translated(page, text: str) -> str:
+    page.fill("#source", text)
+    sync_api.expect(page.locator("#status")).to_have_text(DONE, timeout=120_000)
+    return page.locator("#target").text_content()
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request, tmp_path_factory):
+    fields = MODELS[request.param]
+    return make_folder(tmp_path_factory.mktemp("models") / "model", updates=400, **fields)
+
+
+def test_translations_are_those_of_generate(model, serve, visit, tmp_path):
+    export_page(str(model), tmp_path / "page")
+    page = visit(serve(tmp_path / "page"))
+    for beams, least in ((1, 200), (5, 198)):
+        page.fill("#source", "")
+        page.select_option("#beams", str(beams))
+        found = translated(page, "\n".join(SENTENCES)).split("\n")
+        expected = [best["text"] for (best,) in generated(model, SENTENCES, num_beams=beams)]
+        assert len(set(expected)) > 20
+        assert sum(map(str.__eq__, found, expected)) >= least
+
+
+@pytest.fixture(scope="module")
+def one_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    make_folder(folder / "model")
+    export_one_file(str(folder / "model"), folder / "page.html", quantize=True)
+    return (folder / "page.html").as_uri()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_one_file_from_disk(one_file, visit, width, scheme):
+    page = visit(one_file, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    assert translated(page, SENTENCES[0]).strip()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#target").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#target .chosen").count() == 1
+    assert page.locator("#marks mark").count() > 0
+    assert page.locator("#status").text_content().startswith(page.locator("#target .chosen").text_content() + ": ")
+    page.keyboard.press("Escape")
+    assert page.locator("#marks mark").count() == 0
+    page.check("#several")
+    assert page.locator("#alternatives li").count() == 3
+    page.click("#clear")
+    assert page.locator("#target").text_content() == ""
+
+
+def test_what_is_typed_last_is_what_is_translated(one_file, visit):
+    page = visit(one_file)
+    last = SENTENCES[1]
+    alone = translated(page, last)
+    page.fill("#source", "")
+    page.locator("#source").press_sequentially(f"{SENTENCES[0]} {last}", delay=5)
+    sync_api.expect(page.locator("#target")).to_have_text(re.compile(re.escape(f" {alone}") + "$"))
+
+
+def test_a_sentence_that_is_too_long_stops_no_other(one_file, visit):
+    page = visit(one_file)
+    page.fill("#source", f"{'cat ' * 100}\n{SENTENCES[0]}")
+    sync_api.expect(page.locator("#status")).to_contain_text("and the model takes 60")
+    assert page.locator("#target .failed").count() == 1
+    assert page.locator("#target .word").count() > 0

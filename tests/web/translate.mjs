@@ -1,0 +1,25 @@
+// Runs an exported page's translator in Node: a JSON of {texts, cases} in, one of {ids, translations} out.
+
+import { readFileSync } from "node:fs";
+import { resolve } from "node:path";
+
+const folder = resolve(process.argv[2]);
+const read = (name) => readFileSync(`${folder}/${name}`);
+const model = JSON.parse(read("model.json"));
+const importBytes = (name) => import(`data:text/javascript;base64,${read(name).toString("base64")}`);
+const [ort, { Tokenizer }, { search }, { Translator }] = await Promise.all(
+  model.modules.map((name) => (name.startsWith("runtime/") ? import(`${folder}/${name}`) : importBytes(name))),
+);
+ort.env.wasm.numThreads = 1;
+ort.env.wasm.wasmBinary = read(model.wasm);
+const translator = await Translator.load({ ort, Tokenizer, search }, async (name) => read(name));
+const { texts, cases } = JSON.parse(readFileSync(0));
+const translations = [];
+for (const [sentence, options] of cases) {
+  const started = performance.now();
+  const found = await translator.translate(sentence, options);
+  const milliseconds = performance.now() - started;
+  const words = translator.explain(sentence, found[0]);
+  translations.push({ found: found.map(({ weights, ...rest }) => rest), words, milliseconds });
+}
+console.log(JSON.stringify({ ids: texts.map((text) => translator.encode(text)), translations }));
