@@ -33,6 +33,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=") if sys.version_info < (3, 11) else 0'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	if command -v npm > /dev/null; then $(BIN)/scratch export runtime || echo "exported pages will not be tested"; fi
 	touch $@
 
 clean:
