@@ -156,6 +156,19 @@ REPO = "(?P<name>[^/]+/[^/]+)"
 MODEL = f"/api/models/{REPO}"
 
 
+SPACE = "space--"  # before the names of Spaces in the store; no name on the Hub has two dashes
+
+
+def address(name: str) -> str:
+    """Where a repository of the store is, below the Hub's address."""
+    user, _, short = name.partition("/")
+    return f"spaces/{user}/{short.removeprefix(SPACE)}" if short.startswith(SPACE) else name
+
+
+def _space_as_repository(found: re.Match) -> str:
+    return f"{'/api/models' if found[1] else ''}/{found[2]}/{SPACE}"
+
+
 def route(methods: str, pattern: str):
     def register(function):
         ROUTES.extend((method, re.compile(pattern), function) for method in methods.split())
@@ -165,6 +178,8 @@ def route(methods: str, pattern: str):
 
 
 def answer(request: Request) -> Answer:
+    # A Space is kept as a repository of its owner's with a name that no model has.
+    request.path = re.sub(r"^(/api)?/spaces/([^/]+)/", _space_as_repository, request.path)
     for method, pattern, function in ROUTES:
         if method == request.method and (found := pattern.fullmatch(request.path)):
             groups = {key: unquote(value) for key, value in found.groupdict().items() if value is not None}

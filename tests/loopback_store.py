@@ -293,15 +293,16 @@ class Store:
             return None
         return Repository(self.root / name, name, self.lock)
 
-    def create(self, name: str, private: bool, author: str) -> Repository:
-        """A repository with one commit, which holds .gitattributes; it appears whole."""
+    def create(self, name: str, private: bool, author: str, files: dict[str, bytes] | None = None) -> Repository:
+        """A repository with one commit, which holds .gitattributes and these files; it appears whole."""
         if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
             raise HubError(400, f"Invalid name for a model: {name!r}")
         with self.lock:
             if self.find(name):
                 raise HubError(409, "You already created this model repo")
             unfinished = Repository(self.root / f".{uuid.uuid4().hex}.tmp", name, self.lock)
-            tree = {".gitattributes": unfinished.entry(unfinished.add_blob(GIT_ATTRIBUTES), lfs=False)}
+            first = {".gitattributes": GIT_ATTRIBUTES} | (files or {})
+            tree = {path: unfinished.entry(unfinished.add_blob(each), lfs=False) for path, each in first.items()}
             commit = unfinished.write_commit(
                 parent=None, title="initial commit", description="", author=author, date=now(), tree=tree
             )

@@ -5,7 +5,7 @@ import json
 import re
 
 from loopback_card import validate
-from loopback_protocol import MODEL, REPO, Answer, Request, route
+from loopback_protocol import MODEL, REPO, SPACE, Answer, Request, address, route
 from loopback_store import HubError, Repository, git_oid
 
 LFS_JSON = "application/vnd.git-lfs+json"
@@ -40,18 +40,20 @@ def who_am_i(request: Request) -> Answer:
 def create_repository(request: Request) -> Answer:
     asked, account = request.json(), request.signed_in()
     namespace = asked.get("organization") or account.user
-    name = f"{namespace}/{asked.get('name')}"
-    if asked.get("type", "model") != "model":
-        raise HubError(400, "This server keeps models only")
+    kind = asked.get("type", "model")
+    if kind not in ("model", "space") or (kind == "space" and asked.get("sdk") != "static"):
+        raise HubError(400, "This server keeps models and static Spaces only")
+    name = f"{namespace}/{SPACE if kind == 'space' else ''}{asked.get('name')}"
     if not account.may_write(name):
         raise HubError(403, f'You don\'t have the rights to create a model under the namespace "{namespace}"')
     try:
-        request.store.create(name, asked.get("visibility") == "private", account.user)
+        files = {"README.md": b"---\nsdk: static\n---\n", "index.html": b"<p>Welcome\n"} if kind == "space" else {}
+        request.store.create(name, asked.get("visibility") == "private", account.user, files)
     except HubError as error:
         if error.status == 409:
-            error.body = {"url": f"{request.url}/{name}"}
+            error.body = {"url": f"{request.url}/{address(name)}"}
         raise
-    return Answer.json({"url": f"{request.url}/{name}", "name": name})
+    return Answer.json({"url": f"{request.url}/{address(name)}", "name": name})
 
 
 @route("DELETE", "/api/repos/delete")
@@ -138,9 +140,14 @@ def commit(request: Request, name: str, revision: str) -> Answer:
         parent=header.get("parentCommit"),
         create_pr=create_pr,
     )
-    answers = {"success": True, "commitOid": oid, "commitUrl": f"{request.url}/{name}/commit/{oid}", "hookOutput": ""}
+    answers = {
+        "success": True,
+        "commitOid": oid,
+        "commitUrl": f"{request.url}/{address(name)}/commit/{oid}",
+        "hookOutput": "",
+    }
     if number is not None:
-        answers["pullRequestUrl"] = f"{request.url}/{name}/discussions/{number}"
+        answers["pullRequestUrl"] = f"{request.url}/{address(name)}/discussions/{number}"
     return Answer.json(answers)
 
 
@@ -193,4 +200,4 @@ def open_discussion(request: Request, name: str) -> Answer:
         )
         if pull_request:
             repository.set_reference(f"refs/pr/{number}", repository.resolve("main"))
-    return Answer.json({"num": number, "url": f"{request.url}/{name}/discussions/{number}"})
+    return Answer.json({"num": number, "url": f"{request.url}/{address(name)}/discussions/{number}"})

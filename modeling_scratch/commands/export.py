@@ -1,6 +1,7 @@
 """`scratch export`: a model as something that people use without this project, such as a page."""
 
 import logging
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ def describe() -> None:
 def web_command(
     src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
     out: Annotated[Path, typer.Argument(help="the folder to write, or a file that ends in .html; it must not exist")],
-    int8: Annotated[bool, typer.Option("--int8", help="store the weights in 8 bits: a quarter of the size")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="store 8-bit weights: a quarter of the model's size")] = False,
     debug: Debug = False,
 ) -> None:
     """
@@ -36,13 +37,16 @@ def web_command(
         is_file = out.suffix.lower() == ".html"
         with new_output(out) as path:
             (export_one_file if is_file else export_page)(src, path, int8)
-        how = "open it in a browser" if is_file else f"try it with: python -m http.server --directory {out}"
+        how = "open it in a browser"
+        if not is_file:
+            how = f"try it with: python -m http.server --directory {shlex.quote(str(out))}"
         print(f"wrote {out}; {how}")
 
 
 @app.command("runtime")
 def runtime_command(debug: Debug = False) -> None:
     """Fetch what pages run on, once, as `scratch export web` does where it is missing."""
+    log_to_terminal(logging.INFO)
     with one_line_errors(debug):
         from ..web.runtime import runtime_files
 

@@ -26,6 +26,9 @@ def main(
     ] = None,
     author: Annotated[str | None, typer.Option(help="the model's author, for its card")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a model that something else pushed")] = False,
+    space: Annotated[
+        bool, typer.Option("--space", help="also push a page that translates, as a static Space of the same name")
+    ] = False,
     timeout: Annotated[float, typer.Option(help="seconds to wait for the Hub's answer")] = SECONDS_TO_ANSWER,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the files, sizes and card; push nothing")] = False,
     check_only: Annotated[bool, typer.Option("--check-only", help="only check the folder")] = False,
@@ -51,10 +54,15 @@ def main(
             timeout=timeout,
             languages=languages,
             author=author,
+            space=space,
         )
         options.check()
         if not (check_only or dry_run):
+            if space:  # before anything is sent
+                from ..web.space import push_space
             print_whatever_happens(push(folder, options).describe())
+            if space:
+                print_whatever_happens(push_space(folder, options).describe())
             return
         with TemporaryDirectory() as copy:
             prepared = prepare(folder, options, Path(copy))

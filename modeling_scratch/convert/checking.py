@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..loading import TOKENIZER_FILES, load_config, load_tokenizers, load_translator, save_tokenizers
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
-from .generation_settings import as_list
+from .generation_settings import read_search
 from .marian import widen
 
 logger = logging.getLogger(__name__)
@@ -108,15 +108,15 @@ def verify_scores(model: ScratchForConditionalGeneration, scorer: Scorer) -> Non
         scorer: takes the tokens of sources and of targets; returns the log-probability of each token of each target,
             and of the end token after it, by the converted model.
     """
-    config, random = model.config, torch.Generator().manual_seed(0)
-    lengths = (min(48, config.max_position_embeddings - 1), 7, 1)
+    config, search, random = model.config, read_search(model), torch.Generator().manual_seed(0)
+    lengths = [max(1, min(length, config.max_position_embeddings - 1)) for length in (48, 7, 1)]
     sources, targets = (
         [torch.randint(size, (length,), generator=random).tolist() for length in lengths]
         for size in (config.vocab_size, config.target_vocab_size)
     )
     difference = 0.0
     for source, target, found in zip(sources, targets, scorer(sources, targets), strict=True):
-        before, after = [config.decoder_start_token_id, *target], [*target, as_list(config.eos_token_id)[0]]
+        before, after = [search.start, *target], [*target, search.ends[0]]
         with torch.inference_mode():
             logits = model(
                 input_ids=torch.tensor([source]),

@@ -192,8 +192,9 @@ def to_ctranslate2(
     spec.register_target_vocabulary(target_vocabulary)
     if config.unk_token_id is not None and config.unk_token_id < len(source_vocabulary):
         spec.config.unk_token = source_vocabulary[config.unk_token_id]
-    spec.config.eos_token = target_vocabulary[as_list(config.eos_token_id)[0]]
-    spec.config.decoder_start_token = target_vocabulary[config.decoder_start_token_id]
+    search = read_search(model)
+    spec.config.eos_token = target_vocabulary[search.ends[0]]
+    spec.config.decoder_start_token = target_vocabulary[search.start]
     if config.bos_token_id is not None:
         spec.config.bos_token = target_vocabulary[config.bos_token_id]
     spec.config.layer_norm_epsilon = config.norm_eps

@@ -25,6 +25,7 @@ def as_list(ids: int | list[int] | None) -> list[int]:
 class Search:
     """How `generate()` searches by default. Lengths count new tokens, the end token among them."""
 
+    start: int | None
     num_beams: int
     length_penalty: float
     early_stopping: bool | str
@@ -41,7 +42,9 @@ def read_search(model: ScratchForConditionalGeneration) -> Search:
     longest = generation.max_new_tokens or (generation.max_length or 21) - 1
     if config.position_embedding_type == "learned":
         longest = min(longest, config.max_position_embeddings)
+    start = generation.decoder_start_token_id
     return Search(
+        start=config.decoder_start_token_id if start is None else start,
         num_beams=generation.num_beams or 1,
         length_penalty=1.0 if generation.length_penalty is None else generation.length_penalty,
         early_stopping=generation.early_stopping or False,
@@ -54,6 +57,8 @@ def read_search(model: ScratchForConditionalGeneration) -> Search:
 
 def warn_of_settings(model: ScratchForConditionalGeneration, more: Sequence[str], where: str) -> None:
     """Name the settings in a model's generation config that are left out of a file, those in `more` included."""
-    found = [name for name in (*NEEDS_GENERATE, *more) if getattr(model.generation_config, name, None)]
+    neutral = {"repetition_penalty": 1.0}
+    values = {name: getattr(model.generation_config, name, None) for name in (*NEEDS_GENERATE, *more)}
+    found = [name for name, value in values.items() if value and value != neutral.get(name)]
     if found:
         logger.warning(f"{where} does not hold the generation settings {', '.join(found)}")

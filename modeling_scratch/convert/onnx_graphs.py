@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
-from .generation_settings import as_list
+from .generation_settings import Search
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 _SMALL = 1024  # numbers in a matrix that is not worth quantizing
@@ -203,7 +202,7 @@ def _rounded(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, flo
 class OnnxScorer:
     """Scores given tokens with exported graphs, to compare them with the model."""
 
-    def __init__(self, folder: Path, config: ScratchConfig):
+    def __init__(self, folder: Path, search: Search):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -212,14 +211,14 @@ class OnnxScorer:
             onnxruntime.InferenceSession(folder / name, options, providers=["CPUExecutionProvider"])
             for name in (ENCODER, DECODER)
         )
-        self.start_token, self.end_token = config.decoder_start_token_id, as_list(config.eos_token_id)[0]
+        self.start_token, self.end_token = search.start, search.ends[0]
 
     def __call__(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         """The log-probability of each token of each target, and of the end token after it."""
         return [self._score(*pair) for pair in zip(sources, targets, strict=True)]
 
     def _score(self, source: list[int], target: list[int]) -> list[float]:
-        (read,) = self.encoder.run(None, {"input_ids": np.array([source])})
+        (read,) = self.encoder.run(None, {"input_ids": np.array([source], dtype=np.int64)})
         layers, _, heads, _, size = read.shape
         past, found = np.zeros((layers, 1, heads, 0, size), dtype=read.dtype), []
         for token, following in zip([self.start_token, *target], [*target, self.end_token], strict=True):

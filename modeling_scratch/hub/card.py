@@ -48,6 +48,7 @@ def build_card(
     license: str | None = None,
     languages: Sequence[str] | None = None,
     author: str | None = None,
+    has_space: bool = False,
 ) -> ModelCard:
     """
     Generate the card of a model folder. A run must have ended or, while it goes on, have been evaluated.
@@ -58,6 +59,7 @@ def build_card(
             model, unknown for any other.
         languages: codes of source and target. None: taken from the recipe or the tokenizer, if they name them.
         author: a name. None: the card names no author, only who shares the model.
+        has_space: whether a Space of the same name has a page of the model.
 
     Raises:
         UserError: a record is missing or damaged, or an argument is wrong.
@@ -68,8 +70,13 @@ def build_card(
     folder, languages = Path(folder), [tag.strip().replace("_", "-") for tag in languages or ()]
     if not (folder / RECIPE).is_file():
         metadata = {"license": None if license is None else check_license(license)}
-        return _card_of_model(folder, repo_id, languages, metadata, author)
-    return card_of_run(RunRecords(folder), repo_id, languages, {"license": check_license(license)}, author)
+        card = _card_of_model(folder, repo_id, languages, metadata, author)
+    else:
+        card = card_of_run(RunRecords(folder), repo_id, languages, {"license": check_license(license)}, author)
+    if has_space:
+        link = f"[try it on a page](https://huggingface.co/spaces/{repo_id}), where it translates in your browser."
+        card.text = card.text.replace("\n## ", f"\nWithout installing anything, {link}\n\n## ", 1)
+    return card
 
 
 # -- of any folder -----------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Where a push goes, as it is on the Hub, and whether the push may go there."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -41,23 +42,29 @@ class Destination:
     tree: dict[str, str] = field(default_factory=dict)  # the files of `head`; see `HubRepository.tree`
     card: str | None = None  # with edits to keep
     tag: str | None = None  # the commit that already has the tag's name
+    belongs: Callable[[str], bool] = is_model_file  # whether a file is part of what is pushed there
 
     def holds(self, files: dict[str, Path], card: str) -> bool:
         """Whether the Hub has exactly these contents under these names."""
         contents = {name: path.read_bytes for name, path in files.items()} | {CARD: card.encode}
         return all(has_identifier(read(), self.tree.get(name, "")) for name, read in contents.items())
 
-    def model_files(self) -> set[str]:
-        """The files that belong to a model, this folder's or another."""
-        return {name for name in self.tree if is_model_file(name)}
+    def files(self) -> set[str]:
+        """The files that belong to what is there, be it this folder's or another's."""
+        return {name for name in self.tree if self.belongs(name)}
 
 
-def look(repository: HubRepository, options: PushOptions, last: LastPush) -> Destination:
+def look(
+    repository: HubRepository,
+    options: PushOptions,
+    last: LastPush,
+    belongs: Callable[[str], bool] = is_model_file,
+) -> Destination:
     """
     Look at the destination of a push.
 
     Raises:
-        PushError: it must not get this model.
+        PushError: it must not get what is to be pushed.
     """
     private = repository.is_private()
     if private is None:
@@ -71,14 +78,14 @@ def look(repository: HubRepository, options: PushOptions, last: LastPush) -> Des
     branches, tags = repository.references()
     has_branch = options.branch in branches
     head = branches.get(options.branch, branches.get("main"))
-    found = Destination(True, has_branch, head, tag=tags.get(options.tag))
+    found = Destination(True, has_branch, head, tag=tags.get(options.tag), belongs=belongs)
     if head is not None:
         found.tree = repository.tree(head)
         found.own = _own_commit(repository, options.branch, last, head) if has_branch else None
     tried = bool(last.mark) and head is not None and head == last.parent  # a push from here that never arrived
-    if found.own is None and found.model_files() and not tried:
+    if found.own is None and found.files() and not tried:
         if has_branch and not (options.overwrite or options.create_pr):
-            raise PushError(_somebody_elses(options.repo_id, last, found))
+            raise PushError(_somebody_elses(repository, last, found))
     elif CARD in found.tree:
         found.card = repository.text(CARD, head, found.tree[CARD])
     return found
@@ -95,16 +102,17 @@ def _own_commit(repository: HubRepository, branch: str, last: LastPush, head: st
     return own if changed is not None and changed <= EDITABLE else None
 
 
-def _somebody_elses(repo_id: str, last: LastPush, found: Destination) -> str:
+def _somebody_elses(repository: HubRepository, last: LastPush, found: Destination) -> str:
+    place, what = repository.place, "a model" if repository.repo_type == "model" else "something"
     replace = "scratch upload --overwrite (in a recipe: hub.overwrite=true) replaces it"
     if last.commit or last.mark:
         since = "a push from here whose end was not seen" if last.mark else f"this folder's push {last.commit[:7]}"
         return (
-            f"{repo_id} has moved to {found.head[:7]} since {since}: what may be somebody else's commit is not "
+            f"{place} has moved to {found.head[:7]} since {since}: what may be somebody else's commit is not "
             f"overwritten. Look at it; {replace}"
         )
-    names = ", ".join(sorted(found.model_files())[:3])
+    names = ", ".join(sorted(found.files())[:3])
     return (
-        f"{repo_id} holds a model ({names}) that was not pushed from this folder; {replace}, or choose another name or "
+        f"{place} holds {what} ({names}) that was not pushed from this folder; {replace}, or choose another name or "
         "revision"
     )

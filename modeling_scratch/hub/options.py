@@ -24,6 +24,7 @@ class PushOptions:
     timeout: float = SECONDS_TO_ANSWER
     languages: tuple[str, str] | None = None  # codes of source and target; None: as the folder says
     author: str | None = None  # for the card
+    space: bool = False  # also push a page that translates, as a static Space of the same name
 
     @property
     def branch(self) -> str:
@@ -41,11 +42,15 @@ class PushOptions:
             raise PushError(f"--timeout is {self.timeout:g}; it must be a positive number of seconds")
         if self.create_pr and (self.tag or self.revision):
             raise PushError("--create-pr proposes a change of main: --tag and --revision do not go with it")
+        if self.space and (self.create_pr or self.tag or self.revision):
+            raise PushError(
+                "--space pushes a page to a Space's main: --create-pr, --tag and --revision do not go with it"
+            )
 
     def command(self, folder: str) -> str:
         """The command line of this push."""
         words = ["scratch", "upload", folder, self.repo_id]
-        words += [f"--{name}" for name in ("private", "overwrite") if getattr(self, name)]
+        words += [f"--{name}" for name in ("private", "overwrite", "space") if getattr(self, name)]
         for name in ("revision", "license", "tag", "author"):
             if (value := getattr(self, name)) is not None:
                 words += [f"--{name}", value]

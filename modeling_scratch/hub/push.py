@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from .card import build_card, check_languages, check_license, required_metadata
 from .card_check import check_card
 from .card_edits import EditableCard, choose_edited, parse_card, update_card
 from .check import check_folder
-from .destination import Destination, is_model_file, look
+from .destination import EDITABLE, Destination, is_model_file, look
 from .options import PushOptions
 from .record import LastPush, read_last_push, write_last_push
 from .repository import HubRepository, PushError, opened_repository
@@ -56,18 +56,38 @@ class Prepared:
 
 @dataclass
 class Pushed:
-    """Where the model is now."""
+    """Where the model, or its page, is now."""
 
     url: str
     changed: bool  # False: it was there already
     repo_id: str
     commit: str
+    is_model: bool = True
 
     def describe(self) -> str:
-        """Where it is, and the line of Python that loads exactly this."""
-        what = "pushed" if self.changed else "nothing has changed since"
+        """Where it is, and the line of Python that loads exactly this model."""
+        said = f"{'pushed' if self.changed else 'nothing has changed since'}: {self.url}"
+        if not self.is_model:
+            return said
         name = f'"{self.repo_id}", revision="{self.commit}"'
-        return f"{what}: {self.url}\n  AutoModelForSeq2SeqLM.from_pretrained({name}, trust_remote_code=True)"
+        return f"{said}\n  AutoModelForSeq2SeqLM.from_pretrained({name}, trust_remote_code=True)"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is pushed."""
+
+    repo_type: str  # as huggingface_hub calls it
+    belongs: Callable[[str], bool]  # whether a file on the Hub is part of it, so that a push may delete it
+
+    def key(self, repo_id: str) -> str:
+        """The repository's name among what a folder remembers of its pushes."""
+        return repo_id if self.repo_type == "model" else f"{self.repo_type}s/{repo_id}"
+
+
+MODEL = Kind("model", is_model_file)
+SPACE = Kind("space", lambda name: name not in EDITABLE)
+Preparation = Callable[[Path, PushOptions, Path, str | None], Prepared]
 
 
 class ArrivedError(PushError):
@@ -92,6 +112,7 @@ def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | N
     """
     findings = check_folder(folder, copy)
     last = read_last_push(folder, options.repo_id, options.branch)
+    has_space = options.space or read_last_push(folder, SPACE.key(options.repo_id), "main").commit is not None
     license = options.license
     if license is None and (folder / RECIPE).is_file():
         license = load_recipe(folder / RECIPE).hub.license
@@ -101,7 +122,7 @@ def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | N
         "author": options.author or last.author,
     }
     replaced = {key for key, value in {"license": license, "language": options.languages}.items() if value}
-    generated = build_card(folder, options.repo_id, **given)
+    generated = build_card(folder, options.repo_id, **given, has_space=has_space)
     card = _edited_card(folder, generated, card_on_hub, last.card, options.overwrite, replaced)
     check_card(card, required_metadata(folder))
     metadata = ModelCard(card).data.to_dict()
@@ -152,9 +173,12 @@ def deletions(folder: Path, options: PushOptions, prepared: Prepared) -> set[str
 # -- pushing -----------------------------------------------------------------------------------------------------------
 
 
-def push(folder: Path, options: PushOptions) -> Pushed:
+def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Preparation = prepare) -> Pushed:
     """
     Check a model's folder and push it. Pushing again without changes makes no commit.
+
+    Args:
+        kind, prepare: of something that is made from the folder and pushed in its stead.
 
     Raises:
         ArrivedError: the model was pushed, and what was left to do failed.
@@ -162,34 +186,35 @@ def push(folder: Path, options: PushOptions) -> Pushed:
         PushError, UserError: nothing was pushed; the message says what happened and what to do.
     """
     options.check()
-    with opened_repository(options.repo_id, options.timeout) as repository, TemporaryDirectory() as copy:
+    opened, key = opened_repository(options.repo_id, options.timeout, kind.repo_type), kind.key(options.repo_id)
+    with opened as repository, TemporaryDirectory() as copy:
         repository.check_account(may_be_others=options.create_pr)
-        last = read_last_push(folder, options.repo_id, options.branch)
-        found = look(repository, options, last)
+        last = read_last_push(folder, key, options.branch)
+        found = look(repository, options, last, kind.belongs)
         prepared = prepare(folder, options, Path(copy), found.card)
-        stale = found.model_files() - prepared.files.keys()
+        stale = found.files() - prepared.files.keys()
         changes = found.tag is not None and (stale or not found.holds(prepared.files, prepared.card))
         if found.tag is not None and (found.tag != found.head or changes):
             raise PushError(f"the tag {options.tag} exists, at {found.tag[:7]}; choose another, or delete it there")
         sizes = prepared.sizes()
-        logger.info(f"pushing {len(sizes)} files, {sum(sizes.values()):,} bytes, to {options.repo_id}")
+        logger.info(f"pushing {len(sizes)} files, {sum(sizes.values()):,} bytes, to {repository.place}")
         if options.create_pr:
             commit, url = repository.open_pull_request(prepared.operations(stale), options.message, found.head)
             return Pushed(url or repository.url(commit), commit != found.head, options.repo_id, commit)
-        # Before anything is sent, so that the next push recognizes a commit whose answer is lost.
-        mark = f"modeling_scratch {uuid.uuid4().hex}"
-        write_last_push(
-            folder, options.repo_id, options.branch, replace(last, commit=found.own, mark=mark, parent=found.head)
-        )
         _make_branch(repository, options, found)
         parent = found.head or repository.references()[0].get(options.branch)
+        # Before the commit is sent, so that the next push recognizes it if the answer is lost.
+        mark = f"modeling_scratch {uuid.uuid4().hex}"
+        write_last_push(folder, key, options.branch, replace(last, commit=found.own, mark=mark, parent=parent))
         # huggingface_hub makes no commit that would change nothing.
         commit = repository.commit(lambda: prepared.operations(stale), options.message, mark, options.branch, parent)
         with _arrived(repository.url(commit), commit):
-            _remember(folder, options, replace(prepared.remembered, commit=commit))
+            write_last_push(folder, key, options.branch, replace(prepared.remembered, commit=commit))
+            if kind is MODEL:
+                _keep_card(folder, prepared.card)
             if options.tag:
                 repository.create_tag(options.tag, commit)
-    return Pushed(repository.url(commit), commit != parent, options.repo_id, commit)
+    return Pushed(repository.url(commit), commit != parent, options.repo_id, commit, kind is MODEL)
 
 
 def _make_branch(repository: HubRepository, options: PushOptions, found: Destination) -> None:
@@ -200,16 +225,15 @@ def _make_branch(repository: HubRepository, options: PushOptions, found: Destina
         repository.create_branch(options.branch)
 
 
-def _remember(folder: Path, options: PushOptions, push: LastPush) -> None:
-    write_last_push(folder, options.repo_id, options.branch, push)
-    write_whole(folder / CARD, push.card)
+def _keep_card(folder: Path, card: str) -> None:
+    write_whole(folder / CARD, card)
     (folder / OLD_CARD).unlink(missing_ok=True)
 
 
 @contextmanager
 def _arrived(url: str, commit: str) -> Iterator[None]:
     """Whatever fails once the model is there, the message begins by saying where."""
-    there = f"the model is at {url} (revision {commit})"
+    there = f"it is at {url} (revision {commit})"
     again = "the same command again does the rest, and sends nothing twice"
     try:
         yield

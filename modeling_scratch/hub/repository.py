@@ -96,22 +96,23 @@ def check_name(repo_id: str) -> None:
 
 
 @contextmanager
-def opened_repository(repo_id: str, timeout: float) -> Iterator["HubRepository"]:
+def opened_repository(repo_id: str, timeout: float, repo_type: str = "model") -> Iterator["HubRepository"]:
     """A repository whose requests end once the Hub has left them without an answer for `timeout` seconds."""
     for handler in logging.getLogger("huggingface_hub").handlers:
         if not any(isinstance(each, RedactingFilter) for each in handler.filters):
             handler.addFilter(RedactingFilter())
             handler.addFilter(lambda record: "not supported by Xet Storage" not in record.msg)  # on purpose
     with bounded_requests(timeout):
-        yield HubRepository(repo_id)
+        yield HubRepository(repo_id, repo_type)
 
 
 class HubRepository:
-    """One repository of models, as the token's owner sees it."""
+    """One repository, of a model or a static Space, as the token's owner sees it."""
 
-    def __init__(self, repo_id: str):
+    def __init__(self, repo_id: str, repo_type: str = "model"):
         check_name(repo_id)
-        self.api, self.repo_id = HfApi(), repo_id
+        self.api, self.repo_id, self.repo_type = HfApi(), repo_id, repo_type
+        self.place = repo_id if repo_type == "model" else f"{repo_type}s/{repo_id}"  # below the Hub's address
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
@@ -137,7 +138,7 @@ class HubRepository:
             ) from error
 
     def url(self, commit: str) -> str:
-        return f"{self.api.endpoint}/{self.repo_id}/commit/{commit}"
+        return f"{self.api.endpoint}/{self.place}/commit/{commit}"
 
     def check_account(self, may_be_others: bool) -> None:
         """Raise PushError if there is no valid token that may write, or the repository belongs to somebody else."""
@@ -162,7 +163,7 @@ class HubRepository:
         """None: there is no such repository."""
         with self._explained("looking at the repository"):
             try:
-                return bool(self.api.repo_info(self.repo_id).private)
+                return bool(self.api.repo_info(self.repo_id, repo_type=self.repo_type).private)
             except RepositoryNotFoundError as error:
                 if _status(error) == 401:
                     raise
@@ -171,19 +172,19 @@ class HubRepository:
     def references(self) -> tuple[dict[str, str], dict[str, str]]:
         """The newest commit of each branch, and the commit of each tag."""
         with self._explained("looking at the repository"):
-            found = self.api.list_repo_refs(self.repo_id)
+            found = self.api.list_repo_refs(self.repo_id, repo_type=self.repo_type)
         return tuple({each.name: each.target_commit for each in kind} for kind in (found.branches, found.tags))
 
     def tree(self, commit: str) -> dict[str, str]:
         """{path: sha256 of a large file, git's identifier of another} of a commit."""
         with self._explained("looking at the repository"):
-            entries = self.api.list_repo_tree(self.repo_id, recursive=True, revision=commit)
+            entries = self.api.list_repo_tree(self.repo_id, recursive=True, revision=commit, repo_type=self.repo_type)
             files = [entry for entry in entries if isinstance(entry, RepoFile)]
             return {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
 
     def text(self, path: str, commit: str, identifier: str) -> str:
         """A small file of a commit; its identifier in `tree` shows whether all of it was sent."""
-        url = hf_hub_url(self.repo_id, path, revision=commit, endpoint=self.api.endpoint)
+        url = hf_hub_url(self.repo_id, path, revision=commit, endpoint=self.api.endpoint, repo_type=self.repo_type)
         with self._explained(f"reading {path}"):
             for _ in range(ATTEMPTS):
                 answer = get_session().get(url, headers=build_hf_headers())
@@ -206,7 +207,8 @@ class HubRepository:
     def find_commit(self, revision: str, mark: str) -> str | None:
         """The commit whose description holds a mark, among the newest of a revision."""
         with self._explained("looking at the history"):
-            for commit in self.api.list_repo_commits(self.repo_id, revision=revision)[:COMMITS_BACK]:
+            commits = self.api.list_repo_commits(self.repo_id, revision=revision, repo_type=self.repo_type)
+            for commit in commits[:COMMITS_BACK]:
                 if mark in commit.message:
                     return commit.commit_id
         return None
@@ -215,17 +217,18 @@ class HubRepository:
 
     def create(self, private: bool) -> None:
         with self._explained("making the repository"):
-            self.api.create_repo(self.repo_id, private=private or None, exist_ok=True)
+            kind = {"repo_type": "space", "space_sdk": "static"} if self.repo_type == "space" else {}
+            self.api.create_repo(self.repo_id, private=private or None, exist_ok=True, **kind)
 
     def create_branch(self, name: str) -> None:
         with self._explained("making the branch"):
-            self.api.create_branch(self.repo_id, branch=name, exist_ok=True)
+            self.api.create_branch(self.repo_id, branch=name, exist_ok=True, repo_type=self.repo_type)
 
     def create_tag(self, name: str, commit: str) -> None:
         """Name a commit. The tag may be there already, from a request whose answer was lost."""
         with self._explained(f"tagging it {name!r}"):
             try:
-                self.api.create_tag(self.repo_id, tag=name, revision=commit, exist_ok=False)
+                self.api.create_tag(self.repo_id, tag=name, revision=commit, exist_ok=False, repo_type=self.repo_type)
             except HfHubHTTPError as error:
                 if _status(error) != 409 or self.references()[1].get(name) != commit:
                     raise
@@ -276,7 +279,7 @@ class HubRepository:
                     raise
                 raise UnseenError(
                     f"the answer was lost ({_said(error)}): look whether the pull request is at "
-                    f"{self.api.endpoint}/{self.repo_id}/discussions before you push again"
+                    f"{self.api.endpoint}/{self.place}/discussions before you push again"
                 ) from error
         return done.oid, done.pr_url
 
@@ -300,6 +303,7 @@ class HubRepository:
                 revision=revision,
                 create_pr=create_pr,
                 parent_commit=parent,
+                repo_type=self.repo_type,
             )
         for warning in caught:
             if issubclass(warning.category, UserWarning):

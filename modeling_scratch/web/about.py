@@ -1,5 +1,6 @@
 """What an exported page knows of its model: languages, search, examples, and the facts that it shows."""
 
+import html
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from .runtime import PACKAGES
 _EXAMPLES = 3
 _LONGEST_EXAMPLE = 80  # letters
 # Settings of `generate()` that the page's search does not have, besides those that none has.
-_LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size")
+_LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits")
 
 
 def describe_model(
@@ -34,18 +35,19 @@ def describe_model(
     """
     config = model.config
     search = read_search(model)
-    for field, value in (("eos_token_id", search.ends), ("decoder_start_token_id", config.decoder_start_token_id)):
+    for field, value in (("eos_token_id", search.ends), ("decoder_start_token_id", search.start)):
         if value is None or value == []:
             raise UserError(f"{name}: the page needs {field} in the model's config")
-    warn_of_settings(model, _LEFT_OUT, "the page")
+    has_phrases = any(len(sequence) > 1 for sequence in search.banned)
+    warn_of_settings(model, [*_LEFT_OUT, *(["bad_words_ids"] if has_phrases else [])], "the page")
     run = RunRecords(Path(name)) if all((Path(name) / file).is_file() for file in (RECIPE, METRICS)) else None
-    names = list(map(language_name, languages))
+    names = [html.unescape(language_name(tag)) for tag in languages]  # escaped for Markdown
     return {
         "title": f"{names[0]} to {names[1]}" if names else Path(name).name,
         "languages": languages,
         "languageNames": names,
         "longestSource": config.max_position_embeddings,
-        "startToken": config.decoder_start_token_id,
+        "startToken": search.start,
         "search": {
             "numBeams": search.num_beams,
             "lengthPenalty": search.length_penalty,
@@ -80,7 +82,7 @@ def _facts(run: RunRecords | None, model: ScratchForConditionalGeneration) -> li
 
 def _technical_facts(model: ScratchForConditionalGeneration, is_quantized: bool) -> list[tuple[str, str]]:
     count = sum(parameter.numel() for parameter in model.parameters())
-    weights = "weights of 8 bits" if is_quantized else "weights of 32 bits"
+    weights = "8-bit weights" if is_quantized else "32-bit weights"
     return [
         ("Model", f"Transformer with {count:,} parameters, {weights}"),
         ("Runs on", ", ".join(f"{each.name} {each.version} ({each.license})" for each in PACKAGES)),

@@ -8,10 +8,12 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
 from ..convert.checking import load_model, verify_scores
+from ..convert.generation_settings import read_search
 from ..convert.onnx_graphs import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
 from ..errors import UserError
 from ..loading import load_tokenizers, save_tokenizers
@@ -22,6 +24,7 @@ from .runtime import FOLDER, MODULES, WASM, licenses, runtime_files
 
 PAGE, STYLE, SCRIPT, MODEL = "index.html", "page.css", "page.js", "model.json"
 _WORKER, _SEARCH, _TRANSLATOR = "worker.js", "search.js", "translator.js"
+LICENSES = f"{FOLDER}/LICENSES"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -43,22 +46,22 @@ def export_page(name: str, folder: Path, quantize: bool = False) -> None:
     two, languages = _write_tokenizers(name, folder)
     described = describe_model(model, name, languages, quantize)
     export_graphs(model, folder)
-    verify_scores(model, OnnxScorer(folder, model.config))
+    verify_scores(model, OnnxScorer(folder, read_search(model)))
     if quantize:
         for graph in (ENCODER, DECODER):
             quantize_weights(folder / graph)
     (folder / FOLDER).mkdir()
     for path in runtime:
         shutil.copyfile(path, folder / FOLDER / path.name)
-    (folder / FOLDER / "LICENSES").write_text(licenses(), encoding="utf-8")
+    (folder / LICENSES).write_text(licenses(), encoding="utf-8")
     page = files(__package__) / "page"
     for file in (PAGE, STYLE, SCRIPT, _WORKER, _SEARCH, _TRANSLATOR):
         (folder / file).write_bytes((page / file).read_bytes())
     tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in _TOKENIZER_FILES]
     modules = [*(f"{FOLDER}/{module}" for module in MODULES), _SEARCH, _TRANSLATOR]
     wasm = f"{FOLDER}/{WASM}"
-    needed = [*modules, wasm, _WORKER, ENCODER, DECODER, *tokenizers]
-    described |= {"hasTargetTokenizer": two, "modules": modules, "wasm": wasm, "files": needed}
+    needed = [*modules, wasm, LICENSES, _WORKER, ENCODER, DECODER, *tokenizers]
+    described |= {"hasTargetTokenizer": two, "modules": modules, "wasm": wasm, "licenses": LICENSES, "files": needed}
     described["bytes"] = sum((folder / file).stat().st_size for file in needed)
     (folder / MODEL).write_text(json.dumps(described, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
@@ -68,7 +71,7 @@ def export_one_file(name: str, path: Path, quantize: bool = False) -> None:
     with TemporaryDirectory(dir=path.parent) as temporary:
         folder = Path(temporary) / "page"
         export_page(name, folder, quantize)
-        needed = json.loads((folder / MODEL).read_text(encoding="utf-8"))["files"]
+        needed = read_described(folder)["files"]
         packed = {file: _packed((folder / file).read_bytes()) for file in (MODEL, *needed)}
         style, script = ((folder / file).read_text(encoding="utf-8") for file in (STYLE, SCRIPT))
         text = (folder / PAGE).read_text(encoding="utf-8")
@@ -89,6 +92,11 @@ def export_one_file(name: str, path: Path, quantize: bool = False) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+def read_described(folder: Path) -> dict[str, Any]:
+    """What a page's folder says of its model, see `describe_model`."""
+    return json.loads((folder / MODEL).read_text(encoding="utf-8"))
+
+
 def _packed(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
@@ -107,5 +115,5 @@ def _write_tokenizers(name: str, folder: Path) -> tuple[bool, list[str]]:
             if path.is_file() and path.name not in _TOKENIZER_FILES:
                 path.unlink()
     settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    languages = [settings.get(f"{side}_lang") or "" for side in ("source", "target")]
-    return two, languages if all(re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)*", each) for each in languages) else []
+    languages = [str(settings.get(f"{side}_lang")).replace("_", "-") for side in ("source", "target")]
+    return two, languages if all(re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", each) for each in languages) else []

@@ -2,7 +2,9 @@
 
 import base64
 import hashlib
+import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,8 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
+from ..redaction import redact
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "runtime"  # in an exported page
+_SECONDS = 600  # for npm to fetch a package
+_MIT = """\
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
+documentation files (the "Software"), to deal in the Software without restriction, including without
+limitation the rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the
+Software, and to permit persons to whom the Software is furnished to do so, subject to the following
+conditions:
+
+The above copyright notice and this permission notice shall be included in all copies or substantial portions
+of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED
+TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL
+THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF
+CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER
+DEALINGS IN THE SOFTWARE.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +60,7 @@ TOKENIZERS = Package(
     "@huggingface/tokenizers",
     "0.2.0",
     "LidMHe1FpcSYH4vcSjXooda34pC0M8m1gmDOv7SQi6Iv+ib1zX7J3sHBCC9/3FPCkn2k1b55FneVqMRxrr99pg==",
-    ("dist/tokenizers.min.mjs",),
+    ("dist/tokenizers.min.mjs", "LICENSE"),
     "Apache-2.0",
 )
 PACKAGES = (ONNX_RUNTIME, TOKENIZERS)
@@ -71,12 +93,15 @@ def runtime_files() -> list[Path]:
                 _fetch(package, fetched)
             shutil.rmtree(folder, ignore_errors=True)
             os.rename(fetched, folder)
-    return [folder / name for name in names]
+    return [folder / name for name in (*MODULES, WASM)]
 
 
 def licenses() -> str:
-    """What the files of a page's runtime are, as text to go with them."""
-    return "".join(f"{each.name} {each.version}, {each.license}\n" for each in PACKAGES)
+    """The licenses of a page's runtime, which go with it."""
+    apache = (cache_folder() / "LICENSE").read_text(encoding="utf-8")
+    texts = (f"Copyright (c) Microsoft Corporation\n\n{_MIT}", apache)
+    named = zip(PACKAGES, texts, strict=True)
+    return "\n".join(f"{each.name} {each.version}: {each.license} license\n\n{text}" for each, text in named)
 
 
 def _npm() -> str:
@@ -93,12 +118,19 @@ def _npm() -> str:
 def _fetch(package: Package, folder: Path) -> None:
     """Fetch a package, and put the files that a page needs into a folder."""
     with tempfile.TemporaryDirectory() as temporary:
-        command = [_npm(), "pack", f"{package.name}@{package.version}", "--silent", "--pack-destination", temporary]
-        done = subprocess.run(command, cwd=temporary, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        command = [_npm(), "pack", f"{package.name}@{package.version}", "--loglevel=error"]
+        command += ["--pack-destination", temporary]
+        logger.info(f"fetching {package.name} {package.version} with npm")
+        options = {"cwd": temporary, "capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
+        try:
+            done = subprocess.run(command, timeout=_SECONDS, **options)
+        except subprocess.TimeoutExpired:
+            raise UserError(f"npm took more than {_SECONDS} s to fetch {package.name} {package.version}") from None
         archives = list(Path(temporary).glob("*.tgz"))
         if done.returncode or not archives:
-            said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[-1]
-            raise UserError(f"npm cannot fetch {package.name} {package.version}: {said}")
+            reasons = [line for line in done.stderr.splitlines() if re.match(r"npm (error|ERR!) (?!code)\S", line)]
+            reason = reasons[0] if reasons else "no reason given"
+            raise UserError(f"npm cannot fetch {package.name} {package.version}: {redact(reason)}")
         found = base64.b64encode(hashlib.sha512(archives[0].read_bytes()).digest()).decode()
         if found != package.sha512:
             raise UserError(f"{package.name} {package.version} from npm is not the pinned package: sha512 {found}")

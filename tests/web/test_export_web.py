@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import logging
 import re
 import shutil
 
@@ -19,9 +20,10 @@ from test_translation_pipeline import SENTENCES, make_folder
 from typer.testing import CliRunner
 
 from modeling_scratch.commands.export import app
+from modeling_scratch.convert.generation_settings import read_search
 from modeling_scratch.convert.onnx_graphs import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
-from modeling_scratch.loading import load_config, load_tokenizers
-from modeling_scratch.web import export
+from modeling_scratch.loading import load_tokenizers, load_translator
+from modeling_scratch.web import about, export
 
 # Settings of generate(), and the page's names for them.
 SEARCHES = {
@@ -77,13 +79,13 @@ def test_graphs_step_as_the_model_does(fields, make_model, tmp_path):
 def test_quantized_weights_are_close_and_small(make_model, tmp_path):
     model = make_model(vocab_size=400)
     export_graphs(model, tmp_path)
-    size, scorer = (tmp_path / DECODER).stat().st_size, OnnxScorer(tmp_path, model.config)
+    size, scorer = (tmp_path / DECODER).stat().st_size, OnnxScorer(tmp_path, read_search(model))
     assert str(ROOT).encode() not in (tmp_path / DECODER).read_bytes()
     cases = [[list(range(4, 20))], [list(range(40, 50))]]
     exact = np.array(scorer(*cases))
     for name in (ENCODER, DECODER):
         quantize_weights(tmp_path / name)
-    rounded = np.array(OnnxScorer(tmp_path, model.config)(*cases))
+    rounded = np.array(OnnxScorer(tmp_path, read_search(model))(*cases))
     assert 0 < np.abs(rounded - exact).max() < 0.1
     assert (tmp_path / DECODER).stat().st_size < 0.6 * size
 
@@ -113,6 +115,7 @@ def page(model, stand_in, tmp_path_factory):
     out = tmp_path_factory.mktemp("pages") / "page"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "runtime_files", lambda: stand_in)
+        patch.setattr(export, "licenses", lambda: "the licenses")
         result = run("web", model, out)
     assert result.exit_code == 0, result.output
     assert f"wrote {out}" in result.output
@@ -153,7 +156,7 @@ def test_alternatives_and_scores(model, page, by_page):
     expected = generated(model, SENTENCES, num_beams=5, num_return_sequences=5)
     tokens = [[each["tokens"] for each in one["found"]] for one in by_page["beams"]]
     assert tokens == [[each["tokens"] for each in one] for one in expected]
-    scorer, source = OnnxScorer(page, load_config(str(model))), load_tokenizers(str(model))[0]
+    scorer, source = OnnxScorer(page, read_search(load_translator(str(model)))), load_tokenizers(str(model))[0]
     whole = [each for each in by_page["beams"][0]["found"] if not each["isCut"]]
     assert whole
     for each in whole:
@@ -180,10 +183,25 @@ def test_words_are_explained_by_words(model, whole_page):
         assert {f"  {SENTENCES[0]}"[each["start"] : each["end"]] for each in word["from"]} <= set(words)
 
 
+def test_the_settings_of_generate_count(make_model, caplog):
+    """Those of the generation config, not of the config; and those that the page has not are named."""
+    model = make_model()
+    settings = model.generation_config
+    settings.decoder_start_token_id, settings.eos_token_id = 7, 9
+    settings.repetition_penalty, settings.bad_words_ids = 1.5, [[5, 6], [8]]
+    logging.getLogger("modeling_scratch").propagate = True
+    described = about.describe_model(model, "model", ["pt-BR", "zh"], False)
+    assert described["startToken"] == 7
+    assert described["search"]["endTokens"] == [9]
+    assert described["search"]["suppressedTokens"] == [8]
+    assert described["title"] == "Portuguese (pt-BR) to Chinese"
+    assert "the page does not hold the generation settings repetition_penalty, bad_words_ids" in caplog.text
+
+
 def test_a_page_is_complete(page):
     described = json.loads((page / "model.json").read_text())
     there = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
-    extra = {"index.html", "page.css", "page.js", "model.json", "runtime/LICENSES"}
+    extra = {"index.html", "page.css", "page.js", "model.json"}
     assert there == {*described["files"], *extra}
     assert described["bytes"] == sum((page / name).stat().st_size for name in described["files"])
     assert described["search"]["numBeams"] == 3
@@ -197,6 +215,7 @@ def one_file(trained, stand_in, tmp_path_factory):
     out = tmp_path_factory.mktemp("pages") / "page.html"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "runtime_files", lambda: stand_in)
+        patch.setattr(export, "licenses", lambda: "the licenses")
         result = run("web", trained, out, "--int8")
     assert result.exit_code == 0, result.output
     return out
@@ -218,7 +237,7 @@ def test_a_run_s_page_says_what_the_run_was(one_file):
     assert described["examples"]
     assert re.fullmatch(r"BLEU [\d.]+ ± [\d.]+, chrF .*", facts["Scores on test"])
     assert facts["License"] == "apache-2.0"
-    assert facts["Model"].endswith("weights of 8 bits")
+    assert facts["Model"].endswith("8-bit weights")
 
 
 # -- what users get wrong ----------------------------------------------------------------------------------------------
@@ -226,6 +245,7 @@ def test_a_run_s_page_says_what_the_run_was(one_file):
 
 def test_errors_are_one_line_and_leave_nothing(model, stand_in, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "runtime_files", lambda: stand_in)
+    monkeypatch.setattr(export, "licenses", lambda: "the licenses")
     broken = shutil.copytree(model, tmp_path / "broken")
     settings = json.loads((broken / "generation_config.json").read_text())
     (broken / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": None}))

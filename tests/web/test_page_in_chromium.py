@@ -8,9 +8,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from conftest import CHOICES
+from loopback_push import client_upload
 from pages import generated, needs_runtime
-from test_translation_pipeline import CORPUS, make_folder
+from test_translation_pipeline import make_folder
 
+from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.web.export import export_one_file, export_page
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -20,13 +22,13 @@ pytestmark = [
     needs_runtime,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
 ]
-DONE = re.compile("ms$|was cut")  # what the page says then
 MODELS = {
     "one vocabulary": {},
     "rotary, rms, gated": CHOICES["rotary, rms, gated"],
     "two vocabularies": {"target_size": 330},
 }
-SENTENCES = [pair["en"] for pair in CORPUS if len(pair["en"]) < 70][:200]
+HELD_OUT = make_corpus(1, 1, 300, seed=3)["test"]
+SENTENCES = [pair["en"] for pair in HELD_OUT if len(pair["en"]) < 70][:200]
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -83,7 +85,7 @@ def visit(browser):
 
 def translated(page, text: str) -> str:
     page.fill("#source", text)
-    sync_api.expect(page.locator("#status")).to_have_text(DONE, timeout=120_000)
+    sync_api.expect(page.locator("#time")).to_have_text(re.compile("ms$"), timeout=120_000)
     return page.locator("#target").text_content()
 
 
@@ -105,6 +107,21 @@ def test_translations_are_those_of_generate(model, serve, visit, tmp_path):
         assert sum(map(str.__eq__, found, expected)) >= least
 
 
+def client_download(repo_id: str, folder: str) -> None:
+    from huggingface_hub import snapshot_download
+
+    snapshot_download(repo_id, repo_type="space", local_dir=folder)
+
+
+def test_a_space_translates(trained, hub, client, serve, visit, tmp_path):
+    """Pushed to the loopback Hub, fetched from it, opened."""
+    run = shutil.copytree(trained, tmp_path / "run")
+    code, said = client(client_upload, folder=str(run), repo_id="ada/model", space=True)
+    assert code == 0, said
+    client(client_download, repo_id="ada/model", folder=str(tmp_path / "space"))
+    assert translated(visit(serve(tmp_path / "space")), SENTENCES[0]).strip()
+
+
 @pytest.fixture(scope="module")
 def one_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
@@ -119,6 +136,10 @@ def test_one_file_from_disk(one_file, visit, width, scheme):
     page = visit(one_file, viewport={"width": width, "height": 800}, color_scheme=scheme)
     assert translated(page, SENTENCES[0]).strip()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.fill("#source", "a" * 400)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.fill("#source", "")
+    translated(page, SENTENCES[0])
     page.locator("#target").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator("#target .chosen").count() == 1
@@ -135,10 +156,40 @@ def test_one_file_from_disk(one_file, visit, width, scheme):
 def test_what_is_typed_last_is_what_is_translated(one_file, visit):
     page = visit(one_file)
     last = SENTENCES[1]
-    alone = translated(page, last)
+    alone, both = translated(page, last), translated(page, f"{SENTENCES[0]} {last}")
+    assert alone.strip()
+    assert both.endswith(f" {alone}")
     page.fill("#source", "")
     page.locator("#source").press_sequentially(f"{SENTENCES[0]} {last}", delay=5)
-    sync_api.expect(page.locator("#target")).to_have_text(re.compile(re.escape(f" {alone}") + "$"))
+    sync_api.expect(page.locator("#target")).to_have_text(both)
+
+
+def test_alternatives_before_any_text_and_another_beam_while_translating(one_file, visit):
+    page = visit(one_file)
+    page.check("#several")
+    page.select_option("#beams", "5")
+    whole = translated(page, "\n".join(SENTENCES[:20]))
+    page.fill("#source", "")
+    page.select_option("#beams", "1")
+    page.fill("#source", "\n".join(SENTENCES[:20]))
+    page.locator("#target .word").first.wait_for()
+    page.select_option("#beams", "5")
+    sync_api.expect(page.locator("#time")).to_have_text(re.compile("ms$"))
+    assert page.locator("#target").text_content() == whole
+    assert page.locator("#alternatives li").count() == 5
+
+
+@pytest.mark.parametrize("missing", ["decoder.onnx", "search.js", "tokenizer.json"])
+def test_a_file_that_is_not_there_is_named(missing, serve, browser, tmp_path):
+    make_folder(tmp_path / "model", updates=1)
+    export_page(str(tmp_path / "model"), tmp_path / "page")
+    (tmp_path / "page" / missing).unlink()
+    page = browser.new_page()
+    page.goto(serve(tmp_path / "page"))
+    sync_api.expect(page.locator("#status")).to_contain_text(f"{missing} cannot be loaded")
+    page.wait_for_timeout(500)
+    sync_api.expect(page.locator("#status.failure")).to_contain_text(f"{missing} cannot be loaded")
+    page.close()
 
 
 def test_a_sentence_that_is_too_long_stops_no_other(one_file, visit):

@@ -44,7 +44,9 @@ def npm(tmp_path, monkeypatch):
     command.write_text(
         f'#!/bin/sh\necho "$2" >> {calls}\n'
         f'name=$(echo "${{2%@*}}" | tr / -)\n'
-        f'[ -f {archives}/$name ] || {{ echo "npm error 404 Not Found" >&2; exit 1; }}\n'
+        f"if ! [ -f {archives}/$name ]; then\n"
+        '  [ "$3" = --silent ] || printf "npm error code E404\\nnpm error 404 Not Found\\nnpm error See a log" >&2\n'
+        "  exit 1\nfi\n"
         f'cp {archives}/$name "$5/package.tgz"\n'
     )
     command.chmod(0o755)
@@ -55,10 +57,18 @@ def npm(tmp_path, monkeypatch):
 def test_packages_are_fetched_once(npm):
     calls, _ = npm
     paths = runtime.runtime_files()
-    assert [path.read_text() for path in paths] == [name for package in runtime.PACKAGES for name in package.files]
+    names = [name for package in runtime.PACKAGES for name in package.files if name.startswith("dist/")]
+    assert sorted(path.read_text() for path in paths) == sorted(names)
     assert runtime.runtime_files() == paths
     assert calls.read_text().split() == [f"{package.name}@{package.version}" for package in runtime.PACKAGES]
     assert [path.name for path in paths[0].parent.parent.iterdir()] == [paths[0].parent.name]
+
+
+def test_licenses_are_those_of_the_packages(npm):
+    runtime.runtime_files()
+    text = runtime.licenses()
+    assert "Permission is hereby granted" in text
+    assert text.endswith("LICENSE")  # the stand-in for the other's
 
 
 def test_another_package_is_refused(npm):

@@ -1,7 +1,7 @@
 // The page: what is typed goes to the worker sentence by sentence, and comes back as words that one can point at.
 
 const get = (id) => document.getElementById(id);
-const [source, target, marks, status] = ["source", "target", "marks", "status"].map(get);
+const [source, target, marks, status, loading] = ["source", "target", "marks", "status", "loading"].map(get);
 const WAIT = 120; // milliseconds without a key before the text is translated
 const LOWEST = 0.04; // weights below it are not marked
 
@@ -11,6 +11,7 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
+// The status is read aloud, so it says only what one has to know.
 function say(text, isFailure = false) {
   status.textContent = text;
   status.classList.toggle("failure", isFailure);
@@ -28,7 +29,7 @@ async function unpacked(base64) {
 
 async function fetched(name, progress) {
   const response = await fetch(name);
-  if (!response.ok) throw new Error(`${name} cannot be loaded (${response.status}).`);
+  if (!response.ok) throw new Error(`the server answered ${response.status}`);
   const parts = [];
   for (const reader = response.body.getReader(); ; ) {
     const { done, value } = await reader.read();
@@ -38,82 +39,111 @@ async function fetched(name, progress) {
   }
 }
 
+async function read(name, progress = () => {}) {
+  try {
+    return await (embedded ? unpacked(embedded[name]) : fetched(name, progress));
+  } catch (error) {
+    throw new Error(`${name} cannot be loaded (${error.message}). Reload the page, or export it again.`);
+  }
+}
+
 async function readAll(names, total) {
-  let read = 0;
+  let done = 0;
   const progress = (bytes) => {
-    read += bytes;
-    say(`Loading: ${Math.min(99, Math.round((100 * read) / total))} %`);
+    done += bytes;
+    loading.value = done / total;
   };
-  say("Loading …");
-  const files = await Promise.all(names.map((name) => (embedded ? unpacked(embedded[name]) : fetched(name, progress))));
+  const files = await Promise.all(names.map((name) => read(name, progress)));
   return Object.fromEntries(names.map((name, index) => [name, files[index]]));
 }
 
 // -- text ------------------------------------------------------------------------------------------------------------
 
+const SAYS_SOMETHING = /[\p{L}\p{N}\p{P}\p{S}]/u;
+
 // The sentences of a text and what is between them: { text, start, isSentence }.
 function sentences(text, language) {
   const found = [];
+  const add = (part, start, isSentence) => part && found.push({ text: part, start, isSentence });
+  const segmenter = new Intl.Segmenter(language, { granularity: "sentence" });
   for (const line of text.matchAll(/[^\n]+|\n+/g)) {
-    for (const { segment, index } of new Intl.Segmenter(language, { granularity: "sentence" }).segment(line[0])) {
-      const [, before, sentence, after] = segment.match(/^(\s*)(.*?)(\s*)$/s);
-      let start = line.index + index;
-      for (const [part, isSentence] of [[before, false], [sentence, true], [after, false]]) {
-        if (part) found.push({ text: part, start, isSentence });
-        start += part.length;
-      }
+    for (const { segment, index } of segmenter.segment(line[0])) {
+      const start = line.index + index;
+      const before = segment.length - segment.trimStart().length;
+      const sentence = segment.trim();
+      add(segment.slice(0, before), start, false);
+      add(sentence, start + before, SAYS_SOMETHING.test(sentence.replaceAll("\ufffd", "")));
+      add(segment.slice(before + sentence.length), start + before + sentence.length, false);
     }
   }
   return found;
 }
 
+// A language that the browser's rules take, or undefined.
+function known(language) {
+  try {
+    return Intl.getCanonicalLocales(language)[0];
+  } catch {
+    return undefined;
+  }
+}
+
 // Marks words of the source behind the text field, each as strongly as its weight.
-function mark(sentence, from = []) {
+function mark(start = 0, from = []) {
   const text = source.value;
-  let end = 0;
   const pieces = [];
   const strongest = Math.max(...from.map(({ weight }) => weight));
-  for (const { start, end: until, weight } of from) {
-    if (weight < LOWEST) continue;
-    const word = element("mark", {}, text.slice(sentence.start + start, sentence.start + until));
-    word.style.setProperty("--weight", (0.75 * weight) / strongest);
-    pieces.push(text.slice(end, sentence.start + start), word);
-    end = sentence.start + until;
+  let end = 0;
+  for (const each of from.filter(({ weight }) => weight >= LOWEST)) {
+    const word = element("mark", {}, text.slice(start + each.start, start + each.end));
+    word.style.setProperty("--weight", (0.75 * each.weight) / strongest);
+    pieces.push(text.slice(end, start + each.start), word);
+    end = start + each.end;
   }
   marks.replaceChildren(...pieces, `${text.slice(end)}\n`);
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text); // only where the page came by https, from this device or from a disk
+    return true;
+  } catch {
+    getSelection().selectAllChildren(target);
+    return document.execCommand("copy");
+  }
 }
 
 // -- the translator ----------------------------------------------------------------------------------------------------
 
 class Page {
-  constructor(worker, model) {
-    Object.assign(this, { worker, model, number: 0, known: new Map(), shown: [] });
+  constructor(worker, model, licenses) {
+    Object.assign(this, { worker, model, number: 0, known: new Map(), parts: [], missing: [], text: "" });
+    this.language = known(model.languages[0]);
     this.options = { numBeams: model.search.numBeams };
     worker.onmessage = ({ data }) => this.receive(data);
-    this.describe();
+    this.describe(licenses);
     this.listen();
   }
 
-  describe() {
+  describe(licenses) {
     const { model } = this;
     document.title = get("title").textContent = model.title;
     [get("source-language"), get("target-language")].forEach((heading, side) => {
       heading.textContent = model.languageNames[side] ?? heading.textContent;
     });
-    if (model.languages[0]) source.lang = model.languages[0];
-    if (model.languages[1]) target.lang = model.languages[1];
-    source.dir = target.dir = "auto";
+    if (model.languages.length) [source.lang, target.lang] = model.languages;
     const beams = [...new Set([1, 5, model.search.numBeams])].sort((first, second) => first - second);
     for (const number of beams) {
       const name = number === 1 ? "greedy, fastest" : `beam of ${number}`;
       get("beams").append(element("option", { value: number, selected: number === this.options.numBeams }, name));
     }
     for (const text of model.examples) {
-      const button = element("button", { type: "button" }, text);
+      const button = element("button", { type: "button", lang: source.lang, dir: "auto" }, text);
       button.onclick = () => this.set(text);
       get("examples").append(button);
     }
     for (const [name, value] of model.facts) get("facts").append(element("dt", {}, name), element("dd", {}, value));
+    get("licenses").textContent = licenses;
   }
 
   listen() {
@@ -125,15 +155,15 @@ class Page {
     });
     get("clear").onclick = () => this.set("");
     get("copy").onclick = async () => {
-      await navigator.clipboard.writeText(target.textContent);
-      say("Copied.");
+      const text = this.parts.map((part) => (part.isSentence ? (this.known.get(part.text)?.[0].text ?? "") : part.text));
+      say((await copy(text.join(""))) ? "Copied." : "The browser does not allow copying: select the text and copy it.");
     };
     get("beams").onchange = ({ target: { value } }) => {
       this.options = { numBeams: Number(value) };
       this.known.clear();
       this.translate();
     };
-    get("several").onchange = () => this.show();
+    get("several").onchange = () => this.showAlternatives();
     target.addEventListener("pointerover", ({ target: word }) => word.explain?.());
     target.addEventListener("pointerleave", () => this.choose(null));
     target.addEventListener("click", ({ target: word }) => word.explain && this.choose(word));
@@ -149,7 +179,7 @@ class Page {
   }
 
   fit() {
-    mark({ start: 0 });
+    mark();
     get("clear").hidden = !source.value;
     get("examples").hidden = Boolean(source.value.trim());
   }
@@ -166,81 +196,113 @@ class Page {
   }
 
   choose(word) {
-    target.querySelector(".chosen")?.classList.remove("chosen");
-    word?.classList.add("chosen");
-    if (word) word.explain();
-    else mark({ start: 0 });
-    if (word) say(word.dataset.from);
+    const before = target.querySelector(".chosen");
+    before?.classList.remove("chosen");
+    if (word) {
+      word.classList.add("chosen");
+      word.explain();
+      say(word.dataset.from);
+    } else {
+      mark();
+      if (before) this.report();
+    }
   }
 
   translate() {
-    this.parts = sentences(source.value, this.model.languages[0]);
-    this.missing = [...new Set(this.parts.filter((part) => part.isSentence && !this.known.has(part.text)).map((part) => part.text))];
+    // The tokenizer composes letters and their accents; so does the field, that marks fall in the right places.
+    const composed = source.value.normalize("NFC");
+    if (composed !== source.value) {
+      const caret = source.value.slice(0, source.selectionStart).normalize("NFC").length;
+      source.value = composed;
+      source.setSelectionRange(caret, caret);
+    }
+    this.text = source.value;
+    this.parts = sentences(this.text, this.language);
+    const texts = this.parts.filter(({ isSentence }) => isSentence).map(({ text }) => text);
+    this.missing = [...new Set(texts.filter((text) => !this.known.has(text)))];
     this.number += 1;
-    this.started = performance.now();
+    this.started = this.missing.length ? performance.now() : null;
+    get("time").textContent = "";
+    mark();
     this.show();
     this.worker.postMessage({ translate: { number: this.number, sentences: this.missing, options: this.options } });
   }
 
   receive({ translated, done }) {
     if (translated?.number === this.number) {
-      this.known.set(this.missing[translated.index], translated.translations);
-      this.show();
+      const text = this.missing[translated.index];
+      this.known.set(text, translated.translations);
+      this.parts.forEach((part, index) => {
+        if (part.text === text) this.shown[index].replaceWith((this.shown[index] = this.element(part)));
+      });
+      this.showAlternatives();
     }
-    if (done !== this.number || !this.missing.length) return;
-    const best = this.parts.filter(({ isSentence }) => isSentence).map(({ text }) => this.known.get(text)[0]);
-    const problem = best.find((each) => each.problem)?.problem;
-    if (problem) say(problem, true);
-    else if (best.some(({ isCut }) => isCut)) say("A translation was cut at the greatest length.");
-    else say(`${Math.round(performance.now() - this.started)} ms`);
+    if (done === this.number) this.report();
+  }
+
+  // The status of the text as it is.
+  report() {
+    const found = this.parts.filter(({ isSentence }) => isSentence).map((part) => [part, this.known.get(part.text)?.[0]]);
+    const wrong = found.find(([, best]) => best?.problem);
+    target.ariaBusy = String(found.some(([, best]) => !best));
+    if (wrong) say(`“${wrong[0].text.slice(0, 40)}…”: ${wrong[1].problem}`, true);
+    else if (found.some(([, best]) => best?.isCut)) say("A translation was cut off at the maximum length.");
+    else say("");
+    if (this.started !== null && target.ariaBusy === "false") {
+      get("time").textContent = `${Math.round(performance.now() - this.started)} ms`;
+      this.started = null;
+    }
   }
 
   show() {
-    let last = "";
-    const children = this.parts.flatMap((part) => {
-      if (!part.isSentence) return [part.text];
-      const found = this.known.get(part.text);
-      if (!found) return [element("span", { className: "stale" }, "…")];
-      last = part.text;
-      return [this.sentence(part, found[0])];
-    });
-    target.replaceChildren(...children);
-    target.ariaBusy = String(this.parts.some((part) => part.isSentence && !this.known.has(part.text)));
-    get("copy").hidden = !children.length;
-    if (!children.length) say("");
-    this.showAlternatives(last);
+    this.shown = this.parts.map((part) => this.element(part));
+    target.replaceChildren(...this.shown);
+    get("copy").hidden = !this.parts.some(({ isSentence }) => isSentence);
+    this.report();
+    this.showAlternatives();
   }
 
-  sentence(part, { words, isCut, problem }) {
-    if (problem) return element("span", { className: "failed", title: problem }, part.text);
-    const made = words.map(({ text, isWord, from }) => {
+  // A part of the translation: white space, a sentence that is still missing, or the words of one.
+  element(part) {
+    if (!part.isSentence) return document.createTextNode(part.text);
+    const best = this.known.get(part.text)?.[0];
+    if (!best) return element("span", { className: "stale" }, "…");
+    if (best.problem) return element("span", { className: "failed", title: best.problem }, part.text);
+    const made = best.words.map(({ text, isWord, from }) => {
       if (!isWord) return text;
       const word = element("span", { className: "word" }, text);
-      word.explain = () => mark(part, from);
+      word.explain = () => source.value === this.text && mark(part.start, from);
       const strongest = from.toSorted((first, second) => second.weight - first.weight).slice(0, 2);
       word.dataset.from = `${text}: ${strongest.map(({ start, end }) => part.text.slice(start, end)).join(", ")}`;
       return word;
     });
-    return element("span", { className: isCut ? "cut" : "" }, ...made);
+    return element("span", { className: best.isCut ? "cut" : "" }, ...made);
   }
 
-  showAlternatives(sentence) {
-    const found = (this.known.get(sentence) ?? []).filter(({ problem }) => !problem);
+  // Of the last sentence.
+  showAlternatives() {
+    const last = this.parts.findLast(({ isSentence }) => isSentence);
+    const found = (this.known.get(last?.text) ?? []).filter(({ problem }) => !problem);
     const isShown = get("several").checked && found.length > 0;
     get("alternatives").hidden = !isShown;
     if (!isShown) return;
-    const items = found.map(({ text, score }) => element("li", { lang: target.lang }, text, " ", element("small", {}, score.toFixed(2))));
+    const items = found.map(({ text, score }) => {
+      const translation = element("span", { lang: target.lang, dir: "auto" }, text);
+      return element("li", {}, translation, " ", element("small", {}, score.toFixed(2)));
+    });
     const note = "Scores are the logarithm of a translation's probability. A beam finds several.";
     get("alternatives").replaceChildren(element("ol", {}, ...items), element("small", {}, note));
   }
 }
 
 async function start() {
-  const { "model.json": description } = await readAll(["model.json"], 1e4);
+  say("Loading …");
+  loading.hidden = false;
+  const description = await read("model.json");
   const model = JSON.parse(new TextDecoder().decode(description));
   const files = { "model.json": description, ...(await readAll(model.files, model.bytes)) };
-  const code = new Blob([files["worker.js"]], { type: "text/javascript" });
-  const worker = new Worker(URL.createObjectURL(code));
+  const licenses = new TextDecoder().decode(files[model.licenses]);
+  const worker = new Worker(URL.createObjectURL(new Blob([files["worker.js"]], { type: "text/javascript" })));
   const loaded = new Promise((resolve, reject) => {
     worker.onerror = (event) => reject(new Error(event.message ?? "This browser cannot run the translator."));
     worker.onmessage = ({ data }) => (data.failed ? reject(new Error(data.failed)) : resolve());
@@ -248,9 +310,13 @@ async function start() {
   const buffers = Object.values(files).map(({ buffer }) => buffer);
   worker.postMessage({ load: { ...model, files } }, buffers);
   await loaded;
+  loading.hidden = true;
   say("");
-  const page = new Page(worker, model);
+  const page = new Page(worker, model, licenses);
   if (source.value) page.set(source.value); // typed while it loaded
 }
 
-start().catch((error) => say(error.message, true));
+start().catch((error) => {
+  loading.hidden = true;
+  say(error.message, true);
+});

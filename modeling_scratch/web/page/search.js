@@ -79,7 +79,7 @@ async function beams(decoder, settings, checkpoint) {
     if (!running.length || (earlyStopping === true && isFull)) return finished;
     const reach = earlyStopping === "never" && lengthPenalty > 0 ? maxNewTokens : length;
     const worst = isFull ? finished[numBeams - 1].rank : FAR;
-    if (!(running[0].score / reach ** lengthPenalty > worst)) return finished;
+    if (!(Math.fround(running[0].score / reach ** lengthPenalty) > worst)) return finished;
   }
 }
 

@@ -63,7 +63,13 @@ function spans(tokenizer, ids, text) {
 }
 
 // The words of a text, and what is between them: [start, end, is a word].
-function words(text, language) {
+function words(text, tag) {
+  let language;
+  try {
+    [language] = Intl.getCanonicalLocales(tag);
+  } catch {
+    language = undefined; // no language that the browser knows: its general rules
+  }
   const found = new Intl.Segmenter(language, { granularity: "word" }).segment(text);
   return Array.from(found, ({ index, segment, isWordLike }) => [index, index + segment.length, isWordLike]);
 }
@@ -103,7 +109,7 @@ export class Translator {
     const ids = this.encode(sentence);
     const { longestSource } = this.model;
     if (longestSource !== null && ids.length > longestSource) {
-      throw new Error(`The sentence has ${ids.length} tokens, and the model takes ${longestSource}. Split it.`);
+      throw new Error(`The sentence has ${ids.length} tokens, and the model takes ${longestSource}. Split it into shorter sentences.`);
     }
     const input = new this.ort.Tensor("int64", BigInt64Array.from(ids.map(BigInt)), [1, ids.length]);
     const { source } = await this.encoder.run({ input_ids: input });

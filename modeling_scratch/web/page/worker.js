@@ -5,6 +5,8 @@ let newest = 0;
 
 class Superseded extends Error {}
 
+const reason = (error) => String(error?.message ?? error);
+
 // Lets messages in, so that a newer request ends an older one. A timer would wait four milliseconds.
 const { port1, port2 } = new MessageChannel();
 let go = () => {};
@@ -37,10 +39,12 @@ async function translate({ number, sentences, options }) {
     let translations;
     try {
       const found = await translator.translate(sentence, options, checkpoint);
-      translations = found.map(({ weights, ...each }) => ({ ...each, words: translator.explain(sentence, { weights, ...each }) }));
+      await checkpoint();
+      translations = found.map(({ weights, ...each }) => each);
+      translations[0].words = translator.explain(sentence, found[0]);
     } catch (error) {
       if (error instanceof Superseded) return;
-      translations = [{ text: "", words: [], problem: error.message }]; // the other sentences go on
+      translations = [{ text: "", words: [], problem: reason(error) }]; // the other sentences go on
     }
     postMessage({ translated: { number, index, translations } });
   }
@@ -51,7 +55,7 @@ async function translate({ number, sentences, options }) {
 let last = Promise.resolve();
 onmessage = ({ data }) => {
   if (data.load) {
-    last = load(data.load).catch((error) => postMessage({ failed: error.message }));
+    last = load(data.load).catch((error) => postMessage({ failed: `The model cannot be loaded (${reason(error)}). Reload the page, or export it again.` }));
     return;
   }
   newest = data.translate.number;

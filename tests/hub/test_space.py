@@ -1,0 +1,86 @@
+"""A model's page goes to a static Space beside the model, linked both ways, one commit each."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from huggingface_hub import ModelCard
+from loopback_push import change_weights, client_upload
+
+NAME, SPACE = "ada/model", "ada/space--model"  # as the loopback Hub keeps a Space
+
+
+def client_upload_with_stand_ins(folder: str, repo_id: str, **options) -> list:
+    """As client_upload, with files in place of those that a page runs on."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    from modeling_scratch.web import export
+
+    runtime = Path(folder).parent / "runtime"
+    runtime.mkdir(exist_ok=True)
+    for name in (*export.MODULES, export.WASM):
+        (runtime / name).write_bytes(b"export default 0;")
+    export.licenses = lambda: "the licenses"
+    export.runtime_files = lambda: [runtime / name for name in (*export.MODULES, export.WASM)]
+    return client_upload(folder, repo_id, **options)
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def upload(client, run, code=0, **options) -> str:
+    found, said = client(client_upload_with_stand_ins, folder=str(run), repo_id=NAME, **options)
+    assert found == code, said
+    return said
+
+
+def test_a_space_and_its_model_name_each_other(hub, client, run):
+    said = upload(client, run, space=True)
+    assert f"/spaces/{NAME}/commit/" in said
+    files = hub.files(SPACE)
+    assert {"index.html", "encoder.onnx", "decoder.onnx", "model.json", "tokenizer.json"} <= set(files)
+    assert b"translator.js" in files["model.json"]
+    card = ModelCard(files["README.md"].decode())
+    assert card.data.to_dict() | {"sdk": "static", "app_file": "index.html", "models": [NAME]} == card.data.to_dict()
+    assert card.data.license == "apache-2.0"
+    assert f"https://huggingface.co/{NAME}" in card.text
+    assert f"https://huggingface.co/spaces/{NAME}" in hub.files(NAME)["README.md"].decode()
+    assert (run / "README.md").read_bytes() == hub.files(NAME)["README.md"]
+    assert len(hub.commits(NAME)) == len(hub.commits(SPACE)) == 2  # the Hub's own is the first
+
+    assert upload(client, run, space=True).count("nothing has changed since") == 2
+    change_weights(run, 0.25)
+    upload(client, run)  # the model alone, whose card still names the Space
+    assert f"https://huggingface.co/spaces/{NAME}" in hub.files(NAME)["README.md"].decode()
+    assert hub.files(SPACE) == files
+    upload(client, run, space=True)
+    assert hub.files(SPACE)["encoder.onnx"] != files["encoder.onnx"]
+    assert len(hub.commits(SPACE)) == 3
+
+
+def test_somebody_else_s_space_is_not_replaced(hub, client, run):
+    hub.create(SPACE)
+    before = hub.commit(SPACE, {"app.py": b"import gradio\n"})
+    assert f"spaces/{NAME} holds something (app.py) that was not pushed from this folder" in upload(
+        client, run, code=2, space=True
+    )
+    assert hub.commits(SPACE)[0]["id"] == before
+    upload(client, run, space=True, overwrite=True)
+    assert "app.py" not in hub.files(SPACE)
+
+
+def test_a_card_that_was_edited_on_the_hub_stays(hub, client, run):
+    upload(client, run, space=True)
+    edited = hub.files(SPACE)["README.md"].replace("💬".encode(), "🐎".encode())
+    hub.commit(SPACE, {"README.md": edited})
+    change_weights(run, 0.25)
+    upload(client, run, space=True)
+    assert hub.files(SPACE)["README.md"] == edited
+
+
+def test_options_that_do_not_go_with_it(hub, client, run):
+    assert "--space pushes to main" in upload(client, run, code=2, space=True, tag="v1")
+    assert hub.requests == []
