@@ -41,6 +41,12 @@ def client_upload(folder: str, repo_id: str, **options) -> list:
     return call(upload.main, folder, repo_id, **options)
 
 
+def client_download_space(repo_id: str, folder: str) -> None:
+    from huggingface_hub import snapshot_download
+
+    snapshot_download(repo_id, repo_type="space", local_dir=folder)
+
+
 def client_train(arguments: list[str], overwrite: bool = False) -> list:
     """[exit code, all that is printed] of train.py, whose pushes do without the check of what is in the folder."""
     skip_the_check()

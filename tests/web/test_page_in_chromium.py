@@ -8,7 +8,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from conftest import CHOICES
-from loopback_push import client_upload
+from loopback_push import client_download_space, client_upload
 from pages import generated, needs_runtime
 from test_translation_pipeline import make_folder
 
@@ -107,18 +107,12 @@ def test_translations_are_those_of_generate(model, serve, visit, tmp_path):
         assert sum(map(str.__eq__, found, expected)) >= least
 
 
-def client_download(repo_id: str, folder: str) -> None:
-    from huggingface_hub import snapshot_download
-
-    snapshot_download(repo_id, repo_type="space", local_dir=folder)
-
-
 def test_a_space_translates(trained, hub, client, serve, visit, tmp_path):
     """Pushed to the loopback Hub, fetched from it, opened."""
     run = shutil.copytree(trained, tmp_path / "run")
     code, said = client(client_upload, folder=str(run), repo_id="ada/model", space=True)
     assert code == 0, said
-    client(client_download, repo_id="ada/model", folder=str(tmp_path / "space"))
+    client(client_download_space, repo_id="ada/model", folder=str(tmp_path / "space"))
     assert translated(visit(serve(tmp_path / "space")), SENTENCES[0]).strip()
 
 

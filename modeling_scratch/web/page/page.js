@@ -149,6 +149,7 @@ class Page {
   listen() {
     let timer;
     source.addEventListener("input", () => {
+      get("time").textContent = ""; // of another text
       this.fit();
       clearTimeout(timer);
       timer = setTimeout(() => this.translate(), WAIT);
