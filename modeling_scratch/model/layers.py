@@ -7,12 +7,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import ScratchCrossAttention, ScratchSelfAttention
 from .configuration_scratch import ScratchConfig
-from .fast_cpu import ScratchDropout
+from .fast_cpu import ScratchDropout, ScratchRMSNorm
 
 
 def build_norm(config: ScratchConfig) -> nn.Module:
     """A LayerNorm (section 3.1) or an RMSNorm (Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467)."""
-    norm_class = nn.LayerNorm if config.norm_type == "layer_norm" else nn.RMSNorm
+    norm_class = nn.LayerNorm if config.norm_type == "layer_norm" else ScratchRMSNorm
     return norm_class(config.d_model, eps=config.norm_eps)
 
 

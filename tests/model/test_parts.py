@@ -10,7 +10,7 @@ from test_variants import SMALL, Reference
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.model.attention import ScratchCrossAttention, ScratchSelfAttention
-from modeling_scratch.model.fast_cpu import ScratchDropout
+from modeling_scratch.model.fast_cpu import ScratchDropout, ScratchRMSNorm
 from modeling_scratch.model.layers import ScratchFeedForward
 from modeling_scratch.model.masking import as_bias, causal_bias, count_positions
 from modeling_scratch.model.position_embeddings import (
@@ -206,6 +206,25 @@ def test_dropout_keeps_the_mean_and_scales_the_kept():
     assert by_row.std().item() < 0.02
     assert not torch.equal(layer(ones) != 0, kept)
     assert layer.eval()(ones) is ones
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 16), (4, 16)])
+def test_rms_norm_in_training_is_pytorch_s(shape):
+    """Outputs and gradients, against PyTorch's module in float64."""
+    torch.manual_seed(0)
+    norm, states, gradient = ScratchRMSNorm(16, eps=1e-6).train(), torch.randn(shape) * 3, torch.randn(shape)
+    torch.nn.init.normal_(norm.weight)
+    reference = torch.nn.RMSNorm(16, eps=1e-6).double()
+    reference.load_state_dict(norm.state_dict())
+    found, expected = states.clone().requires_grad_(), states.double().requires_grad_()
+    outputs = norm(found), reference(expected)
+    assert type(outputs[0].grad_fn).__name__ == "_RMSNormOfRowsBackward"
+    for output in outputs:
+        output.backward(gradient.to(output.dtype))
+    pairs = [outputs, (found.grad, expected.grad), (norm.weight.grad, reference.weight.grad)]
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
+    assert torch.equal(norm.eval()(states), torch.nn.functional.rms_norm(states, (16,), norm.weight, 1e-6))
 
 
 # -- masks and attention -------------------------------------------------------------------------------------------
