@@ -3,13 +3,16 @@
 import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..cli import log_to_terminal, one_line_errors, print_whatever_happens
 from ..defaults import SECONDS_TO_ANSWER
 from ..errors import UserError
+
+if TYPE_CHECKING:
+    from ..hub.push import PushOptions
 
 
 def main(
@@ -38,7 +41,7 @@ def main(
     log_to_terminal(logging.INFO)
     unsure = "interrupted; the Hub has the old revision or the new one: run the same command again to find out"
     with one_line_errors(debug, interrupted=unsure):
-        from ..hub.push import PushOptions, deletions, prepare, push
+        from ..hub.push import PushOptions
 
         if repo_id is None and not check_only:
             raise UserError("which repository? scratch upload FOLDER user/name")
@@ -57,20 +60,33 @@ def main(
             space=space,
         )
         options.check()
-        if not (check_only or dry_run):
-            if space:  # before anything is sent
-                from ..web.space import push_space
-            print_whatever_happens(push(folder, options).describe())
-            if space:
-                print_whatever_happens(push_space(folder, options).describe())
-            return
-        with TemporaryDirectory() as copy:
-            prepared = prepare(folder, options, Path(copy))
-            lines = prepared.findings
-            if dry_run:
-                sizes = prepared.sizes()
-                lines.append(f"\n{len(sizes)} files, {sum(sizes.values()):,} bytes, would go to {options.repo_id}:")
-                lines += [f"{size:>12,}  {name}" for name, size in sizes.items()]
-                lines += [f"     deleted  {name}" for name in sorted(deletions(folder, options, prepared))]
-                lines.append(f"\nThe card, without what was edited on the Hub:\n\n{prepared.card}")
-            print_whatever_happens("\n".join(lines))
+        if check_only or dry_run:
+            _only_look(folder, options, dry_run)
+        else:
+            _push(folder, options)
+
+
+def _push(folder: Path, options: "PushOptions") -> None:
+    from ..hub.push import push
+
+    if options.space:  # imported before anything is sent
+        from ..web.space import push_space
+    print_whatever_happens(push(folder, options).describe())
+    if options.space:
+        print_whatever_happens(push_space(folder, options).describe())
+
+
+def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
+    """Print what the check finds; for a dry run, also what would be pushed."""
+    from ..hub.push import deletions, prepare
+
+    with TemporaryDirectory() as copy:
+        prepared = prepare(folder, options, Path(copy))
+        lines = prepared.findings
+        if dry_run:
+            sizes = prepared.sizes()
+            lines.append(f"\n{len(sizes)} files, {sum(sizes.values()):,} bytes, would go to {options.repo_id}:")
+            lines += [f"{size:>12,}  {name}" for name, size in sizes.items()]
+            lines += [f"     deleted  {name}" for name in sorted(deletions(folder, options, prepared))]
+            lines.append(f"\nThe card, without what was edited on the Hub:\n\n{prepared.card}")
+        print_whatever_happens("\n".join(lines))

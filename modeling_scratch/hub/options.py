@@ -43,9 +43,7 @@ class PushOptions:
         if self.create_pr and (self.tag or self.revision):
             raise PushError("--create-pr proposes a change of main: --tag and --revision do not go with it")
         if self.space and (self.create_pr or self.tag or self.revision):
-            raise PushError(
-                "--space pushes a page to a Space's main: --create-pr, --tag and --revision do not go with it"
-            )
+            raise PushError("--space pushes to main: --create-pr, --tag and --revision do not go with it")
 
     def command(self, folder: str) -> str:
         """The command line of this push."""

@@ -77,6 +77,7 @@ class Pushed:
 class Kind:
     """What is pushed."""
 
+    name: str
     repo_type: str  # as huggingface_hub calls it
     belongs: Callable[[str], bool]  # whether a file on the Hub is part of it, so that a push may delete it
 
@@ -85,8 +86,8 @@ class Kind:
         return repo_id if self.repo_type == "model" else f"{self.repo_type}s/{repo_id}"
 
 
-MODEL = Kind("model", is_model_file)
-SPACE = Kind("space", lambda name: name not in EDITABLE)
+MODEL = Kind("model", "model", is_model_file)
+SPACE = Kind("page", "space", lambda name: name not in EDITABLE)
 Preparation = Callable[[Path, PushOptions, Path, str | None], Prepared]
 
 
@@ -201,14 +202,17 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
         if options.create_pr:
             commit, url = repository.open_pull_request(prepared.operations(stale), options.message, found.head)
             return Pushed(url or repository.url(commit), commit != found.head, options.repo_id, commit)
+        # Before anything is sent, so that the next push recognizes a commit whose answer is lost.
+        mark = f"modeling_scratch {uuid.uuid4().hex}"
+        begun = replace(last, commit=found.own, mark=mark, parent=found.head)
+        write_last_push(folder, key, options.branch, begun)
         _make_branch(repository, options, found)
         parent = found.head or repository.references()[0].get(options.branch)
-        # Before the commit is sent, so that the next push recognizes it if the answer is lost.
-        mark = f"modeling_scratch {uuid.uuid4().hex}"
-        write_last_push(folder, key, options.branch, replace(last, commit=found.own, mark=mark, parent=parent))
+        if parent != found.head:  # what the Hub puts into a new Space is nobody else's
+            write_last_push(folder, key, options.branch, replace(begun, parent=parent))
         # huggingface_hub makes no commit that would change nothing.
         commit = repository.commit(lambda: prepared.operations(stale), options.message, mark, options.branch, parent)
-        with _arrived(repository.url(commit), commit):
+        with _arrived(kind.name, repository.url(commit), commit):
             write_last_push(folder, key, options.branch, replace(prepared.remembered, commit=commit))
             if kind is MODEL:
                 _keep_card(folder, prepared.card)
@@ -231,9 +235,9 @@ def _keep_card(folder: Path, card: str) -> None:
 
 
 @contextmanager
-def _arrived(url: str, commit: str) -> Iterator[None]:
+def _arrived(what: str, url: str, commit: str) -> Iterator[None]:
     """Whatever fails once the model is there, the message begins by saying where."""
-    there = f"it is at {url} (revision {commit})"
+    there = f"the {what} is at {url} (revision {commit})"
     again = "the same command again does the rest, and sends nothing twice"
     try:
         yield
