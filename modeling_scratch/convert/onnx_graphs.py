@@ -178,8 +178,7 @@ def quantize_weights(path: Path) -> None:
         values = numpy_helper.to_array(stored)
         if values.ndim != 2 or values.dtype != np.float32 or values.size < _SMALL:
             continue
-        axis = min((0, 1), key=lambda each: _rounded(values, each)[2])
-        integers, scales, _ = _rounded(values, axis)
+        integers, scales, axis, _ = min((_rounded(values, each) for each in (0, 1)), key=lambda each: each[-1])
         names = [f"{stored.name}.int8", f"{stored.name}.scale"]
         model.graph.initializer.remove(stored)
         model.graph.initializer.extend(map(numpy_helper.from_array, (integers, scales), names))
@@ -191,12 +190,12 @@ def quantize_weights(path: Path) -> None:
     onnx.save(model, path)
 
 
-def _rounded(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """A matrix as int8, the scale of each index of an axis, and the squared error of it all."""
+def _rounded(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, int, float]:
+    """A matrix as int8, the scale of each index of an axis, that axis, and the squared error of it all."""
     scales = np.abs(values).max(axis=1 - axis).clip(min=1e-12) / 127
     wide = np.expand_dims(scales, 1 - axis)
     integers = np.rint(values / wide).astype(np.int8)
-    return integers, scales, float(np.square(integers * wide - values).sum())
+    return integers, scales, axis, float(np.square(integers * wide - values).sum())
 
 
 class OnnxScorer:

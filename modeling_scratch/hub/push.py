@@ -114,9 +114,7 @@ def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | N
     findings = check_folder(folder, copy)
     last = read_last_push(folder, options.repo_id, options.branch)
     has_space = options.space or read_last_push(folder, SPACE.key(options.repo_id), "main").commit is not None
-    license = options.license
-    if license is None and (folder / RECIPE).is_file():
-        license = load_recipe(folder / RECIPE).hub.license
+    license = given_license(folder, options)
     given = {
         "license": license or last.license,
         "languages": options.languages or last.languages,
@@ -131,6 +129,13 @@ def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | N
     findings.append(f"card: complete, but {' and '.join(unknown)} are not known" if unknown else "card: complete")
     files = {path.relative_to(copy).as_posix(): path for path in sorted(copy.rglob("*")) if path.is_file()}
     return Prepared(files, card, findings, LastPush(card=card, files=sorted({*files, CARD}), **given))
+
+
+def given_license(folder: Path, options: PushOptions) -> str | None:
+    """The license that the push is given, or else the recipe of the folder's run."""
+    if options.license is None and (folder / RECIPE).is_file():
+        return load_recipe(folder / RECIPE).hub.license
+    return options.license
 
 
 def _edited_card(

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..convert.generation_settings import read_search, warn_of_settings
 from ..errors import UserError
+from ..hub.card import check_license
 from ..hub.languages import language_name
 from ..hub.run_records import RunRecords
 from ..metrics import describe_score, scores_in, title_of
@@ -58,7 +59,7 @@ def describe_model(
             "suppressedTokens": [token for sequence in search.banned if len(sequence) == 1 for token in sequence],
         },
         "examples": _examples(run) if run else [],
-        "facts": [*_facts(run, model), *_technical_facts(model, is_quantized)],
+        "facts": [*_facts(run), *_technical_facts(model, is_quantized)],
     }
 
 
@@ -67,7 +68,7 @@ def _examples(run: RunRecords) -> list[str]:
     return [text for text in found if 0 < len(text) <= _LONGEST_EXAMPLE][:_EXAMPLES]
 
 
-def _facts(run: RunRecords | None, model: ScratchForConditionalGeneration) -> list[tuple[str, str]]:
+def _facts(run: RunRecords | None) -> list[tuple[str, str]]:
     """What the page says of where the model is from and how good it is: names and values, in plain text."""
     if run is None:
         return []
@@ -76,7 +77,7 @@ def _facts(run: RunRecords | None, model: ScratchForConditionalGeneration) -> li
     for record in run.scored:
         scores = ", ".join(f"{title_of(key)} {describe_score(record, key)}" for key in scores_in(record))
         facts.append((f"Scores on {scored_set(record)}", scores))
-    facts.append(("License", run.recipe.hub.license or "apache-2.0"))
+    facts.append(("License", check_license(run.recipe.hub.license)))
     return facts
 
 

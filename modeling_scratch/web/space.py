@@ -7,10 +7,9 @@ from huggingface_hub.utils import yaml_dump
 from ..hub.allowed_files import CARD
 from ..hub.card import check_license
 from ..hub.options import PushOptions
-from ..hub.push import SPACE, Prepared, Pushed, push
+from ..hub.push import SPACE, Prepared, Pushed, given_license, push
 from ..hub.record import LastPush, read_last_push
 from ..model.plain_card import hub_link
-from ..recipe.reading import load_recipe
 from ..runs.folder import RECIPE
 from .export import PAGE, export_page, read_described
 
@@ -44,9 +43,9 @@ def prepare_space(folder: Path, options: PushOptions, copy: Path, card_on_hub: s
 
 def _card(folder: Path, options: PushOptions, title: str) -> str:
     """The Space's README.md, whose metadata make it a static Space of this model."""
-    license = options.license
-    if license is None and (folder / RECIPE).is_file():
-        license = check_license(load_recipe(folder / RECIPE).hub.license)
+    license = given_license(folder, options) or read_last_push(folder, options.repo_id, options.branch).license
+    if (folder / RECIPE).is_file():
+        license = check_license(license)
     metadata = {
         "title": title,
         "emoji": "💬",

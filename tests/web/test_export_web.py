@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import shutil
+from contextlib import contextmanager
 
 import numpy as np
 import onnxruntime
@@ -109,13 +110,20 @@ def stand_in(tmp_path_factory):
     return [folder / name for name in (*export.MODULES, export.WASM)]
 
 
+@contextmanager
+def without_runtime(stand_in):
+    """Exports take these files for what a page runs on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "runtime_files", lambda: stand_in)
+        patch.setattr(export, "licenses", lambda: "the licenses")
+        yield
+
+
 @pytest.fixture(scope="module")
 def page(model, stand_in, tmp_path_factory):
     """A page that lacks its runtime."""
     out = tmp_path_factory.mktemp("pages") / "page"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "runtime_files", lambda: stand_in)
-        patch.setattr(export, "licenses", lambda: "the licenses")
+    with without_runtime(stand_in):
         result = run("web", model, out)
     assert result.exit_code == 0, result.output
     assert f"wrote {out}" in result.output
@@ -213,9 +221,7 @@ def test_a_page_is_complete(page):
 def one_file(trained, stand_in, tmp_path_factory):
     """A run's page in one file, which lacks its runtime."""
     out = tmp_path_factory.mktemp("pages") / "page.html"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "runtime_files", lambda: stand_in)
-        patch.setattr(export, "licenses", lambda: "the licenses")
+    with without_runtime(stand_in):
         result = run("web", trained, out, "--int8")
     assert result.exit_code == 0, result.output
     return out
@@ -243,9 +249,7 @@ def test_a_run_s_page_says_what_the_run_was(one_file):
 # -- what users get wrong ----------------------------------------------------------------------------------------------
 
 
-def test_errors_are_one_line_and_leave_nothing(model, stand_in, tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "runtime_files", lambda: stand_in)
-    monkeypatch.setattr(export, "licenses", lambda: "the licenses")
+def test_errors_are_one_line_and_leave_nothing(model, stand_in, tmp_path):
     broken = shutil.copytree(model, tmp_path / "broken")
     settings = json.loads((broken / "generation_config.json").read_text())
     (broken / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": None}))
@@ -258,7 +262,8 @@ def test_errors_are_one_line_and_leave_nothing(model, stand_in, tmp_path, monkey
         (model, tmp_path / "no" / "page", "there is no folder"),
         (broken, tmp_path / "page", "needs eos_token_id"),
     ):
-        result = run("web", source, out)
+        with without_runtime(stand_in):
+            result = run("web", source, out)
         assert result.exit_code == 2
         assert said in result.output
         assert result.output.count("\n") == 1
