@@ -31,7 +31,7 @@ THREADS = torch.get_num_threads()
 
 
 def with_pipeline(folder: str) -> Translate:
-    from modeling_scratch.commands.translate import load_pipeline
+    from modeling_scratch.pipelines import load_pipeline
 
     pipeline = load_pipeline([folder])
 

@@ -12,7 +12,6 @@ Each command ends by running the original and the result on the same random ids,
 
 import logging
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,21 +21,15 @@ import typer
 from transformers import MarianConfig
 
 from ..cli import log_to_terminal, one_line_errors
-from ..convert.checking import carry_tokenizers, load_model, new_output, verify, verify_scores
-from ..convert.ctranslate2 import (
-    QUANTIZATIONS,
-    CTranslate2Scorer,
-    read_vocabulary,
-    to_ctranslate2,
-    write_settings,
-)
+from ..convert.checking import carry_tokenizers, load_model, new_output, verify
+from ..convert.ctranslate2 import QUANTIZATIONS, write_ctranslate2
 from ..convert.marian import from_marian, to_marian
 from ..convert.torch_reading import read_torch
 from ..convert.torch_transformer import build_scratch, reference_translator, to_torch_translator
 from ..convert.torch_translator import TorchTranslator
 from ..errors import UserError, as_user_error
 from ..hub.model_folder import Conversion
-from ..loading import load_tokenizers, load_translator
+from ..loading import load_translator
 from ..model.configuration_scratch import ScratchConfig
 
 logger = logging.getLogger(__name__)
@@ -205,25 +198,5 @@ def ctranslate2_command(
     """
     log_to_terminal(logging.INFO)
     with one_line_errors(debug), new_output(out) as folder:
-        model = load_model(src, ScratchConfig.model_type).float().eval()
-        vocabularies = [
-            read_vocabulary(tokenizer, rows, side)
-            for tokenizer, rows, side in zip(
-                load_tokenizers(src),
-                (model.config.vocab_size, model.config.target_vocab_size),
-                ("source", "target"),
-                strict=True,
-            )
-        ]
-        # First in float32, which can be compared; the cost of quantization shows in BLEU.
-        for each in dict.fromkeys(["float32", quantization]):
-            spec = to_ctranslate2(model, *vocabularies)
-            spec.optimize(each)
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            spec.save(str(folder))
-            if each == "float32":
-                verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
-        write_settings(model, vocabularies[1], folder)
-        carry_tokenizers(src, folder)
+        write_ctranslate2(src, folder, quantization)
     print(f"wrote {out}")

@@ -12,58 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
-import torch
 import typer
 from tqdm.auto import tqdm
-from transformers.utils.hub import resolve_revision
 
 from ..cli import log_to_terminal, one_line_errors
-from ..ensemble import check_is_scratch, load_together
 from ..errors import UserError, as_user_error
-from ..loading import best_device
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS
 from ..model.translation_pipeline import ScratchTranslationPipeline
+from ..pipelines import load_pipeline
 from .text_input import LineReader, TextInput, sentences_of
 
 logger = logging.getLogger(__name__)
 
 CUT = "were cut at the greatest length"
 BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
-
-
-def load_pipeline(names: list[str], revision: str | None = None) -> ScratchTranslationPipeline:
-    """
-    The pipeline for a model folder or Hub name, or for an ensemble of several, on the accelerator if there is one. All
-    files of a repository are from one commit.
-
-    Raises:
-        UserError: one cannot be loaded, or is another kind of model; they do not go together; or a revision is given
-            for a folder or for several models.
-    """
-    if revision is not None and len(names) > 1:
-        raise UserError(f"--revision {revision}: it goes with one model, and {len(names)} are given")
-    if revision is not None and Path(names[0]).is_dir():
-        raise UserError(f"--revision {revision}: {names[0]} is a folder; only a repository on the Hub has revisions")
-    revisions = [resolve_revision(name, revision) for name in names]
-    for name, commit in zip(names, revisions, strict=True):
-        check_is_scratch(name, revision=commit)
-    model, source, target = load_together(names, revisions)
-    return Watched(model=model, tokenizer=source, target_tokenizer=target, device=best_device())
-
-
-class Watched(ScratchTranslationPipeline):
-    """Says of each translation whether it was cut at the greatest length."""
-
-    def postprocess(self, outputs: dict[str, Any]) -> list[list[dict[str, Any]]]:
-        """As inherited, with "cut" in each translation."""
-        results, sequences = super().postprocess(outputs), outputs["sequences"]
-        ends = self.model.generation_config.eos_token_id
-        ends = torch.tensor([] if ends is None else ends, dtype=sequences.dtype, device=sequences.device)
-        ended = torch.isin(sequences, ends).any(dim=-1)  # (batch_size, several)
-        for translations, whole in zip(results, ended.tolist(), strict=True):
-            for translation, is_whole in zip(translations, whole, strict=True):
-                translation["cut"] = not is_whole
-        return results
 
 
 def write_rows(results: Iterable[list[dict[str, Any]]], n_best: bool, scores: bool, first: int = 0) -> Iterator[str]:

@@ -1,10 +1,11 @@
 """
 Conversion to CTranslate2 (https://opennmt.net/CTranslate2), a C++ runtime for translation with 8-bit weights: which
-configs it can express, the weights under its names, and the scores of a converted model.
+configs it can express, the weights under its names, the folder, and the scores of a converted model.
 """
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
+from ..loading import load_tokenizers
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
+from .checking import carry_tokenizers, load_model, verify_scores
 from .generation_settings import as_list, read_search, warn_of_settings
 from .marian import check_plain_weights
 
@@ -240,3 +243,31 @@ class CTranslate2Scorer:
             [[self.target_vocabulary[token] for token in target] for target in targets],
         )
         return [result.log_probs for result in found]
+
+
+def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") -> None:
+    """
+    Write a model for CTranslate2's Translator to a new folder, with its generation settings and tokenizers.
+
+    Args:
+        name: a model folder or Hub name.
+        quantization: type of the stored weights, of `QUANTIZATIONS`.
+
+    Raises:
+        UserError: CTranslate2 cannot express the model, or computes something else.
+    """
+    model = load_model(name, ScratchConfig.model_type).float().eval()
+    rows = (model.config.vocab_size, model.config.target_vocab_size)
+    tokenizers = zip(load_tokenizers(name), rows, ("source", "target"), strict=True)
+    vocabularies = [read_vocabulary(*each) for each in tokenizers]
+    # First in float32, which can be compared; the cost of quantization shows in BLEU.
+    for each in dict.fromkeys(["float32", quantization]):
+        spec = to_ctranslate2(model, *vocabularies)
+        spec.optimize(each)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        spec.save(str(folder))
+        if each == "float32":
+            verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
+    write_settings(model, vocabularies[1], folder)
+    carry_tokenizers(name, folder)

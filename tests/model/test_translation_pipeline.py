@@ -20,12 +20,12 @@ from modeling_scratch import (
     ScratchForConditionalGeneration,
     ScratchTranslationPipeline,
 )
-from modeling_scratch.commands.translate import load_pipeline
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
 from modeling_scratch.model import batched_generation
 from modeling_scratch.model.batched_generation import generate_batch
+from modeling_scratch.pipelines import load_pipeline
 
 CORPUS = make_corpus(300, 1, 1, seed=3)["train"]
 SENTENCES = [pair["en"] for pair in CORPUS][:12]

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from modeling_scratch import files
 from modeling_scratch.__main__ import app
 from modeling_scratch.commands import improve
-from modeling_scratch.commands.translate import load_pipeline
 from modeling_scratch.errors import UserError
+from modeling_scratch.pipelines import load_pipeline
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import corpus_translation
 from modeling_scratch.training.corpus_translation import ShardedTranslation
