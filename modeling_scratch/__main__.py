@@ -2,7 +2,20 @@
 
 import typer
 
-from .commands import compare, convert, corpus, evaluate, export, figures, improve, recipes, train, translate, upload
+from .commands import (
+    compare,
+    convert,
+    corpus,
+    evaluate,
+    export,
+    figures,
+    improve,
+    recipes,
+    serve,
+    train,
+    translate,
+    upload,
+)
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 app.command("train")(train.main)
@@ -10,6 +23,7 @@ app.command("evaluate")(evaluate.main)
 app.command("compare")(compare.main)
 app.command("improve")(improve.main)
 app.command("translate")(translate.main)
+app.command("serve")(serve.main)
 app.command("upload")(upload.main)
 app.add_typer(convert.app, name="convert")
 app.add_typer(export.app, name="export")

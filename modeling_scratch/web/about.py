@@ -41,12 +41,8 @@ def describe_model(
             raise UserError(f"{name}: the page needs {field} in the model's config")
     has_phrases = any(len(sequence) > 1 for sequence in search.banned)
     warn_of_settings(model, [*_LEFT_OUT, *(["bad_words_ids"] if has_phrases else [])], "the page")
-    run = RunRecords(Path(name)) if all((Path(name) / file).is_file() for file in (RECIPE, METRICS)) else None
-    names = [html.unescape(language_name(tag)) for tag in languages]  # escaped for Markdown
-    return {
-        "title": f"{names[0]} to {names[1]}" if names else Path(name).name,
-        "languages": languages,
-        "languageNames": names,
+    described = describe_origin(name, languages)
+    return described | {
         "longestSource": config.max_position_embeddings,
         "startToken": search.start,
         "search": {
@@ -58,8 +54,23 @@ def describe_model(
             "endTokens": search.ends,
             "suppressedTokens": [token for sequence in search.banned if len(sequence) == 1 for token in sequence],
         },
+        "facts": [*described["facts"], *_technical_facts(model, is_quantized)],
+    }
+
+
+def describe_origin(name: str, languages: list[str]) -> dict[str, Any]:
+    """
+    A model's languages, examples, and the facts that its run has on record. The arguments are those of
+    `describe_model`.
+    """
+    run = RunRecords(Path(name)) if all((Path(name) / file).is_file() for file in (RECIPE, METRICS)) else None
+    names = [html.unescape(language_name(tag)) for tag in languages]  # escaped for Markdown
+    return {
+        "title": f"{names[0]} to {names[1]}" if names else Path(name).name,
+        "languages": languages,
+        "languageNames": names,
         "examples": _examples(run) if run else [],
-        "facts": [*_facts(run), *_technical_facts(model, is_quantized)],
+        "facts": _facts(run),
     }
 
 

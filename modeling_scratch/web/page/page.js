@@ -79,6 +79,8 @@ function sentences(text, language) {
   return found;
 }
 
+const shortened = (text) => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
+
 // A language that the browser's rules take, or undefined.
 function known(language) {
   try {
@@ -116,22 +118,33 @@ async function copy(text) {
 // -- the translator ----------------------------------------------------------------------------------------------------
 
 class Page {
-  constructor(worker, model, licenses) {
-    Object.assign(this, { worker, model, number: 0, known: new Map(), parts: [], missing: [], text: "" });
-    this.language = known(model.languages[0]);
-    this.options = { numBeams: model.search.numBeams };
+  constructor(worker, models) {
+    Object.assign(this, { worker, number: 0, known: new Map(), parts: [], missing: [], text: "" });
     worker.onmessage = ({ data }) => this.receive(data);
-    this.describe(licenses);
-    this.listen();
+    models.forEach((model, index) => get("direction").append(element("option", { value: index }, model.title)));
+    get("directions").hidden = models.length < 2;
+    this.listen(models);
+    this.use(models[0]);
   }
 
-  describe(licenses) {
+  use(model) {
+    this.model = model;
+    this.language = known(model.languages[0]);
+    this.options = { numBeams: model.search.numBeams };
+    this.known.clear();
+    this.describe();
+    this.fit();
+    this.translate();
+  }
+
+  describe() {
     const { model } = this;
     document.title = get("title").textContent = model.title;
     [get("source-language"), get("target-language")].forEach((heading, side) => {
       heading.textContent = model.languageNames[side] ?? heading.textContent;
     });
     if (model.languages.length) [source.lang, target.lang] = model.languages;
+    for (const list of ["beams", "examples", "facts"]) get(list).replaceChildren();
     const beams = [...new Set([1, 5, model.search.numBeams])].sort((first, second) => first - second);
     for (const number of beams) {
       const name = number === 1 ? "greedy, fastest" : `beam of ${number}`;
@@ -143,11 +156,13 @@ class Page {
       get("examples").append(button);
     }
     for (const [name, value] of model.facts) get("facts").append(element("dt", {}, name), element("dd", {}, value));
-    get("licenses").textContent = licenses;
+    get("about").hidden = !model.facts.length;
   }
 
-  listen() {
+  listen(models) {
     let timer;
+    get("direction").onchange = ({ target: { value } }) => this.use(models[value]);
+    get("key").onchange = () => this.translate();
     source.addEventListener("input", () => {
       get("time").textContent = ""; // of another text
       this.fit();
@@ -220,13 +235,15 @@ class Page {
     this.text = source.value;
     this.parts = sentences(this.text, this.language);
     const texts = this.parts.filter(({ isSentence }) => isSentence).map(({ text }) => text);
+    for (const text of texts) if (this.known.get(text)?.[0].isPassing) this.known.delete(text);
     this.missing = [...new Set(texts.filter((text) => !this.known.has(text)))];
     this.number += 1;
     this.started = this.missing.length ? performance.now() : null;
     get("time").textContent = "";
     mark();
     this.show();
-    this.worker.postMessage({ translate: { number: this.number, sentences: this.missing, options: this.options } });
+    const { languages } = this.model;
+    this.worker.postMessage({ translate: { number: this.number, sentences: this.missing, options: this.options, languages } });
   }
 
   receive({ translated, done }) {
@@ -246,7 +263,7 @@ class Page {
     const found = this.parts.filter(({ isSentence }) => isSentence).map((part) => [part, this.known.get(part.text)?.[0]]);
     const wrong = found.find(([, best]) => best?.problem);
     target.ariaBusy = String(found.some(([, best]) => !best));
-    if (wrong) say(`“${wrong[0].text.slice(0, 40)}…”: ${wrong[1].problem}`, true);
+    if (wrong) say(`“${shortened(wrong[0].text)}”: ${wrong[1].problem}`, true);
     else if (found.some(([, best]) => best?.isCut)) say("A translation was cut off at the maximum length.");
     else say("");
     if (this.started !== null && target.ariaBusy === "false") {
@@ -296,13 +313,10 @@ class Page {
   }
 }
 
-async function start() {
-  say("Loading …");
-  loading.hidden = false;
-  const description = await read("model.json");
-  const model = JSON.parse(new TextDecoder().decode(description));
+// A worker that has loaded the model.
+async function load(model, description) {
   const files = { "model.json": description, ...(await readAll(model.files, model.bytes)) };
-  const licenses = new TextDecoder().decode(files[model.licenses]);
+  get("licenses").textContent = new TextDecoder().decode(files[model.licenses]);
   const worker = new Worker(URL.createObjectURL(new Blob([files["worker.js"]], { type: "text/javascript" })));
   const loaded = new Promise((resolve, reject) => {
     worker.onerror = (event) => reject(new Error(event.message ?? "This browser cannot run the translator."));
@@ -311,10 +325,27 @@ async function start() {
   const buffers = Object.values(files).map(({ buffer }) => buffer);
   worker.postMessage({ load: { ...model, files } }, buffers);
   await loaded;
+  return worker;
+}
+
+// What stands in for the worker where a service translates.
+async function connect({ isKeyNeeded }) {
+  const { Service } = await import("./service.js");
+  get("promise").textContent = "The text is translated on the server that this page is from.";
+  get("licensed").hidden = true;
+  get("keys").hidden = !isKeyNeeded;
+  return new Service(() => get("key").value);
+}
+
+async function start() {
+  say("Loading …");
+  loading.hidden = false;
+  const description = await read("model.json");
+  const model = JSON.parse(new TextDecoder().decode(description));
+  const worker = await (model.service ? connect(model.service) : load(model, description));
   loading.hidden = true;
   say("");
-  const page = new Page(worker, model, licenses);
-  if (source.value) page.set(source.value); // typed while it loaded
+  new Page(worker, model.directions ?? [model]); // which translates what was typed while it loaded
 }
 
 start().catch((error) => {

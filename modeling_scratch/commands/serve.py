@@ -1,0 +1,75 @@
+"""`scratch serve`: translate for others, as an HTTP service with LibreTranslate's interface and a page."""
+
+import logging
+import socket
+from typing import Annotated, Literal
+
+import typer
+
+from ..cli import log_to_terminal, one_line_errors
+from ..errors import UserError, as_user_error
+
+logger = logging.getLogger(__name__)
+
+
+def main(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="a model folder or Hub name for each direction; en:de=FOLDER if it does not say its languages"
+        ),
+    ],
+    host: Annotated[str, typer.Option(help="an address of this machine; 0.0.0.0: all of them")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free")] = 5000,
+    engine: Annotated[Literal["torch", "ctranslate2"], typer.Option(help="what translates")] = "torch",
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="SCRATCH_API_KEY", help="that requests must have; better in the environment"),
+    ] = None,
+    max_characters: Annotated[int, typer.Option(min=1, help="of text in a request")] = 20_000,
+    max_waiting: Annotated[int, typer.Option(min=1, help="sentences that may wait, of all requests")] = 2_048,
+    timeout: Annotated[float, typer.Option(min=0.001, help="seconds until a request is refused")] = 60.0,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="whose pages may call the service, e.g. https://example.org; *: all")
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+) -> None:
+    """
+    Translate for others until Ctrl-C: a page at /, and LibreTranslate's interface, so that its clients work. Requests
+    that come together are translated together. Text is cut into sentences, and keeps its line breaks.
+    """
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug), as_user_error():
+        if api_key == "":
+            raise UserError("--api-key: it is empty")
+        from ..serve.directions import Directions, load_direction
+        from ..serve.engines import ENGINES
+        from ..serve.service import Limits, Service
+
+        with _listening(host, port) as listener:  # first, since it is quick
+            directions = Directions(load_direction(model, ENGINES[engine]) for model in models)
+            limits = Limits(max_characters, max_waiting, timeout)
+            service = Service(directions, limits, api_key, tuple(allow_origin or ()))
+            _run(service.app, listener)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections. UserError if the address cannot be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise UserError(f"--host {host} --port {port}: {error.strerror or error}; choose another") from error
+
+
+def _run(app, listener: socket.socket) -> None:
+    import uvicorn
+
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10, server_header=False, ws="none")
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    logger.info(f"serving at http://{shown}:{port}; Ctrl-C ends")
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:  # after a graceful end
+        logger.info("ended")

@@ -1,0 +1,1 @@
+"""An HTTP service that translates, with LibreTranslate's interface and a page."""

@@ -1,0 +1,109 @@
+"""The directions that a service translates: a model for each, and which of them a request means."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+from ..errors import UserError
+from ..web.about import describe_origin
+from .engines import Engine
+
+_TAG = r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]+)*"
+_NAMED = re.compile(rf"({_TAG}):({_TAG})=(.+)")
+
+
+@dataclass(frozen=True)
+class Direction:
+    """From one language into another, by their codes; `described` is what the page says of the model."""
+
+    source: str
+    target: str
+    engine: Engine
+    described: dict[str, Any]
+
+
+def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
+    """
+    Load a model.
+
+    Args:
+        name: a model folder or Hub name, with languages in front if it does not say them: en:de=FOLDER.
+
+    Raises:
+        UserError: it cannot be loaded, or its languages are unknown.
+    """
+    given = _NAMED.fullmatch(name)
+    name = given[3] if given else name
+    engine = load(name)
+    saved = engine.tokenizer.init_kwargs
+    languages = list(given.groups()[:2]) if given else [str(saved.get(f"{side}_lang")) for side in ("source", "target")]
+    if not all(re.fullmatch(_TAG, language) for language in languages):
+        raise UserError(f"{name} does not say its languages; name them, as in en:de={name}")
+    languages = [language.replace("_", "-") for language in languages]
+    return Direction(*languages, engine, describe_origin(name, languages))
+
+
+class Directions:
+    """
+    What a service translates.
+
+    Raises:
+        UserError: two models have the same direction.
+    """
+
+    def __init__(self, directions: Iterable[Direction]):
+        self.all: dict[tuple[str, str], Direction] = {}
+        for direction in directions:
+            pair = (direction.source, direction.target)
+            if pair in self.all:
+                raise UserError(f"two models translate from {pair[0]} to {pair[1]}; a service has one for a direction")
+            self.all[pair] = direction
+        self.names = {
+            code: name
+            for direction in self.all.values()
+            for code, name in zip(direction.described["languages"], direction.described["languageNames"], strict=True)
+        }
+        self.sources = list(dict.fromkeys(direction.source for direction in self.all.values()))
+        self._detector = None
+        if len(self.sources) > 1:
+            self._detector = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+            known = {source for source in map(_base, self.sources) if source in self._detector.labels}
+            self._detector = self._detector if len(known) > 1 else None
+            if self._detector:
+                self._detector.set_languages(known)
+
+    def find(self, source: str, target: str) -> Direction | None:
+        """The direction between two languages, whatever case and separator their codes are written with."""
+        wanted = _normalized(source), _normalized(target)
+        return next((each for pair, each in self.all.items() if tuple(map(_normalized, pair)) == wanted), None)
+
+    def targets(self, source: str) -> list[str]:
+        """The languages that there are from a language."""
+        return [target for each, target in self.all if each == source]
+
+    def detect(self, text: str, sources: list[str] | None = None) -> list[tuple[str, float]]:
+        """
+        The languages that a text may be in, among those that are served, likeliest first, with probabilities. Where one
+        language is served, it is that one.
+
+        Args:
+            sources: choose among these; None: all.
+        """
+        sources = self.sources if sources is None else sources
+        if self._detector is None or len(sources) < 2:
+            return [(source, 1.0 / len(sources)) for source in sources]
+        likely = dict(self._detector.rank(text))
+        found = [(source, likely.get(_base(source), 0.0)) for source in sources]
+        total = sum(probability for _, probability in found) or 1.0
+        return sorted(((source, each / total) for source, each in found), key=lambda each: -each[1])
+
+
+def _normalized(code: str) -> str:
+    return code.lower().replace("_", "-")
+
+
+def _base(code: str) -> str:
+    return _normalized(code).split("-")[0]

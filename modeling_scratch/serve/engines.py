@@ -1,0 +1,115 @@
+"""What the service translates with: PyTorch or CTranslate2, behind one interface."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Protocol
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from ..loading import load_config, load_tokenizers
+from ..model.batched_generation import tokenize
+from ..pipelines import load_pipeline
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to search: with how many beams (None: as the model was saved), and how many translations to return."""
+
+    num_beams: int | None = None
+    several: int = 1
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """
+    A translation. Its score is the natural logarithm of its probability under the model; it is cut if it reached its
+    greatest length.
+    """
+
+    text: str
+    score: float
+    is_cut: bool
+
+
+class Engine(Protocol):
+    """
+    Translates sentences; searches with `num_beams` unless told otherwise. One thread at a time calls `translate`; any
+    thread may call `check`.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    num_beams: int
+
+    def check(self, sentences: Sequence[str]) -> None:
+        """ValueError if a sentence cannot be translated; SourceTooLong if it has too many tokens."""
+
+    def translate(self, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
+        """The translations of each sentence, best first. A blank sentence has blank ones."""
+
+
+class TorchEngine:
+    """A model in PyTorch, on the accelerator if there is one."""
+
+    def __init__(self, name: str):
+        self.pipeline = load_pipeline([name])
+        self.tokenizer = self.pipeline.tokenizer
+        self.num_beams = self.pipeline.model.generation_config.num_beams or 1
+
+    def check(self, sentences: Sequence[str]) -> None:
+        self.pipeline.preprocess(list(sentences))
+
+    def translate(self, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
+        beams = max(search.num_beams or self.num_beams, search.several)
+        found = self.pipeline(iter(sentences), num_beams=beams, num_return_sequences=search.several, return_scores=True)
+        return [
+            [Hypothesis(each["translation_text"], each["score"], each.get("cut", False)) for each in row]
+            for row in found
+        ]
+
+
+class CTranslate2Engine:
+    """A model that is converted to CTranslate2 in a temporary folder when the service starts."""
+
+    def __init__(self, name: str):
+        import ctranslate2  # from an extra of this package
+
+        from ..convert.ctranslate2 import SETTINGS, write_ctranslate2
+
+        self.limit = load_config(name).max_position_embeddings
+        with TemporaryDirectory() as temporary:
+            folder = Path(temporary) / "model"
+            write_ctranslate2(name, folder)
+            self.translator = ctranslate2.Translator(str(folder), device="cpu", intra_threads=torch.get_num_threads())
+            self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        self.num_beams = self.settings["beam_size"]
+        self.tokenizer, self.target_tokenizer = load_tokenizers(name)
+
+    def check(self, sentences: Sequence[str]) -> None:
+        tokenize(self.tokenizer, sentences, self.limit)
+
+    def translate(self, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
+        beams = max(search.num_beams or self.num_beams, search.several)
+        settings = self.settings | {"beam_size": beams, "num_hypotheses": search.several}
+        sources = [self.tokenizer.convert_ids_to_tokens(row) for row in tokenize(self.tokenizer, sentences, self.limit)]
+        found = [[Hypothesis("", 0.0, False)] * search.several for _ in sentences]
+        filled = [place for place, source in enumerate(sources) if source]
+        results = self.translator.translate_batch(
+            [sources[place] for place in filled], return_scores=True, return_end_token=True, **settings
+        )
+        for place, result in zip(filled, results, strict=True):
+            found[place] = [self._hypothesis(*each) for each in zip(result.hypotheses, result.scores, strict=True)]
+        return found
+
+    def _hypothesis(self, tokens: list[str], score: float) -> Hypothesis:
+        ids = self.target_tokenizer.convert_tokens_to_ids(tokens)
+        text = self.target_tokenizer.decode(ids, skip_special_tokens=True)
+        # CTranslate2 divides by length^penalty.
+        total = score * len(tokens) ** self.settings["length_penalty"]
+        return Hypothesis(text, total, not tokens or tokens[-1] not in self.settings["end_token"])
+
+
+ENGINES = {"torch": TorchEngine, "ctranslate2": CTranslate2Engine}

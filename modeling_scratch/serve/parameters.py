@@ -1,0 +1,114 @@
+"""Reads the parameters of a request, JSON or a form, within limits of size and time."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+
+_MOST_FIELDS = 20
+_BYTES_PER_CHARACTER = 12  # of a letter outside the basic plane that JSON escapes
+_BYTES_BESIDES = 16_384  # names of parameters, a form's separators
+
+
+async def read_parameters(request: Request, most_characters: int, seconds: float) -> dict[str, Any]:
+    """
+    The parameters of a request, from JSON or a form.
+
+    Args:
+        most_characters: that a text may have.
+        seconds: within which the body has to arrive.
+
+    Raises:
+        HTTPException: 400 (not JSON, not a form), 408 (too slow), 413 (too large), 415 (of another type).
+    """
+    body = await _read_body(request, _BYTES_PER_CHARACTER * most_characters + _BYTES_BESIDES, seconds)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        return _from_json(body)
+    if kind == "application/x-www-form-urlencoded":
+        parser = FormParser(request.headers, _stream(body), max_fields=_MOST_FIELDS, max_part_size=len(body))
+    elif kind == "multipart/form-data":
+        limits = {"max_files": 0, "max_fields": _MOST_FIELDS, "max_part_size": len(body)}
+        parser = MultiPartParser(request.headers, _stream(body), **limits)
+    else:
+        raise HTTPException(415, f"{kind or 'no content type'}: send application/json or a form")
+    try:
+        return dict((await parser.parse()).items())
+    except (MultiPartException, UnicodeDecodeError, KeyError) as error:
+        raise HTTPException(400, f"the form cannot be read: {error}") from error
+
+
+async def _read_body(request: Request, most: int, seconds: float) -> bytes:
+    too_large = HTTPException(413, f"the request is too large: at most {most:,} bytes", {"Connection": "close"})
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > most:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise too_large
+    except TimeoutError:
+        late = f"the request was not sent within {seconds:g} seconds"
+        raise HTTPException(408, late, {"Connection": "close"}) from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the client has gone") from None
+    return bytes(body)
+
+
+def _from_json(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"not valid JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise HTTPException(400, 'the JSON must be an object, such as {"q": "text"}')
+    return found
+
+
+async def _stream(body: bytes) -> AsyncGenerator[bytes, None]:
+    yield body
+
+
+def check_key(parameters: dict[str, Any], key: str | None) -> None:
+    """HTTPException 403 if the service has a key, and the request another or none."""
+    if key is None:
+        return
+    given = parameters.get("api_key")
+    if not isinstance(given, str) or not secrets.compare_digest(given.encode("utf-8", "replace"), key.encode()):
+        raise HTTPException(403, "wrong or missing api_key")
+
+
+def text_of(parameters: dict[str, Any], name: str) -> str:
+    """A parameter that is a text. HTTPException 400 if it is missing, of another type, or not Unicode."""
+    if name not in parameters:
+        raise HTTPException(400, f"the parameter {name} is missing")
+    return as_text(parameters[name], name)
+
+
+def as_text(value: Any, name: str) -> str:
+    """A value that is a text. HTTPException 400 if it is of another type, or not Unicode."""
+    if not isinstance(value, str):
+        raise HTTPException(400, f"{name} must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise HTTPException(400, f"{name} is not Unicode text: {error.reason} at {error.start}") from error
+    return value
+
+
+def number_of(parameters: dict[str, Any], name: str, default: int, largest: int) -> int:
+    """A parameter that is a whole number from 0. HTTPException 400 if it is not, or too large."""
+    value = parameters.get(name, default)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
+        raise HTTPException(400, f"{name} must be a whole number from 0 to {largest}")
+    return value

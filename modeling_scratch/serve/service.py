@@ -1,0 +1,238 @@
+"""The HTTP service: LibreTranslate's interface, health and metrics, and the page."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from .batcher import LARGEST_BATCH, Batcher, Busy, Gone, Ticket
+from .directions import Direction, Directions
+from .engines import Search
+from .monitoring import Counted, Metrics
+from .page import PageFiles
+from .parameters import as_text, check_key, number_of, read_parameters, text_of
+from .texts import translate_sentences, translate_texts
+
+AUTO = "auto"
+_MOST_ALTERNATIVES = 8
+_MOST_BEAMS = 16
+_LIKELIHOODS = 3  # languages that /detect names
+_CLIENT_CLOSED_REQUEST = 499  # nginx's status, which nobody reads but the metrics
+
+
+@dataclass(frozen=True)
+class Limits:
+    """
+    What a request may ask of the service.
+
+    Args:
+        characters: of text in a request.
+        waiting: sentences that may wait for a translation, of all requests.
+        seconds: for a request to arrive, and again to be translated.
+    """
+
+    characters: int = 20_000
+    waiting: int = 2_048
+    seconds: float = 60.0
+
+
+class Service:
+    """
+    An ASGI application, in `app`. Text is translated in `batcher`'s thread; requests wait for it in threads of their
+    own, as many as there are sentences in a batch.
+
+    Args:
+        key: that requests must have as `api_key`; None: none.
+        origins: whose pages may call the service from a browser, such as https://example.org; or "*".
+    """
+
+    def __init__(self, directions: Directions, limits: Limits, key: str | None = None, origins: tuple[str, ...] = ()):
+        self.directions, self.limits, self.key = directions, limits, key
+        self.metrics = Metrics()
+        self.batcher = Batcher(limits.waiting, self.metrics.batches.observe)
+        self.metrics.waiting.set_function(lambda: self.batcher.waiting)
+        self.threads = ThreadPoolExecutor(LARGEST_BATCH, thread_name_prefix="request")
+        self.page = PageFiles(directions, is_key_needed=key is not None)
+        routes = [
+            Route("/translate", self.translate, methods=["POST"]),
+            Route("/detect", self.detect, methods=["POST"]),
+            Route("/languages", self.languages),
+            Route("/frontend/settings", self.settings),
+            Route("/health", self.health),
+            Route("/metrics", self.show_metrics),
+            Route("/page/translate", self.translate_for_page, methods=["POST"]),
+            *(Route(path, self.show_page) for path in self.page.paths),
+        ]
+        middleware = [Middleware(Counted, metrics=self.metrics, paths={route.path for route in routes})]
+        if origins:
+            middleware.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"]))
+        handlers = {HTTPException: _explain, 500: _apologize}
+        self.app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=self._lifespan)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette):
+        yield
+        self.batcher.close()
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+    # -- LibreTranslate's interface (https://docs.libretranslate.com/api/operations/translate/) -----------------------
+
+    async def translate(self, request: Request) -> Response:
+        """Translate `q`, a text or a list of texts, from `source` (or "auto") to `target`."""
+        parameters = await self._parameters(request)
+        given = parameters.get("q")
+        is_list = isinstance(given, list)
+        texts = [as_text(text, "q") for text in given] if is_list else [text_of(parameters, "q")]
+        self._check_length(texts)
+        source, target = text_of(parameters, "source"), text_of(parameters, "target")
+        if parameters.get("format", "text") != "text":
+            raise HTTPException(400, "format must be text")
+        several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
+        direction, detected = self._direction(source, target, texts)
+        search = Search(several=several)
+        found = await self._in_thread(request, partial(translate_texts, texts, direction, search))
+        answer: dict[str, Any] = {"translatedText": [each[0] for each in found]}
+        if several > 1:
+            answer["alternatives"] = [each[1:] for each in found]
+        if detected:
+            answer["detectedLanguage"] = [detected] * len(texts)
+        return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
+
+    async def detect(self, request: Request) -> Response:
+        """The languages that `q` may be in, of those that are served."""
+        text = text_of(await self._parameters(request), "q")
+        self._check_length([text])
+        found = self.directions.detect(text)[:_LIKELIHOODS]
+        return JSONResponse([_likelihood(*each) for each in found])
+
+    async def languages(self, request: Request) -> Response:
+        """The languages, and those that each is translated into."""
+        names = self.directions.names.items()
+        return JSONResponse(
+            [{"code": code, "name": name, "targets": self.directions.targets(code)} for code, name in names]
+        )
+
+    async def settings(self, request: Request) -> Response:
+        """What LibreTranslate's own front end asks for."""
+        first = next(iter(self.directions.all.values()))
+        sides = {
+            side: {"code": code, "name": self.directions.names[code]}
+            for side, code in (("source", first.source), ("target", first.target))
+        }
+        has_key = self.key is not None
+        return JSONResponse(
+            {
+                "apiKeys": has_key,
+                "charLimit": self.limits.characters,
+                "filesTranslation": False,
+                "frontendTimeout": 500,  # milliseconds between the last key and a request
+                "keyRequired": has_key,
+                "language": sides,
+                "suggestions": False,
+                "supportedFilesFormat": [],
+            }
+        )
+
+    # -- for operators -------------------------------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Response:
+        """Whether the service translates."""
+        return JSONResponse({"status": "ok"})
+
+    async def show_metrics(self, request: Request) -> Response:
+        """Numbers for Prometheus."""
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    # -- the page ------------------------------------------------------------------------------------------------------
+
+    async def show_page(self, request: Request) -> Response:
+        """A file of the page."""
+        content, media_type = self.page.read(request.url.path)
+        return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
+
+    async def translate_for_page(self, request: Request) -> Response:
+        """Translate `sentences` as they are, each with `several` hypotheses, with a beam of `numBeams`."""
+        parameters = await self._parameters(request)
+        sentences = parameters.get("sentences")
+        if not isinstance(sentences, list):
+            raise HTTPException(400, "sentences must be a list")
+        sentences = [as_text(sentence, "sentences") for sentence in sentences]
+        self._check_length(sentences)
+        direction, _ = self._direction(text_of(parameters, "source"), text_of(parameters, "target"), [])
+        beams = max(1, number_of(parameters, "numBeams", 1, _MOST_BEAMS))
+        search = Search(num_beams=beams, several=beams)
+        found = await self._in_thread(request, partial(translate_sentences, sentences, direction, search))
+        return JSONResponse({"translations": found})
+
+    # -- what they share -----------------------------------------------------------------------------------------------
+
+    async def _parameters(self, request: Request) -> dict[str, Any]:
+        parameters = await read_parameters(request, self.limits.characters, self.limits.seconds)
+        check_key(parameters, self.key)
+        return parameters
+
+    def _check_length(self, texts: list[str]) -> None:
+        length = sum(map(len, texts))
+        if length > self.limits.characters:
+            raise HTTPException(413, f"{length:,} characters of text; a request may have {self.limits.characters:,}")
+
+    def _direction(self, source: str, target: str, texts: list[str]) -> tuple[Direction, dict[str, Any] | None]:
+        """The direction that is meant, and the language that was detected, if it was to be."""
+        detected = None
+        if source == AUTO:
+            sources = [each for each in self.directions.sources if self.directions.find(each, target)]
+            found = self.directions.detect("\n".join(texts), sources)
+            if found:
+                source, detected = found[0][0], _likelihood(*found[0])
+        direction = self.directions.find(source, target)
+        if direction is None:
+            served = ", ".join(f"{source} to {target}" for source, target in self.directions.all)
+            raise HTTPException(400, f"{source} to {target} is not served; there is {served}")
+        return direction, detected
+
+    async def _in_thread(self, request: Request, work: Callable[[Ticket], Any]) -> Any:
+        """What `work` makes of a ticket, unless the client goes, or has to be told something else."""
+        ticket = Ticket(self.batcher, self.limits.seconds)
+        task = asyncio.get_running_loop().run_in_executor(self.threads, work, ticket)
+        gone = asyncio.ensure_future(_wait_for_disconnect(request))
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                ticket.cancel()
+            return await task
+        except Busy as error:
+            raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
+        except ValueError as error:  # SourceTooLong among them
+            raise HTTPException(400, str(error)) from None
+        except Gone:
+            raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client has gone") from None
+        finally:
+            gone.cancel()
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _likelihood(language: str, probability: float) -> dict[str, Any]:
+    return {"confidence": round(100 * probability, 1), "language": language}
+
+
+async def _explain(request: Request, error: HTTPException) -> Response:
+    return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=error.headers)
+
+
+async def _apologize(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "this is a bug of the service; its log says more"}, status_code=500)
