@@ -4,19 +4,13 @@ import html
 from pathlib import Path
 from typing import Any
 
+from ..cli import explained_import
 from ..convert.generation_settings import read_search, warn_of_settings
 from ..errors import UserError
-from ..hub.card import check_license
 from ..hub.languages import language_name
-from ..hub.run_records import RunRecords
-from ..metrics import describe_score, scores_in, title_of
 from ..model.modeling_scratch import ScratchForConditionalGeneration
-from ..runs.folder import RECIPE
-from ..runs.metrics_file import METRICS, scored_set
 from .runtime import PACKAGES
 
-_EXAMPLES = 3
-_LONGEST_EXAMPLE = 80  # letters
 # Settings of `generate()` that the page's search does not have, besides those that none has.
 _LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits")
 
@@ -63,33 +57,22 @@ def describe_origin(name: str, languages: list[str]) -> dict[str, Any]:
     A model's languages, examples, and the facts that its run has on record. The arguments are those of
     `describe_model`.
     """
-    run = RunRecords(Path(name)) if all((Path(name) / file).is_file() for file in (RECIPE, METRICS)) else None
+    try:
+        from .run_facts import read_run
+    except ModuleNotFoundError as error:
+        if explained_import(error) is None:
+            raise
+        examples, facts = [], []  # a service may run where nothing is installed that trains
+    else:
+        examples, facts = read_run(Path(name))
     names = [html.unescape(language_name(tag)) for tag in languages]  # escaped for Markdown
     return {
         "title": f"{names[0]} to {names[1]}" if names else Path(name).name,
         "languages": languages,
         "languageNames": names,
-        "examples": _examples(run) if run else [],
-        "facts": _facts(run),
+        "examples": examples,
+        "facts": facts,
     }
-
-
-def _examples(run: RunRecords) -> list[str]:
-    found = dict.fromkeys(" ".join(sample.get("source", "").split()) for sample in run.samples)
-    return [text for text in found if 0 < len(text) <= _LONGEST_EXAMPLE][:_EXAMPLES]
-
-
-def _facts(run: RunRecords | None) -> list[tuple[str, str]]:
-    """What the page says of where the model is from and how good it is: names and values, in plain text."""
-    if run is None:
-        return []
-    found = [run.provenance(), *run.mixed()]
-    facts = [("Trained on", ", ".join(dict.fromkeys(each.dataset_name for each in found)))]
-    for record in run.scored:
-        scores = ", ".join(f"{title_of(key)} {describe_score(record, key)}" for key in scores_in(record))
-        facts.append((f"Scores on {scored_set(record)}", scores))
-    facts.append(("License", check_license(run.recipe.hub.license)))
-    return facts
 
 
 def _technical_facts(model: ScratchForConditionalGeneration, is_quantized: bool) -> list[tuple[str, str]]:
