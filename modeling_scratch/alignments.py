@@ -121,8 +121,12 @@ def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str, is_target: bool = F
     # Such tokenizers know no offsets. Word by word they find the same tokens, since SentencePiece cuts at spaces first.
     texts = {"text_target" if is_target else "text": words}
     pieces = tokenizer(**texts, add_special_tokens=False).input_ids
-    word_of = [index for index, piece in enumerate(pieces) for _ in piece]
-    return _Text([*(token for piece in pieces for token in piece), tokenizer.eos_token_id], words, [*word_of, -1])
+    ids, word_of = [], []
+    for index, piece in enumerate(pieces):
+        has_letters = [any(map(str.isalnum, token)) for token in tokenizer.convert_ids_to_tokens(piece)]
+        word_of += [index if each or not any(has_letters) else -1 for each in has_letters]
+        ids += piece
+    return _Text([*ids, tokenizer.eos_token_id], words, [*word_of, -1])
 
 
 def _words_of_characters(text: str) -> list[int]:
