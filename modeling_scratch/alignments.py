@@ -115,7 +115,7 @@ def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str, is_target: bool = F
         return _Text([], [], [])
     if tokenizer.is_fast:
         encoded, word_at = tokenizer(text, return_offsets_mapping=True, verbose=False), _words_of_characters(text)
-        # By its last character: a token may begin with the space before its word.
+        # By its last character: a token may begin with a space.
         word_of = [word_at[end - 1] if end > start else -1 for start, end in encoded.offset_mapping]
         return _Text(encoded.input_ids, words, word_of)
     # Such tokenizers know no offsets. Word by word they find the same tokens, since SentencePiece cuts at spaces first.
@@ -130,12 +130,16 @@ def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str, is_target: bool = F
 
 
 def _words_of_characters(text: str) -> list[int]:
-    """The word of each character; -1 for spaces, and for punctuation at the edges of a word that has letters."""
+    """
+    The word of each character, and of the space before it, which may be a token; -1 for other spaces, and for
+    punctuation at the edges of a word that has letters.
+    """
     found = [-1] * len(text)
     for index, word in enumerate(re.finditer(r"\S+", text)):
         inner = re.search(r"\w(.*\w)?", word[0]) or re.search(".+", word[0])
-        first = word.start() + inner.start()
-        found[first : first + len(inner[0])] = [index] * len(inner[0])
+        first, end = word.start() + inner.start(), word.start() + inner.end()
+        first -= first > 0 and text[first - 1].isspace()
+        found[first:end] = [index] * (end - first)
     return found
 
 

@@ -89,11 +89,21 @@ def test_one_word_may_come_from_several():
     assert pharaoh(links_of(weights)) == "0-0 1-1 2-1"
 
 
-def test_the_best_heads_are_chosen(tokenizers):
-    tokenizer = tokenizers[1]
-    aligner = Aligner(Copier(tokenizer.pad_token_id), tokenizer, tokenizer)
-    weights = aligner.weights_by_head(["Hunde sehen Vögel"], ["Vögel Hunde sehen"])
-    assert choose_heads(weights, [[(0, 1), (1, 2), (2, 0)]]) == ([[1, 0]], 0.0)
+RIGHT, WRONG = torch.eye(3), torch.eye(3).flip(0)
+
+
+@pytest.mark.parametrize(
+    ("heads", "best"),
+    [
+        ([[WRONG, WRONG], [RIGHT, 2 * WRONG]], [[1, 0]]),
+        ([[2 * WRONG, 2 * WRONG], [3 * RIGHT, WRONG]], [[1, 0], [1, 1]]),
+        ([[RIGHT, RIGHT], [RIGHT, WRONG]], None),
+    ],
+)
+def test_the_best_heads_are_chosen(heads, best):
+    """A head, a layer, or all; of equals, the one with more heads."""
+    weights = torch.stack([torch.stack(layer) for layer in heads])
+    assert choose_heads([weights], [[(0, 0), (1, 1), (2, 2)]]) == (best, 0.0)
 
 
 def test_no_words_no_links(tokenizers):

@@ -175,12 +175,8 @@ def main(
         int | None, typer.Option(min=1, help="write the N best of each line, as LINE, RANK, SCORE and TEXT")
     ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="write SCORE and a tab before each translation")] = False,
-    alignments: Annotated[
-        bool, typer.Option("--alignments", help="write a tab and word links after each translation: 0-0 1-2 ...")
-    ] = False,
-    batch_tokens: Annotated[
-        int, typer.Option(min=1, help="source tokens per batch, padding included")
-    ] = DEFAULT_BATCH_TOKENS,
+    alignments: Annotated[bool, typer.Option("--alignments", help="write a tab and word links after each")] = False,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="padded source tokens per batch")] = DEFAULT_BATCH_TOKENS,
     batch_size: Annotated[int | None, typer.Option(min=1, help="lines per batch, instead of --batch-tokens")] = None,
     revision: Annotated[str | None, typer.Option(help="a branch, tag or commit of a Hub repository")] = None,
     keep_going: Annotated[
@@ -201,12 +197,10 @@ def main(
 
     With --n-best N, N rows are written for each line, best first: line number and rank, both from 1, score and text,
     separated by tabs. Rows for an empty line have no text. A score is the natural logarithm of the translation's
-    probability under the model, the end token included; beam search ranks by score / tokens^length_penalty.
+    probability under the model, the end token included; beam search ranks by score / tokens^length_penalty. With
+    --alignments, each row ends with a tab and the links of its words, SOURCE-TARGET, both from 0: 0-0 1-2 2-1.
 
-    With --alignments, each row ends with a tab and the links of its words, SOURCE-TARGET, both from 0 and separated by
-    spaces: what the model's alignment heads attend to, or the mean of all heads; of an ensemble, the first model's.
-
-    Several models with the same tokenizers translate as an ensemble, by the mean of their probabilities.
+    Models with the same tokenizers translate as an ensemble, by the mean of their probabilities. The first one aligns.
 
     Nothing is truncated: a line with too many tokens for the model is an error, in a file before anything is
     translated; with --keep-going it is left empty. A translation that reaches its greatest length is a warning.
