@@ -43,8 +43,7 @@ class Aligner:
         return [links_of(weights) for weights in self.weights(sources, targets)]
 
     def weights(self, sources: Sequence[str], targets: Sequence[str]) -> list[torch.Tensor]:
-        """How much each target word of a pair attends to each source word: (target words, source words), rows sum to
-        1."""
+        """How much each target word of a pair attends to each source word, (target words, source words); rows sum to 1."""
         return [average_heads(weights, self.heads) for weights in self.weights_by_head(sources, targets)]
 
     @torch.no_grad()
@@ -52,10 +51,14 @@ class Aligner:
         """
         The cross-attention of each pair, summed over the tokens of words, (layers, heads, target words, source words).
         That of a target token is of the step that predicts it. End tokens, and punctuation at a word's edges, are left
-        out: a comma follows from the clause after it, not from its word.
+        out: a comma follows from the clause after it, not from its word. Target words beyond learned positions have
+        zeros, and thus no links.
         """
         read = [_tokenize(self.source_tokenizer, text) for text in sources]
         written = [_tokenize(self.target_tokenizer, text, is_target=True) for text in targets]
+        if getattr(self.model.config, "position_embedding_type", None) == "learned":  # the others end nowhere
+            limit = self.model.config.max_position_embeddings
+            written = [_Text(each.ids[:limit], each.words, each.word_of[:limit]) for each in written]
         shape = _shape(self.model)
         found = [torch.zeros(*shape, len(y.words), len(x.words)) for x, y in zip(read, written, strict=True)]
         lengths = [len(x.ids) + len(y.ids) if x.ids and y.ids else 0 for x, y in zip(read, written, strict=True)]
@@ -194,7 +197,8 @@ def links_of(weights: torch.Tensor) -> Links:
     if not weights.numel():
         return []
     links = {(source, target) for target, source in enumerate(weights.argmax(dim=1).tolist())}
-    return sorted(links | set(enumerate(weights.argmax(dim=0).tolist())))
+    links |= set(enumerate(weights.argmax(dim=0).tolist()))
+    return sorted((source, target) for source, target in links if weights[target, source] > 0)
 
 
 def pharaoh(links: Links) -> str:

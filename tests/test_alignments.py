@@ -149,6 +149,13 @@ def test_batches_and_padding_change_nothing(model, tokenizers):
         torch.testing.assert_close(aligner.weights([source], [target])[0], weights, rtol=0, atol=1e-5)
 
 
+def test_words_beyond_learned_positions_have_no_links(make_model, tokenizers):
+    sizes = {"vocab_size": 300, "decoder_vocab_size": 300, "share_encoder_decoder_embeddings": False}
+    model = make_model(position_embedding_type="learned", max_position_embeddings=6, **sizes)
+    ((*_, last),) = Aligner(model, *tokenizers).align(["dogs"], ["Hunde " * 20])
+    assert last[1] < 6
+
+
 def test_the_model_is_left_as_it_was(model, tokenizers):
     model.train()
     Aligner(model, *tokenizers).align(SOURCES, TARGETS)
