@@ -43,7 +43,7 @@ class Aligner:
         return [links_of(weights) for weights in self.weights(sources, targets)]
 
     def weights(self, sources: Sequence[str], targets: Sequence[str]) -> list[torch.Tensor]:
-        """How much each target word of a pair attends to each source word, (target words, source words); rows sum to 1."""
+        """How much the target words of each pair attend to its source words; see `average_heads`."""
         return [average_heads(weights, self.heads) for weights in self.weights_by_head(sources, targets)]
 
     @torch.no_grad()

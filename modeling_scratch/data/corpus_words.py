@@ -1,5 +1,6 @@
 """The words of the embedded corpus, and the German endings that its grammar puts together with them."""
 
+from functools import cache
 from typing import NamedTuple
 
 # Word lists: entries end in a semicolon.
@@ -89,6 +90,7 @@ class Verb(NamedTuple):
     takes: str
 
 
+@cache
 def table(text: str) -> list[list[str]]:
     """The entries of a list, in words."""
     return [entry.replace("\n", " ").split() for entry in text.split(";")]
