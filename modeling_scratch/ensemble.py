@@ -155,6 +155,11 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
         return Seq2SeqLMOutput(loss=loss, logits=log_probs)
 
 
+def first_member(model: PreTrainedModel) -> PreTrainedModel:
+    """The first model of an ensemble, whose attention speaks for it; any other model is itself."""
+    return model.members[0] if isinstance(model, Ensemble) else model
+
+
 def check_is_scratch(name: str, **options) -> None:
     """UserError if a model folder or Hub name holds another kind of model."""
     config = load_config(name, **options)

@@ -55,7 +55,8 @@ class Metric:
         description: what it measures and how the text is prepared, in a few words, for a card.
         higher_is_better: the direction.
         range: lowest and highest value on the axis of a plot; None: no upper limit.
-        compute: computes the score from (sources, translations, references, number of bootstrap resamples or 0).
+        compute: computes the score from (sources, translations, references, number of bootstrap resamples or 0); None:
+            it is not of translations, and `score` leaves it out.
         on_request: compute it only if the recipe names it, in `evaluation.also` or `evaluation.metric`.
         prepare: for a language, what is done to each translation and reference first.
         seconds: for a slow metric, estimates how long (translations, references) take. It is skipped during training,
@@ -67,7 +68,7 @@ class Metric:
     description: str
     higher_is_better: bool
     range: tuple[float, float | None]
-    compute: Callable[[Texts, Texts, References, int], Score]
+    compute: Callable[[Texts, Texts, References, int], Score] | None
     on_request: bool = False
     prepare: Callable[[str], Preparation] | None = None
     seconds: Callable[[Texts, References], float] | None = None
@@ -155,6 +156,15 @@ METRICS: dict[str, Metric] = {
         on_request=True,
         prepare=_moses,
     ),
+    "aer": Metric(
+        title="AER",
+        hub_id="aer",
+        description="the alignment error rate of the words that cross-attention links, in the references, 0 to 100",
+        higher_is_better=False,
+        range=(0, 100),
+        compute=None,
+        on_request=True,
+    ),
 }
 
 
@@ -197,7 +207,7 @@ def score(
     resamples = RESAMPLES if final and 1 < len(translations) <= MOST_RESAMPLED else 0
     found: dict[str, float | str] = {}
     for key, metric in METRICS.items():
-        if metric.on_request and key != chosen and not (final and key in also):
+        if metric.compute is None or (metric.on_request and key != chosen and not (final and key in also)):
             continue
         if key != chosen and metric.seconds is not None:
             if not final:
@@ -221,6 +231,12 @@ def scores_in(record: dict[str, Any]) -> list[str]:
 def title_of(key: str) -> str:
     """What people call a metric, or the loss."""
     return METRICS[key].title if key in METRICS else "Loss"
+
+
+def describe_heads(record: dict[str, Any]) -> list[str]:
+    """Which attention heads gave the alignments that a record scores; [] if it scores none."""
+    heads = record.get("alignment_heads")
+    return [f"alignment heads, [layer, head] from 0: {heads or 'all'}"] if "alignment_heads" in record else []
 
 
 def describe_score(record: dict[str, Any], key: str) -> str:

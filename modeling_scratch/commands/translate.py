@@ -9,13 +9,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
 from tqdm.auto import tqdm
 
+from ..alignments import Aligner, pharaoh
 from ..cli import log_to_terminal, one_line_errors
+from ..ensemble import first_member
 from ..errors import UserError, as_user_error
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS
 from ..model.translation_pipeline import ScratchTranslationPipeline
@@ -25,12 +28,29 @@ from .text_input import LineReader, TextInput, sentences_of
 logger = logging.getLogger(__name__)
 
 CUT = "were cut at the greatest length"
+_ALIGNED_AT_ONCE = 64  # sentences
 BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
+
+
+def with_alignments(
+    results: Iterable[list[dict[str, Any]]], sentences: Iterable[str], aligner: Aligner
+) -> Iterator[list[dict[str, Any]]]:
+    """The pipeline's results with the "alignment" of each translation, read ahead to align many at once."""
+    pairs = zip(sentences, results, strict=True)
+    while ahead := list(islice(pairs, _ALIGNED_AT_ONCE)):
+        translations = [(source, each) for source, several in ahead for each in several]
+        links = aligner.align(
+            [source for source, _ in translations], [each["translation_text"] for _, each in translations]
+        )
+        for (_, translation), found in zip(translations, links, strict=True):
+            translation["alignment"] = found
+        yield from (several for _, several in ahead)
 
 
 def write_rows(results: Iterable[list[dict[str, Any]]], n_best: bool, scores: bool, first: int = 0) -> Iterator[str]:
     """
-    Output lines without their line feed: one per source line, or one for each of its n best; see `main`.
+    Output lines without their line feed: one per source line, or one for each of its n best; see `main`. Those of
+    translations with an "alignment" end with it.
 
     Args:
         first: the number of source lines before these.
@@ -39,7 +59,9 @@ def write_rows(results: Iterable[list[dict[str, Any]]], n_best: bool, scores: bo
         for rank, translation in enumerate(translations, start=1):
             columns = [number, rank] if n_best else []
             columns += [f"{translation['score']:.4f}"] if n_best or scores else []
-            yield "\t".join(map(str, [*columns, translation["translation_text"]]))
+            columns.append(translation["translation_text"])
+            columns += [pharaoh(translation["alignment"])] if "alignment" in translation else []
+            yield "\t".join(map(str, columns))
 
 
 @contextmanager
@@ -116,9 +138,8 @@ def main(
         int | None, typer.Option(min=1, help="write the N best of each line, as LINE, RANK, SCORE and TEXT")
     ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="write SCORE and a tab before each translation")] = False,
-    batch_tokens: Annotated[
-        int, typer.Option(min=1, help="source tokens per batch, padding included")
-    ] = DEFAULT_BATCH_TOKENS,
+    alignments: Annotated[bool, typer.Option("--alignments", help="write a tab and word links after each")] = False,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="padded source tokens per batch")] = DEFAULT_BATCH_TOKENS,
     batch_size: Annotated[int | None, typer.Option(min=1, help="lines per batch, instead of --batch-tokens")] = None,
     revision: Annotated[str | None, typer.Option(help="a branch, tag or commit of a Hub repository")] = None,
     keep_going: Annotated[
@@ -139,16 +160,17 @@ def main(
 
     With --n-best N, N rows are written for each line, best first: line number and rank, both from 1, score and text,
     separated by tabs. Rows for an empty line have no text. A score is the natural logarithm of the translation's
-    probability under the model, the end token included; beam search ranks by score / tokens^length_penalty.
+    probability under the model, the end token included; beam search ranks by score / tokens^length_penalty. With
+    --alignments, each row ends with a tab and the links of its words, SOURCE-TARGET, both from 0: 0-0 1-2 2-1.
 
-    Several models with the same tokenizers translate as an ensemble, by the mean of their probabilities.
+    Models with the same tokenizers translate as an ensemble, by the mean of their probabilities. The first one aligns.
 
     Nothing is truncated: a line with too many tokens for the model is an error, in a file before anything is
     translated; with --keep-going it is left empty. A translation that reaches its greatest length is a warning.
     """
     log_to_terminal(logging.INFO)
     with one_line_errors(debug), quiet_broken_pipe():
-        _check_options(input, output, length_penalty, paragraphs, scores or n_best is not None, language)
+        _check_options(input, output, length_penalty, paragraphs, scores or n_best is not None or alignments, language)
         with opened_output(None if output is None else Path(output)) as file:
             pipeline = load_pipeline([model, *(others or [])], revision)
             text = TextInput(None if input is None else Path(input))
@@ -158,7 +180,8 @@ def main(
             languages = _languages(pipeline, language) if paragraphs else None
             rows = partial(write_rows, n_best=n_best is not None, scores=scores)
             with as_user_error():
-                translate_text(text, LineReader(pipeline, text.name, keep_going, languages), options, rows, file, quiet)
+                reader = LineReader(pipeline, text.name, keep_going, languages)
+                translate_text(text, reader, options, rows, file, quiet, _aligner(pipeline) if alignments else None)
 
 
 def _check_options(
@@ -166,7 +189,7 @@ def _check_options(
     output: str | None,
     length_penalty: float | None,
     paragraphs: bool,
-    ranked: bool,
+    has_columns: bool,
     language: str | None,
 ) -> None:
     """UserError for options that are wrong, or do not go together."""
@@ -174,8 +197,11 @@ def _check_options(
         raise UserError("--input and --output take the name of a file, not an empty one")
     if length_penalty is not None and not math.isfinite(length_penalty):
         raise UserError(f"--length-penalty {length_penalty}: it must be a number")
-    if paragraphs and ranked:
-        raise UserError("--paragraphs: scores and n-best lists are of sentences; leave --scores and --n-best out")
+    if paragraphs and has_columns:
+        raise UserError(
+            "--paragraphs: scores, n-best lists and alignments are of sentences; leave --scores, --n-best and "
+            "--alignments out"
+        )
     if language is not None and not paragraphs:
         raise UserError("--language is for --paragraphs")
 
@@ -188,6 +214,10 @@ def _options(
     if n_best is not None:
         options |= {"num_beams": beams_for(n_best, options.get("num_beams"), pipeline), "num_return_sequences": n_best}
     return options | {"return_scores": scores or n_best is not None}
+
+
+def _aligner(pipeline: ScratchTranslationPipeline) -> Aligner:
+    return Aligner(first_member(pipeline.model), pipeline.tokenizer, pipeline.target_tokenizer)
 
 
 def _languages(pipeline: ScratchTranslationPipeline, language: str | None) -> tuple[str, str]:
@@ -206,6 +236,7 @@ def translate_text(
     rows: Callable[..., Iterator[str]],
     file: TextIO,
     quiet: bool,
+    aligner: Aligner | None = None,
 ) -> None:
     """
     Translate what waits, write it, and wait for more.
@@ -213,6 +244,7 @@ def translate_text(
     Args:
         options: of the pipeline.
         rows: makes rows of a line's translations, and of the number of lines before it.
+        aligner: aligns each line with its translations; None: nothing is aligned.
 
     Raises:
         UserError: a line cannot be translated. Where all lines are there from the start, nothing has been translated.
@@ -228,6 +260,8 @@ def translate_text(
         for lines in text.windows(lambda: print("> ", end="", file=sys.stderr, flush=True) if prompt else None):
             texts, error = reader.read(lines, number)
             results = reader.pipeline(iter(sentences_of(texts)), **options)
+            if aligner is not None:
+                results = with_alignments(results, sentences_of(texts), aligner)
             for translations in reader.put_back(texts, results):
                 number += 1
                 if translations[0].get("cut"):

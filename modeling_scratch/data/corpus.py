@@ -3,115 +3,43 @@ The embedded corpus: English sentences and their German translations, generated 
 
 More than replacing words: articles and adjectives agree in gender, number and case, the finite verb comes second or (in
 subordinate clauses) last, separable verbs split, participles and infinitives end the clause. One translation is right.
+
+Words that translate each other carry the same mark, a private-use character, until a sentence is complete: the grammar
+thus knows the gold word alignment of each pair.
 """
 
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
-from typing import NamedTuple
 
-# Word lists: entries end in a semicolon.
-# English singular, plural | German singular, plural | gender (m, f, n)
-PEOPLE = """man men Mann Männer m; woman women Frau Frauen f; child children Kind Kinder n; dog dogs Hund Hunde m;
-cat cats Katze Katzen f; horse horses Pferd Pferde n; friend friends Freund Freunde m;
-queen queens Königin Königinnen f; girl girls Mädchen Mädchen n; teacher teachers Lehrer Lehrer m;
-mouse mice Maus Mäuse f; bird birds Vogel Vögel m; daughter daughters Tochter Töchter f;
-brother brothers Bruder Brüder m; sister sisters Schwester Schwestern f"""
-THINGS = """book books Buch Bücher n; letter letters Brief Briefe m; lamp lamps Lampe Lampen f;
-apple apples Apfel Äpfel m; table tables Tisch Tische m; flower flowers Blume Blumen f;
-key keys Schlüssel Schlüssel m; picture pictures Bild Bilder n; bottle bottles Flasche Flaschen f;
-ball balls Ball Bälle m; car cars Auto Autos n; coat coats Mantel Mäntel m; shirt shirts Hemd Hemden n;
-bag bags Tasche Taschen f; ship ships Schiff Schiffe n"""
-PLACES = """garden gardens Garten Gärten m; city cities Stadt Städte f; forest forests Wald Wälder m;
-kitchen kitchens Küche Küchen f; house houses Haus Häuser n; village villages Dorf Dörfer n;
-school schools Schule Schulen f; park parks Park Parks m; church churches Kirche Kirchen f;
-hotel hotels Hotel Hotels n"""
-ADJECTIVES = """big groß; small klein; old alt; beautiful schön; young jung; clever klug; strange seltsam;
-quiet still; famous berühmt; strong stark"""
-THING_ADJECTIVES = """big groß; small klein; old alt; beautiful schön; new neu; red rot; green grün; black schwarz;
-white weiß; heavy schwer; strange seltsam; empty leer; cheap billig"""
-# English base, third person, participle | German separable prefix, third person, plural (and infinitive), participle,
-# auxiliary of the perfect, objects (a: accusative, t: accusative things only, d: dative, b: dative and accusative)
-VERBS = """see sees seen - sieht sehen gesehen haben a; find finds found - findet finden gefunden haben a;
-love loves loved - liebt lieben geliebt haben a; buy buys bought - kauft kaufen gekauft haben t;
-paint paints painted - malt malen gemalt haben a; carry carries carried - trägt tragen getragen haben t;
-need needs needed - braucht brauchen gebraucht haben t; hear hears heard - hört hören gehört haben a;
-forget forgets forgotten - vergisst vergessen vergessen haben a;
-pick_up picks_up picked_up ab holt holen geholt haben a; watch watches watched an sieht sehen gesehen haben a;
-throw_away throws_away thrown_away weg wirft werfen geworfen haben t;
-bring_along brings_along brought_along mit bringt bringen gebracht haben a;
-choose chooses chosen aus sucht suchen gesucht haben t; put_down puts_down put_down hin legt legen gelegt haben t;
-help helps helped - hilft helfen geholfen haben d; thank thanks thanked - dankt danken gedankt haben d;
-follow follows followed - folgt folgen gefolgt sein d; trust trusts trusted - traut trauen getraut haben d;
-listen_to listens_to listened_to zu hört hören gehört haben d;
-sleep sleeps slept - schläft schlafen geschlafen haben -; laugh laughs laughed - lacht lachen gelacht haben -;
-work works worked - arbeitet arbeiten gearbeitet haben -; run runs run - läuft laufen gelaufen sein -;
-sing sings sung - singt singen gesungen haben -; dance dances danced - tanzt tanzen getanzt haben -;
-get_up gets_up got_up auf steht stehen gestanden sein -; arrive arrives arrived an kommt kommen gekommen sein -;
-give gives given - gibt geben gegeben haben b; show shows shown - zeigt zeigen gezeigt haben b;
-send sends sent - schickt schicken geschickt haben b; bring brings brought - bringt bringen gebracht haben b;
-sell sells sold - verkauft verkaufen verkauft haben b; lend lends lent - leiht leihen geliehen haben b"""
-MODALS = "can kann können; must muss müssen; may darf dürfen; should soll sollen"
-# English subject and object; German nominative, accusative, dative; "s" or "p" for the verb's number. "I" and "you" are
-# left out: the lists above lack their verb forms.
-PRONOUNS = "he him er ihn ihm s; she her sie sie ihr s; we us wir uns uns p; they them sie sie ihnen p"
-ADVERBS = (
-    "today heute; tomorrow morgen; here hier; often oft; now jetzt; sometimes manchmal; soon bald; every_day täglich"
+from .corpus_words import (
+    ADJECTIVES,
+    ADVERBS,
+    ALL_VERBS,
+    BARE_EIN,
+    CONJUNCTIONS,
+    DEFINITE,
+    FRONTED,
+    MODALS,
+    NOUNS,
+    PLURAL_ARTICLES,
+    PREPOSITIONS,
+    PRONOUNS,
+    SINGULAR_ARTICLES,
+    STRONG,
+    THAT_VERBS,
+    THING_ADJECTIVES,
+    WEAK,
+    Verb,
+    table,
 )
-FRONTED = "today heute; tomorrow morgen; here hier; often oft; now jetzt; sometimes manchmal"
-# English, and the German stem that takes the endings below; "-": a number, without an article.
-SINGULAR_ARTICLES = "the d; the d; a ein; a ein; this dies; my mein; no kein"
-PLURAL_ARTICLES = "the d; the d; these dies; my mein; our unser; no kein; two -"
-PREPOSITIONS = "in in d; behind hinter d; near neben d; with mit d; without ohne a; for für a"
-CONJUNCTIONS = "because weil; although obwohl; if wenn; while während; before bevor"
-THAT_VERBS = "says sagt say sagen; knows weiß know wissen; believes glaubt believe glauben; hopes hofft hope hoffen"
 
-# Endings by case (n, a, d) and gender or plural (m, f, n, p), from the section "Deklination" of any German grammar.
-DEFINITE = {"n": dict(m="er", f="ie", n="as", p="ie"), "a": dict(m="en", f="ie", n="as", p="ie")}
-DEFINITE["d"] = dict(m="em", f="er", n="em", p="en")  # d + ending: der, die, das, den, dem
-STRONG = {"n": dict(m="er", f="e", n="es", p="e"), "a": dict(m="en", f="e", n="es", p="e")}
-STRONG["d"] = dict(m="em", f="er", n="em", p="en")  # dies + ending, and adjectives without an article
-WEAK = {"n": dict(m="e", f="e", n="e", p="en"), "a": dict(m="en", f="e", n="e", p="en")}
-WEAK["d"] = dict(m="en", f="en", n="en", p="en")  # adjectives after der and dies
-# ein, mein and kein take no ending here, and the adjective after them takes the strong one.
-BARE_EIN = {("n", "m"), ("n", "n"), ("a", "n")}
-
-
-class Noun(NamedTuple):
-    english: str
-    english_plural: str
-    german: str
-    german_plural: str
-    gender: str
-
-
-class Verb(NamedTuple):
-    english: str
-    english_third: str
-    english_participle: str
-    prefix: str
-    third: str
-    plural: str
-    participle: str
-    auxiliary: str
-    takes: str
-
-
-def _table(text: str) -> list[list[str]]:
-    return [entry.replace("\n", " ").split() for entry in text.split(";")]
-
-
-NOUNS = {
-    "people": [Noun(*row) for row in _table(PEOPLE)],
-    "things": [Noun(*row) for row in _table(THINGS)],
-    "places": [Noun(*row) for row in _table(PLACES)],
-}
-ALL_VERBS = [
-    Verb(*(word.replace("_", " ") for word in row[:3]), "" if row[3] == "-" else row[3], *row[4:])
-    for row in _table(VERBS)
-]
+_FIRST_MARK = 0xE000  # of Unicode's private-use characters, which no text has
+_MARK = re.compile("[\ue000-\uf8ff]")
 
 
 @dataclass
@@ -128,10 +56,45 @@ class Grammar:
     """Generates random sentence pairs from a seed."""
 
     def __init__(self, seed: int | str):
-        self.random = random.Random(seed)
+        self.random, self.marks = random.Random(seed), count(_FIRST_MARK)
 
     def pair(self) -> tuple[str, str]:
         """One English sentence and its German translation."""
+        english, german = self.marked_pair()
+        return unmarked(english), unmarked(german)
+
+    def mark(self) -> str:
+        """A mark that the sentence does not have yet."""
+        return chr(next(self.marks))
+
+    def linked(self, *texts: str) -> list[str]:
+        """The texts, in English and German, with one new mark on each of their words."""
+        mark = self.mark()
+        return [" ".join(word + mark for word in text.replace("_", " ").split()) for text in texts]
+
+    def linked_verb(self, verb: Verb) -> Verb:
+        """A verb with marks: where both languages have a particle, these translate each other (pick up, abholen)."""
+        mark, particle_mark = self.mark(), self.mark()
+
+        def english(text: str) -> str:
+            first, *particle = text.split()
+            if not verb.prefix:
+                return " ".join(word + mark for word in (first, *particle))
+            return f"{first}{mark} {particle[0]}{particle_mark}" if particle else first + mark + particle_mark
+
+        return verb._replace(
+            english=english(verb.english),
+            english_third=english(verb.english_third),
+            english_participle=english(verb.english_participle),
+            prefix=verb.prefix and verb.prefix + particle_mark,
+            third=verb.third + mark,
+            plural=verb.plural + mark,
+            participle=verb.participle + mark,
+        )
+
+    def marked_pair(self) -> tuple[str, str]:
+        """A pair whose words have the marks that `gold_links` reads."""
+        self.marks = count(_FIRST_MARK)
         kind = self.random.random()
         if kind < 0.5:
             english, german = self.main_clause()
@@ -146,15 +109,16 @@ class Grammar:
     def noun_phrase(self, kind: str, adjectives: float = 0.4, pronouns: float = 0.0) -> Phrase:
         choice = self.random
         if choice.random() < pronouns:
-            subject, other, *forms, number = choice.choice(_table(PRONOUNS))
+            *forms, number = choice.choice(table(PRONOUNS))
+            subject, other, *forms = self.linked(*forms)
             return Phrase({"n": subject, "o": other}, dict(zip("nad", forms, strict=True)), number == "p")
         noun = choice.choice(NOUNS[kind])
         known = ADJECTIVES if kind == "people" else THING_ADJECTIVES
-        adjective = choice.choice(_table(known)) if choice.random() < adjectives else None
+        adjective = self.linked(*choice.choice(table(known))) if choice.random() < adjectives else None
         plural = choice.random() < 0.3
-        english_article, article = choice.choice(_table(PLURAL_ARTICLES if plural else SINGULAR_ARTICLES))
+        english_article, article = choice.choice(table(PLURAL_ARTICLES if plural else SINGULAR_ARTICLES))
         form = "p" if plural else noun.gender
-        german = {}
+        article_mark, noun_mark, german = self.mark(), self.mark(), {}
         for case in "nad":
             if article == "d":
                 determiner, ending = "d" + DEFINITE[case][form], WEAK[case][form]
@@ -169,20 +133,21 @@ class Grammar:
             word = noun.german_plural if plural else noun.german
             if plural and case == "d" and word[-1] not in "ns":
                 word += "n"
-            german[case] = " ".join([determiner, *([adjective[1] + ending] if adjective else []), word])
-        words = [*([adjective[0]] if adjective else []), noun.english_plural if plural else noun.english]
+            attribute = [adjective[1] + ending] if adjective else []
+            german[case] = " ".join([determiner + article_mark, *attribute, word + noun_mark])
+        english_noun = (noun.english_plural if plural else noun.english) + noun_mark
+        words = [*([adjective[0]] if adjective else []), english_noun]
         if english_article == "a" and words[0][0] in "aeiou":
             english_article = "an"
-        english = " ".join([english_article, *words])
+        english = " ".join([english_article + article_mark, *words])
         return Phrase({"n": english, "o": english}, german, plural, form)
 
     def prepositional_phrase(self) -> tuple[str, str]:
-        english, german, case = self.random.choice(_table(PREPOSITIONS))
+        english, german, case = self.random.choice(table(PREPOSITIONS))
         phrase = self.noun_phrase("people" if english in ("with", "without", "for") else "places", 0.25)
-        text = f"{german} {phrase.german[case]}"
-        return f"{english} {phrase.english['o']}", "im " + text[len("in dem ") :] if text.startswith(
-            "in dem "
-        ) else text
+        english, german = self.linked(english, german)
+        text = re.sub(f"^in({_MARK.pattern}) dem", r"im\1", f"{german} {phrase.german[case]}")
+        return f"{english} {phrase.english['o']}", text
 
     def predicate(self, subject_plural: bool) -> tuple[str, str, list[str], list[str]]:
         """
@@ -190,7 +155,7 @@ class Grammar:
         the clause, and the two possible ends, (of a main clause, of a subordinate clause).
         """
         choice = self.random
-        verb = choice.choice(ALL_VERBS)
+        verb = self.linked_verb(choice.choice(ALL_VERBS))
         objects: list[tuple[str, str]] = []
         if verb.takes in "at":
             kind = choice.choice(["things", "people"]) if verb.takes == "a" else "things"
@@ -202,7 +167,7 @@ class Grammar:
         elif verb.takes == "b":
             person, thing = self.noun_phrase("people", 0.25, pronouns=0.15), self.noun_phrase("things", 0.3)
             objects = [(person.english["o"], person.german["d"]), (thing.english["o"], thing.german["a"])]
-        adverb = choice.choice(_table(ADVERBS)) if choice.random() < 0.3 else None
+        adverb = self.linked(*choice.choice(table(ADVERBS))) if choice.random() < 0.3 else None
         place = self.prepositional_phrase() if choice.random() < 0.3 else None
 
         tense = choice.random()
@@ -212,20 +177,20 @@ class Grammar:
             finite, end = verb.plural if subject_plural else verb.third, verb.prefix
             last = verb.prefix + finite
         elif tense < 0.8:
-            modal = choice.choice(_table(MODALS))
+            modal = self.linked(*choice.choice(table(MODALS)))
             english_verb = f"{modal[0]} {verb.english}"
             finite, end = modal[2] if subject_plural else modal[1], infinitive
             last = f"{infinitive} {finite}"
         else:
-            english_verb = f"{'have' if subject_plural else 'has'} {verb.english_participle}"
             forms = {"haben": ("hat", "haben"), "sein": ("ist", "sind")}[verb.auxiliary]
-            finite, end = forms[subject_plural], participle
+            auxiliary, finite = self.linked("have" if subject_plural else "has", forms[subject_plural])
+            english_verb, end = f"{auxiliary} {verb.english_participle}", participle
             last = f"{participle} {finite}"
 
         middle = [german for _, german in objects] + ([adverb[1]] if adverb else []) + ([place[1]] if place else [])
         english = [english_verb, *(text for text, _ in objects), *([place[0]] if place else [])]
         # English adverbs of frequency may also come before the verb; here they always come last.
-        english += [adverb[0].replace("_", " ")] if adverb else []
+        english += [adverb[0]] if adverb else []
         return " ".join(english), finite, middle, [end, last]
 
     def main_clause(self, relative: bool = False, fronting: bool = True) -> tuple[str, str]:
@@ -239,7 +204,7 @@ class Grammar:
             )
         english, finite, middle, (end, _) = self.predicate(subject.plural)
         if fronting and not relative and self.random.random() < 0.25:
-            front = self.random.choice(_table(FRONTED))
+            front = self.linked(*self.random.choice(table(FRONTED)))
             return f"{front[0]} {english_subject} {english}", _join(front[1], finite, german_subject, *middle, end)
         return f"{english_subject} {english}", _join(german_subject, finite, *middle, end)
 
@@ -251,18 +216,19 @@ class Grammar:
 
     def relative_clause(self, head: Phrase) -> tuple[str, str]:
         """A clause `that ...`, with the head as its subject or accusative object."""
-        pronoun = {case: "d" + DEFINITE[case][head.gender] for case in "na"}
+        that, *pronouns = self.linked("that", *("d" + DEFINITE[case][head.gender] for case in "na"))
+        pronoun = dict(zip("na", pronouns, strict=True))
         if self.random.random() < 0.6:
             english, _, middle, (_, last) = self.predicate(head.plural)
-            return f"that {english}", _join(pronoun["n"], *middle, last)
-        verb = self.random.choice([verb for verb in ALL_VERBS if verb.takes == "a"])
+            return f"{that} {english}", _join(pronoun["n"], *middle, last)
+        verb = self.linked_verb(self.random.choice([verb for verb in ALL_VERBS if verb.takes == "a"]))
         subject = self.noun_phrase("people", 0.2, pronouns=0.4)
         english_verb = verb.english if subject.plural else verb.english_third
         last = verb.prefix + (verb.plural if subject.plural else verb.third)
-        return f"that {subject.english['n']} {english_verb}", _join(pronoun["a"], subject.german["n"], last)
+        return f"{that} {subject.english['n']} {english_verb}", _join(pronoun["a"], subject.german["n"], last)
 
     def with_subordinate_clause(self) -> tuple[str, str]:
-        conjunction = self.random.choice(_table(CONJUNCTIONS))
+        conjunction = self.linked(*self.random.choice(table(CONJUNCTIONS)))
         english, german = self.subordinate_clause()
         if self.random.random() < 0.4:  # the clause comes first, so the finite verb follows it
             subject = self.noun_phrase("people", 0.25, pronouns=0.2)
@@ -275,15 +241,33 @@ class Grammar:
         return f"{english_main} {conjunction[0]} {english}", f"{german_main}, {conjunction[1]} {german}"
 
     def that_clause(self) -> tuple[str, str]:
-        third, german_third, base, german_plural = self.random.choice(_table(THAT_VERBS))
+        third, german_third, base, german_plural = self.linked(*self.random.choice(table(THAT_VERBS)))
+        that, dass = self.linked("that", "dass")
         subject = self.noun_phrase("people", 0.25, pronouns=0.3)
         english, german = self.subordinate_clause()
         verb = (base, german_plural) if subject.plural else (third, german_third)
-        return f"{subject.english['n']} {verb[0]} that {english}", f"{subject.german['n']} {verb[1]}, dass {german}"
+        return (
+            f"{subject.english['n']} {verb[0]} {that} {english}",
+            f"{subject.german['n']} {verb[1]}, {dass} {german}",
+        )
 
 
 def _join(*words: str) -> str:
     return " ".join(word for word in words if word)
+
+
+def unmarked(text: str) -> str:
+    """A sentence without its marks."""
+    return _MARK.sub("", text)
+
+
+def gold_links(source: str, target: str) -> list[tuple[int, int]]:
+    """
+    The words of two marked sentences that translate each other, as pairs of indices from 0; words are `str.split`'s.
+    All links are sure in the sense of Och and Ney (2003): the grammar leaves no doubt.
+    """
+    marks = [[set(_MARK.findall(word)) for word in text.split()] for text in (source, target)]
+    return [(i, j) for i, one in enumerate(marks[0]) for j, other in enumerate(marks[1]) if one & other]
 
 
 HELD_OUT = (500, 500)  # validation and test pairs
@@ -302,17 +286,29 @@ def make_corpus(
     Returns:
         {"train": ..., "validation": ..., "test": ...}, each a list of {"en": ..., "de": ...}.
     """
+    splits = make_marked_corpus(train_size, validation_size, test_size, seed)
+    return {
+        split: [{language: unmarked(text) for language, text in pair.items()} for pair in pairs]
+        for split, pairs in splits.items()
+    }
+
+
+def make_marked_corpus(
+    train_size: int, validation_size: int, test_size: int, seed: int = 0
+) -> dict[str, list[dict[str, str]]]:
+    """As `make_corpus`, with the marks that `gold_links` reads."""
     grammar = Grammar(seed)
     pairs: list[dict[str, str]] = []
     seen_english: set[str] = set()
     seen_german: set[str] = set()
     while len(pairs) < train_size + validation_size + test_size:
-        english, german = grammar.pair()
+        marked = grammar.marked_pair()
+        english, german = map(unmarked, marked)
         if english in seen_english or german in seen_german:
             continue
         seen_english.add(english)
         seen_german.add(german)
-        pairs.append({"en": english, "de": german})
+        pairs.append(dict(zip(("en", "de"), marked, strict=True)))
     train, validation = train_size, train_size + validation_size
     return {"train": pairs[:train], "validation": pairs[train:validation], "test": pairs[validation:]}
 

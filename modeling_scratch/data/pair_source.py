@@ -6,6 +6,7 @@ from pathlib import PureWindowsPath
 
 from datasets import Dataset, IterableDataset
 
+from ..alignments import Links
 from ..model.plain_card import escape
 from ..redaction import TOKEN
 
@@ -58,6 +59,10 @@ class PairSource(ABC):
         Raises:
             UserError: a file, column or language is missing, or something in a file cannot be read.
         """
+
+    def gold_links(self) -> list[Links] | None:
+        """The words of each pair that translate each other, in the order of `load`; None: nobody has said."""
+        return None
 
     @abstractmethod
     def stream(self) -> IterableDataset:

@@ -5,9 +5,10 @@ from functools import lru_cache
 
 from datasets import Dataset, DatasetDict, IterableDataset, concatenate_datasets
 
+from ..alignments import Links
 from ..errors import UserError
 from ..recipe.schema import EMBEDDED_CORPUS, SOURCE, TARGET, DataSection
-from .corpus import HELD_OUT, make_corpus, stream_corpus
+from .corpus import HELD_OUT, gold_links, make_marked_corpus, stream_corpus, unmarked
 from .file_sources import Tables, TextFiles
 from .hub_source import HubDataset
 from .pair_files import is_table
@@ -21,7 +22,7 @@ EMBEDDED_PARTS = 64  # shards of a stream of the embedded corpus
 
 @lru_cache(maxsize=1)
 def _corpus(size: int, seed: int) -> dict[str, list[dict[str, str]]]:
-    return make_corpus(size, *HELD_OUT, seed)
+    return make_marked_corpus(size, *HELD_OUT, seed)
 
 
 class EmbeddedCorpus(PairSource):
@@ -39,10 +40,19 @@ class EmbeddedCorpus(PairSource):
             raise UserError(f"the embedded corpus has the languages en and de, not {' and '.join(languages)}")
         return languages
 
-    def load(self) -> Dataset:
-        source, target = self._languages()
+    def _marked(self) -> tuple[list[str], list[str]]:
+        """The sources and targets of the split, with the marks of words that translate each other."""
         pairs = _corpus(0 if self.data.streaming else self.data.embedded_size, self.seed)[self.split]
-        return Dataset.from_dict({SOURCE: [pair[source] for pair in pairs], TARGET: [pair[target] for pair in pairs]})
+        source, target = ([pair[language] for pair in pairs] for language in self._languages())
+        return source, target
+
+    def load(self) -> Dataset:
+        sources, targets = self._marked()
+        return Dataset.from_dict({SOURCE: list(map(unmarked, sources)), TARGET: list(map(unmarked, targets))})
+
+    def gold_links(self) -> list[Links]:
+        """As the grammar put the sentences together; all are sure."""
+        return list(map(gold_links, *self._marked()))
 
     def stream(self) -> IterableDataset:
         self._languages()

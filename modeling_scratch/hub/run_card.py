@@ -7,7 +7,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard
 from huggingface_hub.utils import yaml_dump
 
-from ..metrics import METRICS, RESAMPLES, describe_score, scores_in, title_of
+from ..metrics import METRICS, RESAMPLES, describe_heads, describe_score, scores_in, title_of
 from ..model.plain_card import ModelFacts, describe_search, escape, hub_link, limits, make_card, plural, table
 from ..runs.folder import CURVES
 from ..runs.metrics_file import scored_set
@@ -141,6 +141,7 @@ def _signatures(run: RunRecords, keys: list[str]) -> str:
         for signature in dict.fromkeys(record.get(f"{key}_signature") for record in run.scored)
         if signature
     ]
+    lines += dict.fromkeys(f"- {line}" for record in run.scored for line in describe_heads(record))
     return "Signatures:\n\n" + "\n".join(lines) if lines else ""
 
 

@@ -211,9 +211,16 @@ class EvaluationSection(Section):
 
     every: Interval = "epoch"
     translate_every: int = Field(1, ge=1, description="translate and score at every n-th evaluation")
-    metric: Literal["loss", *METRICS] = Field("bleu", description="chooses the best checkpoint")
-    also: list[Literal[*(key for key, metric in METRICS.items() if metric.on_request)]] = Field(
+    metric: Literal["loss", *(key for key, metric in METRICS.items() if metric.compute)] = Field(
+        "bleu", description="chooses the best checkpoint"
+    )
+    also: list[Literal[*(key for key, metric in METRICS.items() if metric.on_request and metric.compute)]] = Field(
         [], description="further scores of the final model, in protocols that papers use"
+    )
+    alignments: bool = Field(
+        False,
+        description="choose the final model's alignment_heads, and score its word alignments; for data that knows gold "
+        "links, as the embedded corpus does",
     )
     patience: int | None = Field(None, ge=1, description="stop after n evaluations without a better one")
     validation_beams: int = Field(1, ge=1, le=1000, description="beams during training; the final scores use num_beams")

@@ -45,6 +45,7 @@ MAY_CHANGE = (
     "data.num_workers",
     "data.revision",  # fingerprints of the data are compared instead
     "evaluation.also",
+    "evaluation.alignments",
     "evaluation.batch_tokens",
     "evaluation.batch_size",
     "evaluation.num_beams",  # used for the final scores only

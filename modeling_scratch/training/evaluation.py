@@ -16,13 +16,14 @@ from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 from ..data.batching import PairCollator, make_loader, plan_batches
 from ..data.sources import load_split
 from ..data.tokenization import pair_lengths, texts
-from ..ensemble import load_together
+from ..ensemble import first_member, load_together
 from ..errors import Stopped, as_user_error
 from ..metrics import score
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, tokenize
 from ..recipe.schema import Recipe
 from ..runs.processes import main_first, on_main
 from ..runs.stopping import StopDecoding, StopRequest
+from .alignment_scores import alignment_scores
 from .sharding import is_sharded
 
 # The most tokens in a batch whose loss is evaluated: a global batch of many GPUs does not fit on one.
@@ -177,5 +178,7 @@ def score_model(
             translations = translate(model, *tokenizers, sources, **options)
         texts_to_score = (sources, translations, references)
         scores = on_main(accelerator, partial(score, *texts_to_score, **score_options(recipe)))
+        with evaluating(model, accelerator):
+            scores |= alignment_scores(recipe, first_member(model), tokenizers, split, pairs)
         results[split] = {"sentences": len(sources), "translations": translations, **scores}
     return results

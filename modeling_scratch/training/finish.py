@@ -5,6 +5,8 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from transformers.utils import GENERATION_CONFIG_NAME
+
 from ..data.tokenization import texts
 from ..errors import Diverged, Stopped
 from ..runs.checkpoint_store import WEIGHTS
@@ -18,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 def finish(run: TrainingRun) -> dict[str, Any]:
     """
-    Choose the final weights (the average of the last checkpoints, or the best by the recipe's metric), write them to
-    the folder's root, and score them on the test split, or on validation if there is none. Their translations stay in
-    the folder.
+    Choose the final weights (the average of the last checkpoints, or the best by the recipe's metric) and, if the
+    recipe asks for alignments, their alignment heads, write them to the folder's root, and score them on the test
+    split, or on validation if there is none. Their translations stay in the folder.
 
     Returns:
         The scores by split, those before fine-tuning, some samples, the folder, and the progress.
@@ -31,6 +33,10 @@ def finish(run: TrainingRun) -> dict[str, Any]:
     with run.stoppable():
         try:
             _choose_weights(run)
+            if run.recipe.evaluation.alignments:
+                run.validator.choose_alignment_heads()
+                config = run.unwrapped.generation_config
+                run.log.write(GENERATION_CONFIG_NAME, lambda: config.save_pretrained(run.folder.path))
             return _score(run)
         except Stopped:
             raise Stopped("stopped while the final model was scored; --resume scores it") from None

@@ -230,6 +230,9 @@ def _set_generation(recipe: Recipe, model: PreTrainedModel) -> None:
     section = recipe.evaluation
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
     tokens = {name: getattr(model.config, name) for name in names}
+    kept = getattr(model.generation_config, "alignment_heads", None)  # of the model that a run starts from
     model.generation_config = generation_settings(
         section.num_beams, section.length_penalty, section.max_new_tokens, tokens
     )
+    if kept is not None:
+        model.generation_config.alignment_heads = kept

@@ -13,6 +13,7 @@ from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..recipe.schema import Recipe
+from .alignment_scores import check_alignments
 from .sharding import is_sharded
 
 BYTES_A_PARAMETER = 16  # in float32: weight, gradient, and AdamW's two moments
@@ -28,6 +29,7 @@ def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Acc
         config: the config of the model to train.
     """
     check_files(recipe.data)
+    check_alignments(recipe)
     _check_workers(recipe.data.num_workers)
     check_positions(recipe, config)
     _check_memory(config, accelerator)

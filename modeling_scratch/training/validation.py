@@ -16,8 +16,9 @@ from ..recipe.schema import Recipe
 from ..runs.faults import explained_lack_of_memory
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
+from .alignment_scores import alignment_scores, choose_alignment_heads
 from .compilation import not_compiled
-from .evaluation import EVALUATION_TOKENS, corpus_loss, score_options, translate
+from .evaluation import EVALUATION_TOKENS, corpus_loss, evaluating, score_options, translate
 
 logger = logging.getLogger(__name__)
 
@@ -102,5 +103,12 @@ class Validator:
         """Translations of a split or further test set with the recipe's beams, and the record of their scores."""
         logger.info(f"translating the {len(self.pairs[split]):,} sentences of the {split} split with the final weights")
         translations, scores = self.translate(split)
+        with not_compiled(), evaluating(self.model, self.accelerator):
+            scores |= alignment_scores(self.recipe, self.model, self.tokenizers, split, self.pairs[split])
         named = {"split": "test", "name": split} if split in self.recipe.data.test_sets else {"split": split}
         return translations, {**named, "final": True, "num_beams": self.recipe.evaluation.num_beams, **scores}
+
+    def choose_alignment_heads(self) -> None:
+        """Write the heads that align the validation split best to the model's generation config."""
+        with not_compiled(), evaluating(self.model, self.accelerator):
+            choose_alignment_heads(self.recipe, self.model, self.tokenizers, self.pairs["validation"])

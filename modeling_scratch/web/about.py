@@ -4,9 +4,10 @@ import html
 from pathlib import Path
 from typing import Any
 
+from ..alignments import alignment_heads
 from ..cli import explained_import
 from ..convert.generation_settings import read_search, warn_of_settings
-from ..errors import UserError
+from ..errors import UserError, as_user_error
 from ..hub.languages import language_name
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from .runtime import PACKAGES
@@ -26,9 +27,12 @@ def describe_model(
         languages: codes of source and target; empty: unknown.
 
     Raises:
-        UserError: the model has no end token or start token.
+        UserError: the model has no end token or start token, or not the alignment heads that its generation config
+            names.
     """
     config = model.config
+    with as_user_error(f"{name}: "):
+        heads = alignment_heads(model)
     search = read_search(model)
     for field, value in (("eos_token_id", search.ends), ("decoder_start_token_id", search.start)):
         if value is None or value == []:
@@ -39,6 +43,7 @@ def describe_model(
     return described | {
         "longestSource": config.max_position_embeddings,
         "startToken": search.start,
+        "alignmentHeads": heads,
         "search": {
             "numBeams": search.num_beams,
             "lengthPenalty": search.length_penalty,

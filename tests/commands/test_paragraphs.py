@@ -91,7 +91,8 @@ def test_a_long_sentence_leaves_its_line_empty(folder, monkeypatch, capsys):
 def test_what_does_not_go_with_paragraphs(folder, tmp_path, monkeypatch, capsys):
     unnamed = make_folder(tmp_path / "unnamed", updates=1)
     for model, options, message in (
-        (folder, {"paragraphs": True, "scores": True}, "--paragraphs: scores and n-best lists are of sentences"),
+        (folder, {"paragraphs": True, "scores": True}, "--paragraphs: scores, n-best lists and alignments are of sen"),
+        (folder, {"paragraphs": True, "alignments": True}, "leave --scores, --n-best and --alignments out"),
         (folder, {"language": "en"}, "--language is for --paragraphs"),
         (unnamed, {"paragraphs": True}, "does not say what it translates from; add --language"),
     ):

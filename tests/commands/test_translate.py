@@ -15,7 +15,9 @@ from conftest import ROOT
 from test_translation_pipeline import SENTENCES, by_hand, make_folder
 from transformers import T5Config
 
+from modeling_scratch.alignments import Aligner, pharaoh
 from modeling_scratch.commands import text_input, translate
+from modeling_scratch.loading import load_tokenizers, load_translator
 
 UMASK = os.umask(0)
 os.umask(UMASK)
@@ -29,6 +31,11 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(folder):
     return by_hand(folder, SENTENCES)
+
+
+def aligned(folder, pairs) -> list[str]:
+    aligner = Aligner(load_translator(str(folder)), *load_tokenizers(str(folder)))
+    return [pharaoh(aligner.align([source], [target])[0]) for source, target in pairs]
 
 
 class Terminal(io.StringIO):
@@ -130,6 +137,31 @@ def test_files(run, expected, tmp_path, monkeypatch):
     assert run(input=source, output=target) == (130, b"", "\ninterrupted\n")
     assert target.read_bytes() == lines(*expected)
     assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "out.txt"}
+
+
+def test_alignments_end_a_line(run, folder, expected, monkeypatch):
+    monkeypatch.setattr(translate, "_ALIGNED_AT_ONCE", 5)
+    links = aligned(folder, zip(SENTENCES, expected, strict=True))
+    assert len(set(links)) > 1
+    rows = [f"{text}\t{each}" for text, each in zip(expected, links, strict=True)]
+    assert run(lines("", *SENTENCES), alignments=True) == (0, lines("\t", *rows), "")
+
+
+def columns(output: tuple[int, bytes, str]) -> list[list[str]]:
+    return [row.split("\t") for row in output[1].decode().splitlines()]
+
+
+def test_alignments_follow_scores_and_each_of_the_n_best(run, folder):
+    text = lines(*SENTENCES[:2])
+    assert [row[:-1] for row in columns(run(text, scores=True, alignments=True))] == columns(run(text, scores=True))
+    several = columns(run(lines(SENTENCES[0]), n_best=3, alignments=True))
+    assert [row[:2] for row in several] == [["1", "1"], ["1", "2"], ["1", "3"]]
+    assert [row[4] for row in several] == aligned(folder, [(SENTENCES[0], row[3]) for row in several])
+
+
+def test_an_ensemble_aligns_by_its_first_model(run, folder):
+    ((text, links),) = columns(run(lines(SENTENCES[0]), others=[str(folder)], alignments=True))
+    assert [links] == aligned(folder, [(SENTENCES[0], text)])
 
 
 def test_what_the_output_is(run, expected, tmp_path):

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from modeling_scratch.commands.export import app
 from modeling_scratch.convert.generation_settings import read_search
 from modeling_scratch.convert.onnx_graphs import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
+from modeling_scratch.errors import UserError
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.web import about, export
 
@@ -189,6 +190,32 @@ def test_words_are_explained_by_words(model, whole_page):
     for word in explained:
         assert 0.5 < sum(each["weight"] for each in word["from"]) < 1 + 1e-6
         assert {f"  {SENTENCES[0]}"[each["start"] : each["end"]] for each in word["from"]} <= set(words)
+
+
+@needs_runtime
+@pytest.mark.parametrize("heads", [None, [[0, 1]]])
+def test_attention_is_that_of_the_alignment_heads(heads, model, whole_page, tmp_path):
+    """Against a forward pass over the sentence and the page's tokens."""
+    page = shutil.copytree(whole_page, tmp_path / "page")
+    described = json.loads((page / "model.json").read_text())
+    (page / "model.json").write_text(json.dumps(described | {"alignmentHeads": heads}))
+    (one,) = in_node(page, cases=[[SENTENCES[0], {}]])["translations"]
+    translator, source = load_translator(str(model)), load_tokenizers(str(model))[0]
+    read = torch.tensor([[1, *one["found"][0]["tokens"][:-1]]])
+    outputs = translator(**source(SENTENCES[0], return_tensors="pt"), decoder_input_ids=read, output_attentions=True)
+    weights = torch.stack(outputs.cross_attentions)[:, 0]  # (layers, heads, target_length, source_length)
+    chosen = weights.flatten(0, 1) if heads is None else torch.stack([weights[layer, head] for layer, head in heads])
+    torch.testing.assert_close(torch.tensor(one["attention"]), chosen.mean(0), rtol=0, atol=1e-4)
+
+
+def test_alignment_heads_are_the_models(make_model):
+    model = make_model()
+    assert about.describe_model(model, "model", [], False)["alignmentHeads"] is None
+    model.generation_config.alignment_heads = [[0, 1]]
+    assert about.describe_model(model, "model", [], False)["alignmentHeads"] == [[0, 1]]
+    model.generation_config.alignment_heads = [[0, 99]]
+    with pytest.raises(UserError, match="model: alignment_heads is"):
+        about.describe_model(model, "model", [], False)
 
 
 def test_the_settings_of_generate_count(make_model, caplog):

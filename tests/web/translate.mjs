@@ -20,6 +20,7 @@ for (const [sentence, options] of cases) {
   const found = await translator.translate(sentence, options);
   const milliseconds = performance.now() - started;
   const words = translator.explain(sentence, found[0]);
-  translations.push({ found: found.map(({ weights, ...rest }) => rest), words, milliseconds });
+  const attention = found[0].weights.map((each) => [...each]);
+  translations.push({ found: found.map(({ weights, ...rest }) => rest), words, attention, milliseconds });
 }
 console.log(JSON.stringify({ ids: texts.map((text) => translator.encode(text)), translations }));

@@ -2,8 +2,8 @@
 
 // Steps the decoder's graph. Its cache is one tensor, (2 * layers, hypotheses, heads, length, head size).
 class Decoder {
-  constructor(ort, session, source, startToken) {
-    Object.assign(this, { ort, session, source, startToken });
+  constructor(ort, session, source, { startToken, alignmentHeads }) {
+    Object.assign(this, { ort, session, source, startToken, alignmentHeads });
     const [layers, , heads, , size] = source.dims;
     this.past = new ort.Tensor("float32", new Float32Array(0), [layers, 1, heads, 0, size]);
   }
@@ -23,7 +23,8 @@ class Decoder {
     this.past = new this.ort.Tensor("float32", data, [layers, rows.length, ...rest]);
   }
 
-  // Returns { logProbs, (hypotheses * vocabulary); weights, of each hypothesis over the source, mean of layers and heads }.
+  // Returns { logProbs, (hypotheses * vocabulary); weights, of each hypothesis over the source, mean of the model's
+  // alignment heads, or of all where it names none }.
   async step(hypotheses) {
     this.reorder(hypotheses.map(({ row }) => row));
     const tokens = hypotheses.map((each) => BigInt(each.tokens.at(-1) ?? this.startToken));
@@ -35,13 +36,13 @@ class Decoder {
     const { log_probs, present, weights } = await this.session.run(inputs);
     this.past = present;
     const [layers, rows, heads, length] = weights.dims;
+    const all = Array.from({ length: layers * heads }, (_, index) => [Math.floor(index / heads), index % heads]);
+    const chosen = this.alignmentHeads ?? all; // [layer, head] of each, from 0
     const means = hypotheses.map(() => new Float32Array(length));
-    for (let layer = 0; layer < layers; layer++) {
-      for (let row = 0; row < rows; row++) {
-        for (let head = 0; head < heads; head++) {
-          const start = ((layer * rows + row) * heads + head) * length;
-          for (let place = 0; place < length; place++) means[row][place] += weights.data[start + place] / (layers * heads);
-        }
+    for (let row = 0; row < rows; row++) {
+      for (const [layer, head] of chosen) {
+        const start = ((layer * rows + row) * heads + head) * length;
+        for (let place = 0; place < length; place++) means[row][place] += weights.data[start + place] / chosen.length;
       }
     }
     return { logProbs: log_probs.data, weights: means };
@@ -113,7 +114,7 @@ export class Translator {
     }
     const input = new this.ort.Tensor("int64", BigInt64Array.from(ids.map(BigInt)), [1, ids.length]);
     const { source } = await this.encoder.run({ input_ids: input });
-    const decoder = new Decoder(this.ort, this.decoder, source, this.model.startToken);
+    const decoder = new Decoder(this.ort, this.decoder, source, this.model);
     const settings = { ...this.model.search, ...options };
     const found = await this.search(decoder, settings, checkpoint);
     return found.map(({ tokens, score, weights }) => ({

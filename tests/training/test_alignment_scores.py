@@ -1,0 +1,58 @@
+"""A run that scores its alignments: the heads it chooses, the rate it reports, and where both are shown."""
+
+import json
+
+import pytest
+from conftest import read_metrics, small_run
+
+from modeling_scratch.alignments import Aligner, alignment_error_rate
+from modeling_scratch.data.sources import source_of
+from modeling_scratch.data.tokenization import texts
+from modeling_scratch.hub.run_card import card_of_run
+from modeling_scratch.hub.run_records import RunRecords
+from modeling_scratch.loading import load_tokenizers, load_translator
+from modeling_scratch.recipe.reading import load_recipe
+
+LIMITS = ["optimization.max_steps=2", "evaluation.every=2", "evaluation.num_beams=1", "evaluation.max_new_tokens=2"]
+# One layer of this model has two heads; the mean of all is that of the layer.
+CHOICES = [None, [[0, 0]], [[0, 1]]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    overrides = "model.overrides={d_model: 32, encoder_layers: 1, decoder_layers: 1, decoder_attention_heads: 2}"
+    options = [*LIMITS, overrides, "evaluation.alignments=true", "data.source_language=de", "data.target_language=en"]
+    return small_run(tmp_path_factory.mktemp("runs") / "run", *options)
+
+
+def rate(run, split: str, heads) -> float:
+    recipe = load_recipe(run / "recipe.yaml")
+    source = source_of(split, recipe.data, recipe.seed)
+    model = load_translator(str(run))
+    if heads is not None:
+        model.generation_config.alignment_heads = heads
+    found = Aligner(model, *load_tokenizers(str(run))).align(*texts(source.load()))
+    return alignment_error_rate(found, source.gold_links())
+
+
+def chosen(run):
+    return json.loads((run / "generation_config.json").read_text()).get("alignment_heads")
+
+
+def test_the_saved_heads_are_the_best_on_validation(run):
+    rates = [rate(run, "validation", heads) for heads in CHOICES]
+    assert rate(run, "validation", chosen(run)) == min(rates)
+
+
+def test_the_record_is_of_the_test_split_with_the_saved_heads(run):
+    (record,) = read_metrics(run, "test")
+    assert record["aer"] == pytest.approx(rate(run, "test", chosen(run)))
+    assert record["alignment_heads"] == chosen(run)
+
+
+def test_the_card_shows_the_rate_and_the_heads(run):
+    (record,) = read_metrics(run, "test")
+    text = str(card_of_run(RunRecords(run), "user/name", [], {"license": "mit"}, None))
+    assert "| AER | Sentences |" in text
+    assert f"| {record['aer']:.2f} | 500 |" in text
+    assert f"- alignment heads, [layer, head] from 0: {chosen(run) or 'all'}" in text
