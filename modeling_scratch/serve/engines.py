@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ..alignments import Aligner
 from ..loading import load_config, load_tokenizers
 from ..model.batched_generation import tokenize
 from ..pipelines import load_pipeline
@@ -17,22 +18,27 @@ from ..pipelines import load_pipeline
 
 @dataclass(frozen=True)
 class Search:
-    """How to search: with how many beams (None: as the model was saved), and how many translations to return."""
+    """
+    How to search: with how many beams (None: as the model was saved), how many translations to return, and whether the
+    best one is to be aligned.
+    """
 
     num_beams: int | None = None
     several: int = 1
+    align: bool = False
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     """
     A translation. Its score is the natural logarithm of its probability under the model; it is cut if it reached its
-    greatest length.
+    greatest length. `weights` are those of `Aligner.weights`, (target words, source words); None: it is not aligned.
     """
 
     text: str
     score: float
     is_cut: bool
+    weights: torch.Tensor | None = None
 
 
 class Engine(Protocol):
@@ -58,6 +64,7 @@ class TorchEngine:
         self.pipeline = load_pipeline([name])
         self.tokenizer = self.pipeline.tokenizer
         self.num_beams = self.pipeline.model.generation_config.num_beams or 1
+        self._aligner = Aligner(self.pipeline.model, self.tokenizer, self.pipeline.target_tokenizer)
 
     def check(self, sentences: Sequence[str]) -> None:
         self.pipeline.preprocess(list(sentences))
@@ -65,14 +72,18 @@ class TorchEngine:
     def translate(self, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
         beams = max(search.num_beams or self.num_beams, search.several)
         found = self.pipeline(iter(sentences), num_beams=beams, num_return_sequences=search.several, return_scores=True)
-        return [
+        results = [
             [Hypothesis(each["translation_text"], each["score"], each.get("cut", False)) for each in row]
             for row in found
         ]
+        if search.align:
+            weights = self._aligner.weights(sentences, [row[0].text for row in results])
+            results = [[replace(row[0], weights=each), *row[1:]] for row, each in zip(results, weights, strict=True)]
+        return results
 
 
 class CTranslate2Engine:
-    """A model that is converted to CTranslate2 in a temporary folder when the service starts."""
+    """A model that is converted to CTranslate2 in a temporary folder when the service starts. It aligns nothing."""
 
     def __init__(self, name: str):
         import ctranslate2  # from an extra of this package

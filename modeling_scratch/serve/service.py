@@ -171,7 +171,7 @@ class Service:
         self._check_length(sentences)
         direction, _ = self._direction(text_of(parameters, "source"), text_of(parameters, "target"), [])
         beams = max(1, number_of(parameters, "numBeams", 1, _MOST_BEAMS))
-        search = Search(num_beams=beams, several=beams)
+        search = Search(num_beams=beams, several=beams, align=True)
         found = await self._in_thread(request, partial(translate_sentences, sentences, direction, search))
         return JSONResponse({"translations": found})
 

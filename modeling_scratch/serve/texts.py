@@ -1,5 +1,6 @@
 """Translates the texts of a request: by paragraphs for clients, by sentences for the page."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,8 @@ from ..paragraphs import Piece, cut, join
 from .batcher import Ticket
 from .directions import Direction
 from .engines import Hypothesis, Search
+
+_LEAST = 0.02  # weights below it are not sent
 
 
 def translate_texts(texts: Sequence[str], direction: Direction, search: Search, ticket: Ticket) -> list[list[str]]:
@@ -50,8 +53,10 @@ def translate_sentences(
     fine = [sentence for place, sentence in enumerate(sentences) if place not in problems]
     found = iter(ticket.translate(direction.engine, fine, search))
     return [
-        [{"text": "", "words": [], "problem": problems[place]}] if place in problems else _described(next(found))
-        for place in range(len(sentences))
+        [{"text": "", "words": [], "problem": problems[place]}]
+        if place in problems
+        else _described(sentence, next(found))
+        for place, sentence in enumerate(sentences)
     ]
 
 
@@ -63,7 +68,25 @@ def _pieces(text: str, language: str) -> list[Piece]:
     return pieces
 
 
-def _described(hypotheses: list[Hypothesis]) -> list[dict[str, Any]]:
+def _described(sentence: str, hypotheses: list[Hypothesis]) -> list[dict[str, Any]]:
     described = [{"text": each.text, "score": each.score, "isCut": each.is_cut} for each in hypotheses]
-    described[0]["words"] = [{"text": hypotheses[0].text, "isWord": False, "from": []}]
+    described[0]["words"] = _words(sentence, hypotheses[0])
     return described
+
+
+def _words(sentence: str, hypothesis: Hypothesis) -> list[dict[str, Any]]:
+    """The words of a translation and the spaces between them; with each, the words that it was made from."""
+    read = [match.span() for match in re.finditer(r"\S+", sentence)]
+    found, number = [], 0
+    for part in re.findall(r"\S+|\s+", hypothesis.text):
+        is_word = hypothesis.weights is not None and not part.isspace()
+        made_from = []
+        if is_word:
+            weights = hypothesis.weights[number].tolist()
+            spans = zip(read, weights, strict=True)
+            made_from = [
+                {"start": start, "end": end, "weight": weight} for (start, end), weight in spans if weight > _LEAST
+            ]
+            number += 1
+        found.append({"text": part, "isWord": is_word, "from": made_from})
+    return found
