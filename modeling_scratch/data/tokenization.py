@@ -47,8 +47,9 @@ class PairTokenizer:
         Returns `input_ids` and `labels`, both ending in eos, `source_length`, `target_length`, and the `index` of each
         pair that is kept, from `indices`.
         """
-        inputs = self._encode(self.source_tokenizer, sources, generator)
-        labels = self._encode(self.target_tokenizer, targets, generator)
+        # OPUS-MT has one tokenizer, with a SentencePiece model for each side.
+        inputs = self._encode(self.source_tokenizer, sources, generator, "text")
+        labels = self._encode(self.target_tokenizer, targets, generator, "text_target")
         rows: dict[str, list] = {
             name: [] for name in ("input_ids", "labels", "source_length", "target_length", "index")
         }
@@ -63,10 +64,10 @@ class PairTokenizer:
         return rows
 
     def _encode(
-        self, tokenizer: PreTrainedTokenizerBase, sentences: list[str], generator: np.random.Generator | None
+        self, tokenizer: PreTrainedTokenizerBase, sentences: list[str], generator: np.random.Generator | None, side: str
     ) -> list[list[int]]:
         if generator is None or not self.merge_dropout:
-            return tokenizer(sentences, add_special_tokens=True).input_ids
+            return tokenizer(**{side: sentences}, add_special_tokens=True).input_ids
         if not tokenizer.is_fast:
             raise UserError("tokenizer.merge_dropout is for BPE tokenizers of the tokenizers library; set it to 0")
         return MergeDropout(tokenizer.backend_tokenizer, self.merge_dropout).encode(sentences, generator)
@@ -103,7 +104,7 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
         with_indices=True,
         batched=True,
         remove_columns=dataset.column_names,
-        new_fingerprint=Hasher.hash([dataset._fingerprint, tokenizer.key(), "tokenize"]),
+        new_fingerprint=Hasher.hash([dataset._fingerprint, tokenizer.key(), "tokenize each side"]),
         desc=f"tokenizing {split}",
         num_proc=num_workers if num_workers > 1 and len(dataset) >= 1000 * num_workers else None,
     )

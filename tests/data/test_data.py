@@ -7,8 +7,10 @@ import logging
 
 import pytest
 from datasets import Dataset, DatasetDict, Features, Translation, Value
+from transformers import MarianTokenizer
 
 from modeling_scratch.data import hub_source as data_module
+from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.pair_files import check_files
 from modeling_scratch.data.sources import load_pairs, load_split
 from modeling_scratch.data.tokenization import PairTokenizer, pair_lengths, tokenize_pairs
@@ -277,3 +279,20 @@ def test_wrong_files_of_mixed_sources(tmp_path):
     section = DataSection(train_files=own, validation_files=other, mix=[{"files": other}])
     with pytest.raises(UserError, match=r"data\.validation_files: .*other\.\w\w is a training file too"):
         check_files(section)
+
+
+def test_each_side_has_its_own_sentencepiece_model(tmp_path):
+    """OPUS-MT's tokenizer reads sources with one and targets with the other; see MarianTokenizer."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    pairs, pieces = make_corpus(300, 1, 1)["train"], {"</s>": 0, "<unk>": 1, "<pad>": 2}
+    for side in ("en", "de"):
+        options = {"model_prefix": str(tmp_path / side), "vocab_size": 120, "minloglevel": 2}
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=(pair[side] for pair in pairs), **options)
+        for line in (tmp_path / f"{side}.vocab").read_text().splitlines()[3:]:
+            pieces.setdefault(line.split("\t")[0], len(pieces))
+    (tmp_path / "vocab.json").write_text(json.dumps(pieces))
+    files = [str(tmp_path / file) for file in ("en.model", "de.model", "vocab.json")]
+    marian, german = MarianTokenizer(*files), sentencepiece.SentencePieceProcessor(files[1])
+    english, translation = pairs[0]["en"], pairs[0]["de"]
+    (labels,) = PairTokenizer(marian, marian, 256, 256)([english], [translation], [0])["labels"]
+    assert labels == [*(pieces[piece] for piece in german.encode(translation, out_type=str)), pieces["</s>"]]
