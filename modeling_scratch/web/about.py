@@ -4,7 +4,7 @@ import html
 from pathlib import Path
 from typing import Any
 
-from ..convert.generation_settings import read_search, warn_of_settings
+from ..convert.generation_settings import Search, read_search, warn_of_settings
 from ..errors import UserError
 from ..hub.card import check_license
 from ..hub.languages import language_name
@@ -17,7 +17,7 @@ from .runtime import PACKAGES
 
 _EXAMPLES = 3
 _LONGEST_EXAMPLE = 80  # letters
-# Settings of `generate()` that the page's search does not have, besides those that none has.
+# Settings of `generate()` that no export has, besides those that no other runtime has.
 _LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits")
 
 
@@ -34,20 +34,13 @@ def describe_model(
     Raises:
         UserError: the model has no end token or start token.
     """
-    config = model.config
-    search = read_search(model)
-    for field, value in (("eos_token_id", search.ends), ("decoder_start_token_id", search.start)):
-        if value is None or value == []:
-            raise UserError(f"{name}: the page needs {field} in the model's config")
-    has_phrases = any(len(sequence) > 1 for sequence in search.banned)
-    warn_of_settings(model, [*_LEFT_OUT, *(["bad_words_ids"] if has_phrases else [])], "the page")
-    run = RunRecords(Path(name)) if all((Path(name) / file).is_file() for file in (RECIPE, METRICS)) else None
-    names = [html.unescape(language_name(tag)) for tag in languages]  # escaped for Markdown
+    search = exported_search(model, name, "the page", keeps_phrases=False)
+    run = records_of(name)
     return {
-        "title": f"{names[0]} to {names[1]}" if names else Path(name).name,
+        "title": title_of_model(name, languages),
         "languages": languages,
-        "languageNames": names,
-        "longestSource": config.max_position_embeddings,
+        "languageNames": _names(languages),
+        "longestSource": model.config.max_position_embeddings,
         "startToken": search.start,
         "search": {
             "numBeams": search.num_beams,
@@ -58,13 +51,49 @@ def describe_model(
             "endTokens": search.ends,
             "suppressedTokens": [token for sequence in search.banned if len(sequence) == 1 for token in sequence],
         },
-        "examples": _examples(run) if run else [],
+        "examples": examples_of(run),
         "facts": [*_facts(run), *_technical_facts(model, is_quantized)],
     }
 
 
-def _examples(run: RunRecords) -> list[str]:
-    found = dict.fromkeys(" ".join(sample.get("source", "").split()) for sample in run.samples)
+def exported_search(model: ScratchForConditionalGeneration, name: str, where: str, keeps_phrases: bool) -> Search:
+    """
+    A model's search, for an export. Warns of what the export leaves out.
+
+    Args:
+        name: the folder or Hub name of the model.
+        where: what is exported.
+        keeps_phrases: whether the export can ban sequences of several tokens.
+
+    Raises:
+        UserError: the model has no end token or start token.
+    """
+    search = read_search(model)
+    for field, value in (("eos_token_id", search.ends), ("decoder_start_token_id", search.start)):
+        if value is None or value == []:
+            raise UserError(f"{name}: {where} needs {field} in the model's config")
+    loses_phrases = not keeps_phrases and any(len(sequence) > 1 for sequence in search.banned)
+    warn_of_settings(model, [*_LEFT_OUT, *(["bad_words_ids"] if loses_phrases else [])], where)
+    return search
+
+
+def title_of_model(name: str, languages: list[str]) -> str:
+    """Its languages in English, or the last part of its name if they are unknown."""
+    return " to ".join(_names(languages)) or Path(name).name
+
+
+def _names(languages: list[str]) -> list[str]:
+    return [html.unescape(language_name(tag)) for tag in languages]  # escaped for Markdown
+
+
+def records_of(name: str) -> RunRecords | None:
+    """The records of a model folder that is a run's."""
+    return RunRecords(Path(name)) if all((Path(name) / file).is_file() for file in (RECIPE, METRICS)) else None
+
+
+def examples_of(run: RunRecords | None) -> list[str]:
+    """Short sentences that a run has translated."""
+    found = dict.fromkeys(" ".join(sample.get("source", "").split()) for sample in (run.samples if run else []))
     return [text for text in found if 0 < len(text) <= _LONGEST_EXAMPLE][:_EXAMPLES]
 
 
