@@ -62,7 +62,7 @@ def export_transformersjs(name: str, folder: Path) -> None:
         quantize_weights(quantized)
     _write_json(folder / "config.json", _config(model.config, search))
     _write_json(folder / "generation_config.json", _generation_config(search))
-    (folder / CARD).write_text(_card(name, languages, search), encoding="utf-8")
+    (folder / CARD).write_text(card_of_folder(name, languages, search), encoding="utf-8")
 
 
 def _config(config: ScratchConfig, search: Search) -> dict:
@@ -78,7 +78,7 @@ def _generation_config(search: Search) -> dict:
     return settings | ({"bad_words_ids": search.banned} if search.banned else {})
 
 
-def _card(name: str, languages: list[str], search: Search) -> str:
+def card_of_folder(name: str, languages: list[str], search: Search) -> str:
     """The folder's README.md, which is its card on the Hub."""
     run = records_of(name)
     metadata = {"library_name": "transformers.js", "pipeline_tag": "translation"}
