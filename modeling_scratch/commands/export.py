@@ -60,7 +60,7 @@ def transformersjs_command(
 
         with new_output(out) as path:
             export_transformersjs(src, path)
-        print(f"wrote {out}; put it on the Hub with: hf upload user/name {shlex.quote(str(out))}")
+        print(f"wrote {out}; put it on the Hub with: hf upload user/name-onnx {shlex.quote(str(out))}")
 
 
 @app.command("runtime")

@@ -93,12 +93,12 @@ def card_of_folder(name: str, languages: list[str], search: Search) -> str:
 
 ```js
 import {{ pipeline }} from "@huggingface/transformers";
-const translate = await pipeline("translation", "user/name", {{ dtype: "fp32" }});
+const translate = await pipeline("translation", "user/name-onnx", {{ dtype: "fp32" }});
 console.log(await translate({example}, {{ max_new_tokens: {search.longest} }}));
 ```
 
-`user/name` is where this folder is on the Hub; Node.js also takes its path, such as `./folder`. With `dtype: "q8"` the
-weights have 8 bits, a quarter of the size. The model translates a sentence at a time: give several as an array.
+`user/name-onnx` is where this folder is on the Hub; Node.js also takes its path, such as `./folder`. With `dtype: "q8"`
+the weights have 8 bits, a quarter of the size. The model translates a sentence at a time: give several as an array.
 
 This folder is for [transformers.js](https://huggingface.co/docs/transformers.js) alone. The model is no BART: its
 `config.json` says so because transformers.js chooses by it how to run the graphs in `{_GRAPHS}`, and their
