@@ -43,6 +43,26 @@ def web_command(
         print(f"wrote {out}; {how}")
 
 
+@app.command("transformersjs")
+def transformersjs_command(
+    src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
+    out: Annotated[Path, typer.Argument(help="the folder to write; it must not exist")],
+    debug: Debug = False,
+) -> None:
+    """
+    Write a folder that transformers.js loads, with 32-bit and with 8-bit weights. Its README.md has the lines of
+    JavaScript that translate.
+    """
+    log_to_terminal(logging.INFO)
+    with one_line_errors(debug):
+        from ..convert.checking import new_output
+        from ..web.transformersjs import export_transformersjs
+
+        with new_output(out) as path:
+            export_transformersjs(src, path)
+        print(f"wrote {out}; put it on the Hub with: hf upload user/name-onnx {shlex.quote(str(out))}")
+
+
 @app.command("runtime")
 def runtime_command(debug: Debug = False) -> None:
     """Fetch what pages run on, once, as `scratch export web` does where it is missing."""

@@ -5,6 +5,7 @@ translation with cached keys and values.
 
 import logging
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,22 +21,23 @@ _SMALL = 1024  # numbers in a matrix that is not worth quantizing
 
 
 class EncoderGraph(nn.Module):
-    """Encodes one sentence, up to the keys and values that the decoder attends to."""
+    """Encodes sentences, up to the keys and values that the decoder attends to."""
 
     def __init__(self, model: ScratchForConditionalGeneration):
         super().__init__()
         self.encoder, self.decoder = model.model.encoder, model.model.decoder
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """
         Args:
-            input_ids: (1, source_length).
+            input_ids: (1, source_length); (sentences, source_length) with a mask.
+            attention_mask: (sentences, source_length), 1 for tokens and 0 for padding.
 
         Returns:
-            Keys and values of cross-attention, (2 * decoder_layers, 1, heads, source_length, head_dim): those of a
-            layer follow each other.
+            Keys and values of cross-attention, (2 * decoder_layers, sentences, heads, source_length, head_dim): those
+            of a layer follow each other.
         """
-        states = self.encoder(input_ids=input_ids).last_hidden_state
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         found = []
         for layer in self.decoder.layer_sequence():
             attention = layer.cross_attn
@@ -46,12 +48,10 @@ class EncoderGraph(nn.Module):
 class _StepCache:
     """Stands in for the decoder's cache in a graph: reads keys and values from tensors, and collects new ones."""
 
-    def __init__(self, past: torch.Tensor, source: torch.Tensor):
-        self.past, self.collected = past.unbind(), []
-        keys_and_values = source.unbind()
-        layers = len(keys_and_values) // 2
-        self.is_updated = dict.fromkeys(range(layers), True)
-        pairs = zip(keys_and_values[::2], keys_and_values[1::2], strict=True)
+    def __init__(self, past: Sequence[torch.Tensor], source: Sequence[torch.Tensor]):
+        self.past, self.collected = past, []
+        self.is_updated = dict.fromkeys(range(len(source) // 2), True)
+        pairs = zip(source[::2], source[1::2], strict=True)
         self.cross_attention_cache = SimpleNamespace(layers=[SimpleNamespace(keys=k, values=v) for k, v in pairs])
         self.self_attention_cache = self
 
@@ -87,19 +87,40 @@ class DecoderGraph(nn.Module):
             Log-probabilities of the next token, (hypotheses, vocabulary); `past` with the new token; and the weights of
             cross-attention, (decoder_layers, hypotheses, heads, source_length).
         """
+        logits, present, weights = self.step(input_ids, past.unbind(), source.unbind())
+        return torch.log_softmax(logits, dim=-1), torch.stack(present), torch.stack(weights)
+
+    def step(
+        self,
+        input_ids: torch.Tensor,
+        past: Sequence[torch.Tensor],
+        source: Sequence[torch.Tensor],
+        source_mask: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+        """
+        Args:
+            input_ids: the last token of each row, (rows, 1).
+            past: the keys of each layer and its values, (rows, heads, past_length, head_dim) each.
+            source: those of cross-attention, (rows or 1, heads, source_length, head_dim) each.
+            source_mask: (rows, source_length), 1 for tokens and 0 for padding.
+
+        Returns:
+            Logits of the next token, (rows, vocabulary); `past` with the new token; and each layer's weights of
+            cross-attention, (rows, heads, source_length).
+        """
         cache = _StepCache(past, source)
         # Only its shape is read, since the keys and values are there already.
-        unread = past.new_zeros(1, 1, self.decoder.config.d_model).expand(input_ids.shape[0], -1, -1)
+        shape = (input_ids.shape[0], source[0].shape[2], self.decoder.config.d_model)
         outputs = self.decoder(
             input_ids=input_ids,
-            encoder_hidden_states=unread,
+            encoder_hidden_states=source[0].new_zeros(1, 1, 1).expand(shape),
+            encoder_attention_mask=source_mask,
             past_key_values=cache,
             use_cache=True,
             output_attentions=True,
         )
-        log_probs = torch.log_softmax(self.lm_head(outputs.last_hidden_state[:, -1]), dim=-1)
-        weights = torch.stack([layer[:, :, -1] for layer in outputs.cross_attentions])
-        return log_probs, torch.stack(cache.collected), weights
+        logits = self.lm_head(outputs.last_hidden_state[:, -1])
+        return logits, cache.collected, [layer[:, :, -1] for layer in outputs.cross_attentions]
 
 
 @torch.no_grad()
@@ -110,14 +131,14 @@ def export_graphs(model: ScratchForConditionalGeneration, folder: Path) -> None:
     size = config.d_model // heads
     hypotheses, past, source = (torch.export.Dim(name) for name in ("hypotheses", "past_length", "source_length"))
     # Example sizes must differ from each other and from 1, or the exporter takes them for the same or for constants.
-    _export(
+    write_graph(
         EncoderGraph(model),
         folder / ENCODER,
         {"input_ids": torch.zeros(1, 5, dtype=torch.long)},
         ["source"],
         [{1: source}],
     )
-    _export(
+    write_graph(
         DecoderGraph(model),
         folder / DECODER,
         {
@@ -130,14 +151,14 @@ def export_graphs(model: ScratchForConditionalGeneration, folder: Path) -> None:
     )
 
 
-def _export(
+def write_graph(
     graph: nn.Module,
     path: Path,
     inputs: dict[str, torch.Tensor],
     outputs: list[str],
-    dynamic: list[dict[int, torch.export.Dim]],
+    dynamic: list[dict[int, torch.export.Dim] | tuple[dict[int, torch.export.Dim], ...]],
 ) -> None:
-    """Write a graph whose inputs have these names, examples and dynamic sizes."""
+    """Write a graph whose inputs have these names, examples and dynamic sizes (a tuple of them for `*inputs`)."""
     # From an extra of this package; the exporter needs both.
     import onnx
     import onnxscript  # noqa: F401
@@ -167,10 +188,11 @@ def _export(
 def quantize_weights(path: Path) -> None:
     """
     Store the matrices of a graph in 8 bits, with one scale for each row or column, whichever is more accurate. What is
-    computed stays in float32: runtimes expand the weights when they load the graph.
+    computed stays in float32: runtimes expand the weights when they load the graph. They do so with a product of
+    constants; a DequantizeLinear they would compute at each step unless told otherwise (ONNX Runtime 1.30).
     """
     import onnx
-    from onnx import helper, numpy_helper
+    from onnx import TensorProto, helper, numpy_helper
 
     model = onnx.load(path)
     expand = []
@@ -178,11 +200,12 @@ def quantize_weights(path: Path) -> None:
         values = numpy_helper.to_array(stored)
         if values.ndim != 2 or values.dtype != np.float32 or values.size < _SMALL:
             continue
-        integers, scales, axis, _ = min((_rounded(values, each) for each in (0, 1)), key=lambda each: each[-1])
-        names = [f"{stored.name}.int8", f"{stored.name}.scale"]
+        integers, scales, _ = min((_rounded(values, each) for each in (0, 1)), key=lambda each: each[-1])
+        integer, wide, scale = (f"{stored.name}.{each}" for each in ("int8", "wide", "scale"))
         model.graph.initializer.remove(stored)
-        model.graph.initializer.extend(map(numpy_helper.from_array, (integers, scales), names))
-        expand.append(helper.make_node("DequantizeLinear", names, [stored.name], axis=axis))
+        model.graph.initializer.extend(map(numpy_helper.from_array, (integers, scales), (integer, scale)))
+        expand.append(helper.make_node("Cast", [integer], [wide], to=TensorProto.FLOAT))
+        expand.append(helper.make_node("Mul", [wide, scale], [stored.name]))
     nodes = [*expand, *model.graph.node]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
@@ -190,16 +213,17 @@ def quantize_weights(path: Path) -> None:
     onnx.save(model, path)
 
 
-def _rounded(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, int, float]:
-    """A matrix as int8, the scale of each index of an axis, that axis, and the squared error of it all."""
-    scales = np.abs(values).max(axis=1 - axis).clip(min=1e-12) / 127
-    wide = np.expand_dims(scales, 1 - axis)
-    integers = np.rint(values / wide).astype(np.int8)
-    return integers, scales, axis, float(np.square(integers * wide - values).sum())
+def _rounded(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """A matrix as int8, the scales by which its rows or columns (axis 0 or 1) are multiplied, and the squared error."""
+    scales = np.abs(values).max(axis=1 - axis, keepdims=True).clip(min=1e-12) / 127
+    integers = np.rint(values / scales).astype(np.int8)
+    return integers, scales, float(np.square(integers * scales - values).sum())
 
 
 class OnnxScorer:
     """Scores given tokens with exported graphs, to compare them with the model."""
+
+    names = (ENCODER, DECODER)
 
     def __init__(self, folder: Path, search: Search):
         import onnxruntime
@@ -208,7 +232,7 @@ class OnnxScorer:
         options.intra_op_num_threads = torch.get_num_threads()
         self.encoder, self.decoder = (
             onnxruntime.InferenceSession(folder / name, options, providers=["CPUExecutionProvider"])
-            for name in (ENCODER, DECODER)
+            for name in self.names
         )
         self.start_token, self.end_token = search.start, search.ends[0]
 

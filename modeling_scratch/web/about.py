@@ -1,4 +1,4 @@
-"""What an exported page knows of its model: languages, search, examples, and the facts that it shows."""
+"""What an export knows of its model: languages, search, examples, and the facts that a page shows."""
 
 import html
 from pathlib import Path
@@ -6,13 +6,13 @@ from typing import Any
 
 from ..alignments import alignment_heads
 from ..cli import explained_import
-from ..convert.generation_settings import read_search, warn_of_settings
+from ..convert.generation_settings import Search, read_search, warn_of_settings
 from ..errors import UserError, as_user_error
 from ..hub.languages import language_name
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from .runtime import PACKAGES
 
-# Settings of `generate()` that the page's search does not have, besides those that none has.
+# Settings of `generate()` that no export has, besides those that no other runtime has.
 _LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits")
 
 
@@ -30,18 +30,12 @@ def describe_model(
         UserError: the model has no end token or start token, or not the alignment heads that its generation config
             names.
     """
-    config = model.config
     with as_user_error(f"{name}: "):
         heads = alignment_heads(model)
-    search = read_search(model)
-    for field, value in (("eos_token_id", search.ends), ("decoder_start_token_id", search.start)):
-        if value is None or value == []:
-            raise UserError(f"{name}: the page needs {field} in the model's config")
-    has_phrases = any(len(sequence) > 1 for sequence in search.banned)
-    warn_of_settings(model, [*_LEFT_OUT, *(["bad_words_ids"] if has_phrases else [])], "the page")
+    search = exported_search(model, name, "the page", keeps_phrases=False)
     described = describe_origin(name, languages)
     return described | {
-        "longestSource": config.max_position_embeddings,
+        "longestSource": model.config.max_position_embeddings,
         "startToken": search.start,
         "alignmentHeads": heads,
         "search": {
@@ -63,21 +57,51 @@ def describe_origin(name: str, languages: list[str]) -> dict[str, Any]:
     `describe_model`.
     """
     try:
-        from .run_facts import read_run
+        from .run_facts import examples_of, facts_of, records_of
     except ModuleNotFoundError as error:
         if explained_import(error) is None:
             raise
         examples, facts = [], []  # a service may run where nothing is installed that trains
     else:
-        examples, facts = read_run(Path(name))
-    names = [html.unescape(language_name(tag)) for tag in languages]  # escaped for Markdown
+        run = records_of(name)
+        examples, facts = examples_of(run), facts_of(run)
     return {
-        "title": f"{names[0]} to {names[1]}" if names else Path(name).name,
+        "title": title_of_model(name, languages),
         "languages": languages,
-        "languageNames": names,
+        "languageNames": _names(languages),
         "examples": examples,
         "facts": facts,
     }
+
+
+def exported_search(model: ScratchForConditionalGeneration, name: str, where: str, keeps_phrases: bool) -> Search:
+    """
+    A model's search, for an export. Warns of what the export leaves out.
+
+    Args:
+        name: the folder or Hub name of the model.
+        where: what is exported.
+        keeps_phrases: whether the export can ban sequences of several tokens.
+
+    Raises:
+        UserError: the model has no end token or start token.
+    """
+    search = read_search(model)
+    for field, value in (("eos_token_id", search.ends), ("decoder_start_token_id", search.start)):
+        if value is None or value == []:
+            raise UserError(f"{name}: {where} needs {field} in the model's config")
+    loses_phrases = not keeps_phrases and any(len(sequence) > 1 for sequence in search.banned)
+    warn_of_settings(model, [*_LEFT_OUT, *(["bad_words_ids"] if loses_phrases else [])], where)
+    return search
+
+
+def title_of_model(name: str, languages: list[str]) -> str:
+    """Its languages in English, or the last part of its name if they are unknown."""
+    return " to ".join(_names(languages)) or Path(name).name
+
+
+def _names(languages: list[str]) -> list[str]:
+    return [html.unescape(language_name(tag)) for tag in languages]  # escaped for Markdown
 
 
 def _technical_facts(model: ScratchForConditionalGeneration, is_quantized: bool) -> list[tuple[str, str]]:

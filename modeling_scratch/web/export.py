@@ -3,7 +3,6 @@
 import base64
 import gzip
 import json
-import re
 import shutil
 from importlib.resources import files
 from pathlib import Path
@@ -15,17 +14,15 @@ import torch
 from ..convert.checking import load_model, verify_scores
 from ..convert.generation_settings import read_search
 from ..convert.onnx_graphs import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
-from ..errors import UserError
-from ..loading import load_tokenizers, save_tokenizers
 from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import TARGET_FOLDER
 from .about import describe_model
 from .runtime import FOLDER, MODULES, WASM, licenses, runtime_files
+from .tokenizers import TOKENIZER_FILES, write_tokenizers
 
 PAGE, STYLE, SCRIPT, MODEL = "index.html", "page.css", "page.js", "model.json"
 _WORKER, _SEARCH, _TRANSLATOR = "worker.js", "search.js", "translator.js"
 LICENSES = f"{FOLDER}/LICENSES"
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 @torch.no_grad()
@@ -43,7 +40,7 @@ def export_page(name: str, folder: Path, quantize: bool = False) -> None:
     model = load_model(name, ScratchConfig.model_type).float().eval()
     runtime = runtime_files()  # first, since it may be missing
     folder.mkdir()
-    two, languages = _write_tokenizers(name, folder)
+    two, languages = write_tokenizers(name, folder, "a page")
     described = describe_model(model, name, languages, quantize)
     export_graphs(model, folder)
     verify_scores(model, OnnxScorer(folder, read_search(model)))
@@ -57,7 +54,7 @@ def export_page(name: str, folder: Path, quantize: bool = False) -> None:
     page = files(__package__) / "page"
     for file in (PAGE, STYLE, SCRIPT, _WORKER, _SEARCH, _TRANSLATOR):
         (folder / file).write_bytes((page / file).read_bytes())
-    tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in _TOKENIZER_FILES]
+    tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in TOKENIZER_FILES]
     modules = [*(f"{FOLDER}/{module}" for module in MODULES), _SEARCH, _TRANSLATOR]
     wasm = f"{FOLDER}/{WASM}"
     needed = [*modules, wasm, LICENSES, _WORKER, ENCODER, DECODER, *tokenizers]
@@ -99,21 +96,3 @@ def read_described(folder: Path) -> dict[str, Any]:
 
 def _packed(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
-
-
-def _write_tokenizers(name: str, folder: Path) -> tuple[bool, list[str]]:
-    """Write the tokenizers to a page's folder. Returns whether there are two, and the languages that they name."""
-    source, target = load_tokenizers(name)
-    save_tokenizers(source, target, folder)
-    two = target is not source
-    for part in (folder, folder / TARGET_FOLDER)[: 2 if two else 1]:
-        if not (part / "tokenizer.json").is_file():
-            raise UserError(
-                f"{name}: its tokenizer has no tokenizer.json, which a page needs (it is of another library)"
-            )
-        for path in part.iterdir():
-            if path.is_file() and path.name not in _TOKENIZER_FILES:
-                path.unlink()
-    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    languages = [str(settings.get(f"{side}_lang")).replace("_", "-") for side in ("source", "target")]
-    return two, languages if all(re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", each) for each in languages) else []

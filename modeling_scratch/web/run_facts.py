@@ -1,4 +1,4 @@
-"""What a page says of the run that made its model: examples to try, data, scores, license."""
+"""What an export says of the run that made its model: examples to try, data, scores, license."""
 
 from pathlib import Path
 
@@ -12,21 +12,21 @@ _EXAMPLES = 3
 _LONGEST_EXAMPLE = 80  # letters
 
 
-def read_run(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
-    """Examples and facts, as names and values in plain text; none if the folder is not a run's."""
-    if not all((folder / file).is_file() for file in (RECIPE, METRICS)):
-        return [], []
-    run = RunRecords(folder)
-    return _examples(run), _facts(run)
+def records_of(name: str) -> RunRecords | None:
+    """The records of a model folder that is a run's."""
+    return RunRecords(Path(name)) if all((Path(name) / file).is_file() for file in (RECIPE, METRICS)) else None
 
 
-def _examples(run: RunRecords) -> list[str]:
-    found = dict.fromkeys(" ".join(sample.get("source", "").split()) for sample in run.samples)
+def examples_of(run: RunRecords | None) -> list[str]:
+    """Short sentences that a run has translated."""
+    found = dict.fromkeys(" ".join(sample.get("source", "").split()) for sample in (run.samples if run else []))
     return [text for text in found if 0 < len(text) <= _LONGEST_EXAMPLE][:_EXAMPLES]
 
 
-def _facts(run: RunRecords) -> list[tuple[str, str]]:
-    """What the page says of where the model is from and how good it is: names and values, in plain text."""
+def facts_of(run: RunRecords | None) -> list[tuple[str, str]]:
+    """Where the model is from and how good it is: names and values, in plain text."""
+    if run is None:
+        return []
     found = [run.provenance(), *run.mixed()]
     facts = [("Trained on", ", ".join(dict.fromkeys(each.dataset_name for each in found)))]
     for record in run.scored:

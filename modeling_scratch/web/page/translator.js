@@ -91,9 +91,7 @@ export class Translator {
     const model = await json("model.json");
     Object.assign(translator, { ort, search, model, source: await tokenizer("", true) });
     translator.target = await tokenizer(model.hasTargetTokenizer ? "target_tokenizer/" : "", false);
-    // Weights of 8 bits become numbers again while the graph is loaded, not at each step.
-    const extra = { session: { disable_quant_qdq: "1" } };
-    const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all", extra };
+    const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all" };
     translator.encoder = await ort.InferenceSession.create(await read("encoder.onnx"), options);
     translator.decoder = await ort.InferenceSession.create(await read("decoder.onnx"), options);
     return translator;

@@ -1,0 +1,41 @@
+"""The tokenizers of a model, as JavaScript reads them."""
+
+import json
+import re
+from pathlib import Path
+
+from ..errors import UserError
+from ..loading import load_tokenizers, save_tokenizers
+from ..model.translation_pipeline import TARGET_FOLDER
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[str]]:
+    """
+    Write a model's tokenizers to an export's folder, and nothing but `TOKENIZER_FILES` of them.
+
+    Args:
+        name: a model folder or Hub name.
+        where: what is exported.
+
+    Returns:
+        Whether there are two, and the codes of the languages that they name, source and target; empty: unknown.
+
+    Raises:
+        UserError: a tokenizer is of another library.
+    """
+    source, target = load_tokenizers(name)
+    save_tokenizers(source, target, folder)
+    two = target is not source
+    for part in (folder, folder / TARGET_FOLDER)[: 2 if two else 1]:
+        if not (part / "tokenizer.json").is_file():
+            raise UserError(
+                f"{name}: its tokenizer has no tokenizer.json, which {where} needs (it is of another library)"
+            )
+        for path in part.iterdir():
+            if path.is_file() and path.name not in TOKENIZER_FILES:
+                path.unlink()
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    languages = [str(settings.get(f"{side}_lang")).replace("_", "-") for side in ("source", "target")]
+    return two, languages if all(re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", each) for each in languages) else []
