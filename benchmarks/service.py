@@ -1,0 +1,123 @@
+"""
+What a service costs: sentences a second of a batch job (the pipeline, all sentences at once) against `scratch serve`
+with several clients that each send a sentence and wait for its translation. In turn, several rounds; then the latency of
+one client alone.
+
+    python benchmarks/service.py FOLDER SOURCES [--engine ctranslate2] [--clients 32]
+
+FOLDER holds a trained model, SOURCES a sentence a line.
+"""
+
+import argparse
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import local
+
+JOB = """
+import sys, time
+from modeling_scratch.serve.engines import ENGINES, Search
+translate = ENGINES[sys.argv[2]](sys.argv[1]).translate
+sentences = open(sys.argv[3], encoding="utf-8").read().splitlines()
+translate(sentences[:64], Search())
+print(flush=True)
+for _ in sys.stdin:
+    start = time.perf_counter()
+    translate(sentences, Search())
+    print(time.perf_counter() - start, flush=True)
+"""
+
+
+def batch_job(folder: str, engine: str, sources: str) -> tuple[subprocess.Popen, Callable[[], float]]:
+    """A process that translates all sentences when it is asked to, and the function that asks and returns seconds."""
+    command = [sys.executable, "-c", JOB, folder, engine, sources]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while process.stdout.readline() != "\n":
+        assert process.poll() is None
+
+    def seconds() -> float:
+        print(file=process.stdin, flush=True)
+        return float(process.stdout.readline())
+
+    return process, seconds
+
+
+def started_service(folder: str, engine: str) -> tuple[subprocess.Popen, int]:
+    """A service and its port."""
+    # It counts waiting sentences, not clients, so that a benchmark may have as many as it likes.
+    command = [sys.executable, "-m", "modeling_scratch", "serve", f"en:de={folder}", "--port", "0", "--engine", engine]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if "serving at" in line:
+            return process, int(line.partition(";")[0].rpartition(":")[2])
+    raise SystemExit("the service did not start")
+
+
+class Clients:
+    """Clients that each keep a connection."""
+
+    def __init__(self, port: int, number: int):
+        self.port, self.mine = port, local()
+        self.threads = ThreadPoolExecutor(number)
+
+    def ask(self, sentence: str) -> float:
+        """Seconds until a sentence is translated."""
+        if not hasattr(self.mine, "connection"):
+            self.mine.connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        body = json.dumps({"q": sentence, "source": "en", "target": "de"})
+        start = time.perf_counter()
+        self.mine.connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+        response = self.mine.connection.getresponse()
+        answer = response.read()
+        assert response.status == 200, answer
+        return time.perf_counter() - start
+
+    def seconds(self, sentences: list[str]) -> tuple[float, list[float]]:
+        """For all sentences, and for each."""
+        start = time.perf_counter()
+        each = list(self.threads.map(self.ask, sentences))
+        return time.perf_counter() - start, each
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("sources")
+    parser.add_argument("--engine", choices=["torch", "ctranslate2"], default="torch")
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    sentences = Path(arguments.sources).read_text(encoding="utf-8").splitlines()
+    job, job_seconds = batch_job(arguments.folder, arguments.engine, arguments.sources)
+    service, port = started_service(arguments.folder, arguments.engine)
+    try:
+        clients = Clients(port, arguments.clients)
+        clients.seconds(sentences[:100])
+        ratios, latencies = [], []
+        print(f"{len(sentences):,} sentences, {arguments.engine}, {arguments.clients} clients; sentences a second")
+        for _ in range(arguments.rounds):
+            whole = job_seconds()
+            served, each = clients.seconds(sentences)
+            latencies += each
+            ratios.append(whole / served)
+            rates = f"batch job {len(sentences) / whole:8,.1f}   service {len(sentences) / served:8,.1f}"
+            print(f"{rates}   {whole / served:.0%}", flush=True)
+        alone = Clients(port, 1).seconds(sentences[:100])[1]
+        print(f"median {statistics.median(ratios):.0%} of the batch job's throughput")
+        for name, seconds in ((f"{arguments.clients} clients", latencies), ("one client alone", alone)):
+            middle, high = statistics.median(seconds), statistics.quantiles(seconds, n=20)[-1]
+            print(f"milliseconds a request, {name}: median {1000 * middle:.0f}, 95 % within {1000 * high:.0f}")
+    finally:
+        for process in (service, job):
+            process.terminate()
+
+
+if __name__ == "__main__":
+    main()
