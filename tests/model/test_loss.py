@@ -54,7 +54,9 @@ def test_fused_equals_plain(inputs, smoothing, bias, rows, r_drop, reads_labels,
             total = cross_entropy_sum(head(leaf), labels, smoothing, r_drop)
             plain = cross_entropy_sum(head(leaf), labels) / (2 if r_drop else 1)
         (total / 7).backward()
-        results.append([total.detach(), plain.detach(), leaf.grad, *(parameter.grad.clone() for parameter in head.parameters())])
+        results.append(
+            [total.detach(), plain.detach(), leaf.grad, *(parameter.grad.clone() for parameter in head.parameters())]
+        )
     for plain, fused in zip(*results, strict=True):
         torch.testing.assert_close(fused, plain, rtol=0, atol=1e-10)
 
