@@ -33,7 +33,7 @@ _WIDTH, _HEIGHT = 1480, 16_000  # in pixels: larger pictures have fewer dots an 
 
 @cache
 def _fonts_for(letters: frozenset[str]) -> list[str]:
-    """The installed fonts, as few as may be, that have letters which the default font lacks."""
+    """Installed fonts that together have the letters which the default font lacks, as far as there are any."""
     missing = set(map(ord, letters)) - set(get_font(findfont(FontProperties())).get_charmap())
     upright = (font for font in fontManager.ttflist if font.style == "normal" and not font.name.startswith(_BOXES))
     # Of each family the face closest to regular; sans-serif families first.
@@ -56,9 +56,10 @@ def _give_fonts(figure: Figure) -> None:
     Let text fall back on installed fonts for letters that its own lacks. The first that has one is used for it, so that
     the shapes of Chinese characters may be those of another language.
     """
-    for text in figure.findobj(Text):
-        if others := frozenset(letter for letter in text.get_text() if letter.isprintable() and not letter.isascii()):
-            text.set_family([*text.get_family(), *_fonts_for(others)])
+    texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
+    fonts = _fonts_for(frozenset(letter for text in texts for letter in text.get_text() if letter.isprintable()))
+    for text in texts:
+        text.set_family([*text.get_family(), *fonts])
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -80,5 +81,8 @@ def save(figure: Figure, path: Path) -> Path:
         if warning not in missing:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if missing:
-        logger.warning(f"{path}: no font here has some characters, drawn as boxes; the first: {missing[0].message}")
+        logger.warning(
+            f"{path}: no font here has some characters, drawn as boxes; install one that has, such as "
+            f"Noto Sans. The first: {missing[0].message}"
+        )
     return path
