@@ -1,9 +1,11 @@
 """Attention maps: what each head of each layer attends to during a translation."""
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import east_asian_width
 
 import torch
 from matplotlib.figure import Figure
@@ -11,10 +13,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ..errors import UserError
-from .saving import HEAT, save
+from .saving import HEAT, PAGE_WIDTH, save
 
 # A larger map would be unreadable and its file large.
 MOST_TOKENS = 100
+# In inches: the side of a cell, which needs room for a line of text, and the height of a panel.
+_LEAST_CELL, _GOOD_CELL, _MOST_CELL, _MOST_HEIGHT = 0.12, 0.16, 0.27, 9.0
 
 
 @dataclass
@@ -118,9 +122,40 @@ def attention_maps(
     )
 
 
+@dataclass
+class _Layout:
+    """How a page shows the maps of a layer's heads: `across` beside each other, long ones in parts below each other."""
+
+    cell: float  # of a map, in inches
+    across: int
+    rows: list[slice]
+    columns: list[slice]
+
+
+def _parts(length: int, number: int) -> list[slice]:
+    size = -(-length // number)
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def _layout(num_heads: int, rows: int, columns: int, space: float) -> _Layout:
+    """As many heads beside each other as leave their labels room, in a space of so many inches."""
+    cells = {across: (space / across - 0.15) / columns for across in (4, 3, 2, 1) if num_heads % across == 0}
+    across = next((across for across, cell in cells.items() if cell >= _GOOD_CELL), 1)
+    column_parts = _parts(columns, math.ceil(_LEAST_CELL / cells[across]))
+    most = _MOST_CELL if len(column_parts) == 1 else _GOOD_CELL
+    cell = min(most, (space / across - 0.15) / len(range(columns)[column_parts[0]]))
+    return _Layout(cell, across, _parts(rows, math.ceil(rows * cell / _MOST_HEIGHT)), column_parts)
+
+
+def _span(tokens: list[str]) -> int:
+    """The width of the widest token in letters; those of East Asia are as wide as two."""
+    return max(sum(2 if east_asian_width(letter) in "WF" else 1 for letter in token) for token in tokens)
+
+
 def attention_figure(maps: AttentionMaps, kind: str, layer: int) -> Figure:
     """
-    The heads of one layer, one panel each, on a common colour scale from 0 to 1.
+    The heads of one layer, one panel each, on a common colour scale from 0 to 1. A map too wide for the page, or too
+    high to be seen with its labels, is cut into several panels.
 
     Args:
         kind: a key of KINDS.
@@ -129,43 +164,45 @@ def attention_figure(maps: AttentionMaps, kind: str, layer: int) -> Figure:
     field, rows, columns = KINDS[kind]
     layers, row_tokens, column_tokens = getattr(maps, field), getattr(maps, rows), getattr(maps, columns)
     weights = layers[layer - 1].numpy()  # (num_heads, rows, columns)
-    num_heads = len(weights)
-    # Inches a token: room for a line of 9 points, less in a long sentence.
-    cell = min(0.27, max(0.16, 10 / max(len(row_tokens), len(column_tokens))))
-    font_size = min(9.0, 50 * cell)
-    panel_width = cell * len(column_tokens)
-    across = num_heads if num_heads <= 3 else 2 if num_heads == 4 else 3 if num_heads < 7 else 4
-    across = max(1, min(across, int(22 / panel_width)))
-    down = -(-num_heads // across)
-    margins = [0.009 * font_size * max(map(len, tokens)) for tokens in (column_tokens, row_tokens)]  # of the labels
-    width = max(6.5, across * (panel_width + 0.2) + margins[1] + 1.5)
-    height = down * (cell * len(row_tokens) + 0.4) + margins[0] + 1.2
-    figure = Figure(figsize=(width, height), layout="compressed")
-    panels = figure.subplots(down, across, squeeze=False).flatten()
-    for panel in panels[num_heads:]:
-        panel.remove()
-    for head, panel in enumerate(panels[:num_heads]):
-        image = panel.imshow(weights[head], cmap=HEAT, vmin=0, vmax=1, interpolation="nearest")
-        panel.set_title(f"layer {layer}, head {head + 1}", fontsize=10)
-        # Labels only at the left and bottom of the grid. With parse_math, text between dollar signs would be a formula.
-        style = {"fontsize": font_size, "parse_math": False}
-        if head % across == 0:
-            panel.set_yticks(range(len(row_tokens)), row_tokens, **style)
-            panel.set_ylabel(_ROW_LABELS[rows], fontsize=10)
-        else:
-            panel.set_yticks([])
-        if head + across >= num_heads:
-            panel.set_xticks(range(len(column_tokens)), column_tokens, rotation=90, **style)
-            panel.set_xlabel(_COLUMN_LABELS[columns], fontsize=10)
-        else:
-            panel.set_xticks([])
-        panel.tick_params(length=0)
-    bar = {"shrink": min(1.0, 4 / height), "aspect": 25, "pad": 0.25 / width}
-    figure.colorbar(image, ax=panels[:num_heads], label="attention weight", **bar)
-    title = f"{kind[0].upper()}{kind[1:]}, layer {layer} of {len(layers)}"
-    lines = [title, *textwrap.wrap(maps.sentence, int(11 * width)), *textwrap.wrap(maps.translation, int(11 * width))]
-    figure.suptitle("\n".join(lines), fontsize=11, parse_math=False)
+    margins = [0.085 * _span(tokens) + 0.3 for tokens in (row_tokens, column_tokens)]  # of the labels, in inches
+    layout = _layout(len(weights), len(row_tokens), len(column_tokens), PAGE_WIDTH - margins[0])
+    # Panels in the order in which one reads: some heads beside each other, then the further parts of their maps.
+    heads = [range(first, first + layout.across) for first in range(0, len(weights), layout.across)]
+    places = [(group, row, column) for group in heads for row in layout.rows for column in layout.columns]
+    size = len(range(len(row_tokens))[layout.rows[0]]), len(range(len(column_tokens))[layout.columns[0]])
+    is_cut = len(places) > len(heads)
+    titles = [f"{kind[0].upper()}{kind[1:]}, layer {layer} of {len(layers)}"]
+    for text in (maps.sentence, maps.translation):
+        titles += textwrap.wrap(text, 76 * len(text) // max(1, _span([text])) or 1)
+    height = len(places) * (size[0] * layout.cell + 0.3) + (len(places) if is_cut else 1) * margins[1]
+    figure = Figure(figsize=(PAGE_WIDTH, height + 0.2 * len(titles) + 0.9), layout="compressed")
+    panels = figure.subplots(len(places), layout.across, squeeze=False)
+    # With parse_math, text between dollar signs would be a formula.
+    style = {"fontsize": min(9.0, 54 * layout.cell), "parse_math": False}
+    for (group, row, column), across in zip(places, panels, strict=True):
+        for head, panel in zip(group, across, strict=True):
+            image = panel.imshow(weights[head, row, column], cmap=HEAT, vmin=0, vmax=1, interpolation="nearest")
+            panel.set(xlim=(-0.5, size[1] - 0.5), ylim=(size[0] - 0.5, -0.5), xticks=[], yticks=[])
+            panel.set_title(_title(layer, head, layout, row, column), fontsize=10)
+            panel.tick_params(length=0)
+            if is_cut or group == heads[-1]:  # otherwise labels only at the left and bottom of the page
+                labels = column_tokens[column]
+                panel.set_xticks(range(len(labels)), labels, rotation=90, **style)
+        labels = row_tokens[row]
+        across[0].set_yticks(range(len(labels)), labels, **style)
+        across[0].set_ylabel(_ROW_LABELS[rows], fontsize=10)
+    for panel in panels[-1][: None if layout.across <= 2 else 1]:  # side by side, more would overlap
+        panel.set_xlabel(_COLUMN_LABELS[columns], fontsize=10)
+    bar = {"location": "bottom", "shrink": 0.5, "aspect": 30, "pad": 0.15 / figure.get_figheight()}
+    figure.colorbar(image, ax=panels, label="attention weight", **bar)
+    figure.suptitle("\n".join(titles), fontsize=11, parse_math=False)
     return figure
+
+
+def _title(layer: int, head: int, layout: _Layout, row: slice, column: slice) -> str:
+    parts = [f"rows {row.start + 1} to {row.stop}"] if len(layout.rows) > 1 else []
+    parts += [f"columns {column.start + 1} to {column.stop}"] if len(layout.columns) > 1 else []
+    return ", ".join([f"layer {layer}, head {head + 1}", *parts])
 
 
 def parse_layer(text: str) -> int | None:

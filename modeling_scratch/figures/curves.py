@@ -1,55 +1,66 @@
 """The curves of a training run, and of several beside each other."""
 
 import math
+from collections.abc import Collection
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from ..metrics import METRICS
-from .saving import BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILLION, save
+from .saving import BLUE, GREEN, ORANGE, PAGE_WIDTH, PURPLE, SKY_BLUE, VERMILLION, save
 
-_STYLES = [(BLUE, "o"), (VERMILLION, "s"), (GREEN, "^"), (ORANGE, "D")]  # of the scores, in turn
-# Of runs, in turn: colours, then the same ones in other dashes.
-_COLOURS, _DASHES = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY_BLUE), ("-", "--", ":", "-.")
+# Of runs, in turn: colours, then the same ones with other dashes and markers.
+_COLOURS, _DASHES = (
+    (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY_BLUE),
+    (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D")),
+)
+_GREY = "#666666"
+# In inches, without titles: the heights of the loss, of a score, and of the learning rate or a single point.
+_TALL, _MEDIUM, _LOW = 2.5, 1.3, 0.7
+_STEPS = [1, 2, 2.5, 5, 10]  # between ticks
+_FEW = 40  # points of a line that are marked
+_WARM_UP = 0.1  # of the updates, whose values may lie out of view
+
+Points = list[tuple[int, float]]
 
 
 def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
     """
-    Loss, validation scores and learning rate by update.
+    Cross-entropy in training and validation, what training minimizes if that is something else, validation scores and
+    learning rate, one above another, by update.
 
     Args:
-        metrics: the records of metrics.jsonl.
+        metrics: the records of metrics.jsonl. Those of earlier versions lack the cross-entropy in training.
     """
-    records = [record for record in metrics if "final" not in record]
-    train = [record for record in records if record["split"] == "train"]
-    validation = [record for record in records if record["split"] == "validation"]
-    scores = [key for key in METRICS if any(key in record for record in validation)]
-    # At this width, 10-point text is 11 pixels high in the Hub's column of 740 pixels.
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    axes = figure.subplot_mosaic([["loss", "loss"], ["score", "rate"]], height_ratios=(1.2, 1))
-    loss_axis, score_axis, rate_axis = axes["loss"], axes["score"], axes["rate"]
-    series = [
-        (loss_axis, train, "loss", "training (smoothed labels)", BLUE, None),
-        (loss_axis, validation, "loss", "validation", VERMILLION, "o"),
-        (rate_axis, train, "learning_rate", "learning rate", BLUE, None),
-    ]
-    for key, style in zip(scores, cycle(_STYLES)):
-        rows = [record for record in validation if key in record]
-        series.append((score_axis, rows, key, METRICS[key].title, *style))
-    for axis, rows, key, label, colour, marker in series:
-        steps, values = [row["step"] for row in rows], [row.get(key, math.nan) for row in rows]
-        axis.plot(steps, values, label=label, color=colour, marker=marker, markersize=4)
-    loss_axis.set(title="Loss per target token", ylabel="nats")
-    score_axis.set(title="Validation scores", ylim=_score_limits(scores))
-    rate_axis.set(title="Learning rate", ylim=(0, None))
-    for axis in (loss_axis, score_axis, rate_axis):
-        axis.set_xlabel("update")
-        axis.grid(alpha=0.3)
-    loss_axis.legend()
-    if scores:
-        score_axis.legend()
+    train, validation = _records(metrics, "train"), _records(metrics, "validation")
+    scores = _scores(validation)
+    lines: dict[str, list[tuple[Points, str]]] = {"loss": [(_points(train, "cross_entropy"), BLUE)]}
+    lines["loss"].append((_points(validation, "loss"), VERMILLION))
+    titles = {"loss": "Cross-entropy per target token (nats)"}
+    if any(record.get("loss") != record.get("cross_entropy") for record in train):
+        lines["objective"] = [(_points(train, "loss"), BLUE)]
+        titles["objective"] = "Training loss as minimized, with label smoothing (nats)"
+    lines |= {key: [(_points(validation, key), VERMILLION)] for key in scores}
+    titles |= {key: f"{METRICS[key].title} on validation" for key in scores}
+    lines["rate"], titles["rate"] = [(_points(train, "learning_rate"), _GREY)], "Learning rate"
+    low = {key for key in scores if len(lines[key][0][0]) == 1} | {"rate"}
+    figure, panels = _stacked(titles, low)
+    for key, panel in panels.items():
+        for points, colour in lines[key]:
+            _draw(panel, points, colour)
+            if colour == VERMILLION and points:
+                style = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "annotation_clip": False}
+                panel.annotate(f"{points[-1][1]:.2f}", points[-1], color=colour, fontsize=9, **style)
+        _set_range(panel, key)
+    panels["loss"].set_xlim(0, 1.02 * max((1, *(record["step"] for record in metrics))))
+    for line, label in zip(panels["loss"].lines, ("training", "validation"), strict=True):
+        line.set_label(label if len(line.get_xdata()) else f"_{label}")  # an underscore: not in the legend
+    if any(points for points, _ in lines["loss"]):
+        panels["loss"].legend(frameon=False, fontsize=10)
     return figure
 
 
@@ -60,39 +71,82 @@ def comparison_figure(runs: dict[str, list[dict[str, Any]]]) -> Figure:
     Args:
         runs: the records of metrics.jsonl, by the run's name.
     """
-    validation = {
-        name: [record for record in records if record["split"] == "validation" and "final" not in record]
-        for name, records in runs.items()
-    }
-    keys = [key for key in METRICS if any(key in record for rows in validation.values() for record in rows)]
-    figure = Figure(figsize=(9, 6 if keys else 4), layout="constrained")
-    mosaic = [["loss"] * len(keys), keys] if keys else [["loss"]]
-    axes = figure.subplot_mosaic(mosaic, sharex=True)
-    styles = cycle((colour, dash) for dash in _DASHES for colour in _COLOURS)
-    for key, axis in axes.items():
-        title = "Validation loss per target token" if key == "loss" else f"{METRICS[key].title} on validation"
-        axis.set(title=title, xlabel="update", ylabel="nats" if key == "loss" else "")
-        axis.tick_params(labelbottom=True)  # sharing the axis hides the upper one's numbers
-        axis.grid(alpha=0.3)
-    for rows, (colour, dash) in zip(validation.values(), styles, strict=False):
-        for key, axis in axes.items():
-            points = [(row["step"], row[key]) for row in rows if key in row]
-            steps, values = zip(*points, strict=True) if points else ((), ())
-            axis.plot(steps, values, color=colour, linestyle=dash, linewidth=1.2, marker="o", markersize=3)
-    columns = 4 if max(map(len, runs)) < 24 else 2
-    legend = figure.legend(axes["loss"].lines, list(runs), loc="outside lower center", ncols=columns)
+    validation = {name: _records(records, "validation") for name, records in runs.items()}
+    scores = _scores([record for records in validation.values() for record in records])
+    titles = {"loss": "Cross-entropy per target token on validation (nats)"}
+    figure, panels = _stacked(titles | {key: f"{METRICS[key].title} on validation" for key in scores})
+    for key, panel in panels.items():
+        styles = cycle((colour, *dash) for dash in _DASHES for colour in _COLOURS)
+        for records, style in zip(validation.values(), styles, strict=False):
+            _draw(panel, _points(records, key), *style)
+        _set_range(panel, key)
+    panels["loss"].set_xlim(left=0)
+    columns = max(1, min(4, 95 // (max(map(len, runs)) + 8)))
+    legend = figure.legend(panels["loss"].lines, list(runs), loc="outside lower center", ncols=columns, frameon=False)
     for text in legend.get_texts():
         text.set_parse_math(False)  # a dollar sign in a folder's name is no formula
     return figure
 
 
-def _score_limits(keys: list[str]) -> tuple[float, float | None]:
-    """The scores' common axis; None: as high as they are."""
-    ranges = [METRICS[key].range for key in keys] or [(0, 100)]
-    highs = [high for _, high in ranges]
-    return min(low for low, _ in ranges), None if None in highs else max(highs)
-
-
 def plot_curves(metrics: list[dict[str, Any]], path: Path) -> None:
     """Write `curves_figure` as a PNG."""
     save(curves_figure(metrics), path)
+
+
+def _records(metrics: list[dict[str, Any]], split: str) -> list[dict[str, Any]]:
+    """The records of a split during training."""
+    return [record for record in metrics if record["split"] == split and "final" not in record]
+
+
+def _scores(records: list[dict[str, Any]]) -> list[str]:
+    return [key for key in METRICS if any(key in record for record in records)]
+
+
+def _points(records: list[dict[str, Any]], key: str) -> Points:
+    """(update, value), if any record has the key; a value that was not finite, and not written, is a gap."""
+    known = [index for index, record in enumerate(records) if key in record]
+    if not known:
+        return []
+    if key in METRICS:  # not computed at every evaluation
+        return [(records[index]["step"], records[index][key]) for index in known]
+    return [(record["step"], record.get(key, math.nan)) for record in records[known[0] :]]
+
+
+def _draw(panel: Axes, points: Points, colour: str, dash: str = "-", marker: str = "o") -> None:
+    steps, values = zip(*points, strict=True) if points else ((), ())
+    marker = marker if len(points) <= _FEW else ""
+    panel.plot(steps, values, color=colour, linestyle=dash, linewidth=1.3, marker=marker, markersize=3)
+
+
+def _stacked(titles: dict[str, str], low: Collection[str] = ()) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with a panel for each title, one above another, which share the axis of updates."""
+    heights = [_LOW if key in low else _TALL if key == "loss" else _MEDIUM for key in titles]
+    figure = Figure(figsize=(PAGE_WIDTH, sum(heights) + 0.35 * len(heights) + 0.5), layout="constrained")
+    panels = figure.subplots(len(titles), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for panel, (key, title) in zip(panels, titles.items(), strict=True):
+        panel.set_title(title, loc="left", fontsize=10)
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(labelsize=9)
+        panel.yaxis.set_major_locator(MaxNLocator(nbins=2 if key in low else 6 if key == "loss" else 4, steps=_STEPS))
+    panels[-1].set_xlabel("update", fontsize=10)
+    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=_STEPS))
+    panels[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    return figure, dict(zip(titles, panels, strict=True))
+
+
+def _set_range(panel: Axes, key: str) -> None:
+    """Fit a panel to its lines, but for the warm-up, whose values would flatten all others."""
+    lines = [[point for point in line.get_xydata().tolist() if math.isfinite(point[1])] for line in panel.lines]
+    lines = [points for points in lines if points]
+    if not lines:
+        panel.set_yticks([])
+        return
+    warm_up = _WARM_UP * max(points[-1][0] for points in lines)
+    # Of a short run beside long ones, the second half is in view too. What is known of update 0 is no warm-up.
+    seen = [y for points in lines for x, y in points if x == 0 or x >= min(warm_up, points[-1][0] / 2)]
+    low, high = min(seen), max(seen)
+    margin = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
+    least, most = METRICS[key].range if key in METRICS else (0, None)
+    bottom = 0 if key == "rate" else max(low - margin, least)
+    panel.set_ylim(bottom, high + margin if most is None else min(high + margin, most))

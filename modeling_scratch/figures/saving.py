@@ -1,10 +1,14 @@
-"""Colours of the figures, and how they are saved."""
+"""Colours and fonts of the figures, and how they are saved."""
 
 import logging
 import warnings
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font, weight_dict
+from matplotlib.text import Text
 
 from ..errors import UserError
 from ..files import written_whole
@@ -19,7 +23,43 @@ SKY_BLUE, PURPLE = "#56B4E9", "#CC79A7"
 # Perceptually uniform colour maps, also for colour-blind readers: one for encodings in [-1, 1], and one that is pale
 # where nothing is attended to.
 WAVES, HEAT = "viridis", "magma_r"
-DOTS_PER_INCH = 110
+# The Hub shows pictures in a column of 740 pixels. In one of this width, in inches, 100 of them are an inch, and text
+# of 10 points is 14 high. The file has twice as many, for fine screens.
+PAGE_WIDTH = 7.4
+_BOXES = ("Last Resort", ".LastResort")  # fonts that have a box for every letter
+_MOST_DOTS, _LEAST_DOTS = 200, 110  # an inch
+_WIDTH, _HEIGHT = 1480, 16_000  # in pixels: larger pictures have fewer dots an inch
+
+
+@cache
+def _fonts_for(letters: frozenset[str]) -> list[str]:
+    """Installed fonts that together have the letters which the default font lacks, as far as there are any."""
+    missing = set(map(ord, letters)) - set(get_font(findfont(FontProperties())).get_charmap())
+    upright = (font for font in fontManager.ttflist if font.style == "normal" and not font.name.startswith(_BOXES))
+    # Of each family the face closest to regular; sans-serif families first.
+    by_weight = sorted(upright, key=lambda font: abs(weight_dict.get(font.weight, font.weight) - 400), reverse=True)
+    files = {font.name: font.fname for font in by_weight}
+    found: list[str] = []
+    for name in sorted(files, key=lambda name: ("Serif" in name or "Mono" in name, "Sans" not in name, name)):
+        if not missing:
+            break
+        with suppress(RuntimeError, OSError):  # a file that is gone or damaged
+            font = get_font(files[name])
+            if has := {letter for letter in missing if font.get_char_index(letter)}:
+                missing -= has
+                found.append(name)
+    return found
+
+
+def _give_fonts(figure: Figure) -> None:
+    """
+    Let text fall back on installed fonts for letters that its own lacks. The first that has one is used for it, so that
+    the shapes of Chinese characters may be those of another language.
+    """
+    texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
+    fonts = _fonts_for(frozenset(letter for text in texts for letter in text.get_text() if letter.isprintable()))
+    for text in texts:
+        text.set_family([*text.get_family(), *fonts])
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -30,13 +70,19 @@ def save(figure: Figure, path: Path) -> Path:
     if path.suffix != ".png":
         raise UserError(f"{path}: pictures are PNG files; give a name that ends in .png")
     path.parent.mkdir(parents=True, exist_ok=True)
+    _give_fonts(figure)
+    width, height = figure.get_size_inches()
+    dots = max(_LEAST_DOTS, min(_MOST_DOTS, _WIDTH / width, _HEIGHT / height))
     with written_whole(path) as temporary, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        figure.savefig(temporary, dpi=DOTS_PER_INCH, format="png", bbox_inches="tight", pad_inches=0.1)
+        figure.savefig(temporary, dpi=dots, format="png", bbox_inches="tight", pad_inches=0.1)
     missing = [warning for warning in caught if str(warning.message).startswith("Glyph ")]
     for warning in caught:
         if warning not in missing:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if missing:
-        logger.warning(f"{path}: no font here has some characters, drawn as boxes; the first: {missing[0].message}")
+        logger.warning(
+            f"{path}: no font here has some characters, drawn as boxes; install one that has, such as "
+            f"Noto Sans. The first: {missing[0].message}"
+        )
     return path

@@ -70,13 +70,14 @@ class RunRecords:
 
     def _evaluations(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """
-        The evaluations while the model was trained, with `train_loss`, what was logged last before. Of many there are
-        some, evenly, the best and the last among them.
+        The evaluations while the model was trained, with `train_loss`, the cross-entropy that was logged last before;
+        in a record of an earlier version, the loss with label smoothing. Of many there are some, evenly, the best and
+        the last among them.
         """
         found, train_loss = [], None
         for record in records:
             if record["split"] == "train":
-                train_loss = record.get("loss", train_loss)
+                train_loss = record.get("cross_entropy", record.get("loss", train_loss))
             elif record["split"] == "validation" and not record.get("final"):
                 found.append(record | {"train_loss": train_loss})
         every = -(-len(found) // _ROWS) or 1

@@ -1,7 +1,10 @@
 """Labels, and label-smoothed cross-entropy (section 5.4): plain, and fused with the output projection."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
+from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from .masking import can_look_at
 
@@ -11,6 +14,17 @@ IGNORE_INDEX = -100
 CHUNK_ROWS, LOGITS_OF_GPU = 512, 2**28
 # Scales up the gradients of float16 logits, where the probabilities of rare tokens would lose digits.
 _FLOAT16_SCALE = 16.0
+
+
+@dataclass
+class ScratchLMOutput(Seq2SeqLMOutput):
+    """
+    Args:
+        cross_entropy: with `skip_logits`, the loss without label smoothing and R-Drop, as an evaluation computes it; it
+            has no gradient.
+    """
+
+    cross_entropy: torch.Tensor | None = None
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
@@ -87,9 +101,10 @@ def target_token_count(labels: torch.Tensor) -> torch.Tensor:
 
 def _losses_and_gradient(
     logits: torch.Tensor, labels: torch.Tensor, share: float, r_drop: float, gradient: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """
-    log(sum_v exp(logit(v))) - share logit(label) for each row of logits, and its gradient.
+    log(sum_v exp(logit(v))) - share logit(label) for each row of logits, the label's log-probability, and the gradient
+    of the former.
 
     Args:
         logits: (rows, V); may be overwritten.
@@ -99,12 +114,14 @@ def _losses_and_gradient(
         gradient: (rows, V), where the gradient may be written; None: it is not needed.
 
     Returns:
-        The losses, (rows,), in float32 or wider; and the gradient with respect to the logits, (rows, V).
+        The losses and log-probabilities, each (rows,), in float32 or wider; and the gradient with respect to the
+        logits, (rows, V).
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     label_logits = logits.gather(1, labels[:, None]).squeeze(1).to(wide)
     if gradient is None:
-        return logits.to(wide).logsumexp(dim=1) - share * label_logits, None
+        log_normaliser = logits.to(wide).logsumexp(dim=1)
+        return log_normaliser - share * label_logits, label_logits - log_normaliser, None
     # Softmax is one kernel, which computes in float32 and rounds what it returns. It does not return the normaliser,
     # but the largest logit and its probability say what that was. Of a probable label the other tokens say it better:
     # its own probability, rounded, hides how far it is from 1.
@@ -121,7 +138,7 @@ def _losses_and_gradient(
         losses[::2] += r_drop * divergence
     rows = torch.arange(len(labels), device=labels.device)
     gradient.index_put_((rows, labels), (at_label - share).to(gradient.dtype))
-    return losses, gradient
+    return losses, label_log_probs, gradient
 
 
 def _add_r_drop(
@@ -178,7 +195,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         rows, vocab_size, device = len(hidden_states), weight.shape[0], weight.device
         wide = torch.promote_types(dtype, torch.float32)
         ignored, labels = labels[:, None] == IGNORE_INDEX, labels.clamp(min=0)
-        total = torch.zeros((), dtype=wide, device=device)
+        total, cross_entropy = (torch.zeros((), dtype=wide, device=device) for _ in range(2))
         grad_hidden = torch.empty_like(hidden_states) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=wide) if wants_weight else None
         grad_bias = torch.zeros(vocab_size, dtype=wide, device=device) if wants_bias else None
@@ -198,10 +215,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
             is_scaled = has_gradient and ctx.scale != 1.0
             if is_scaled:
                 logits, gradient = logits.to(wide), torch.empty_like(logits, dtype=wide)
-            losses, gradient = _losses_and_gradient(logits, labels[here], share, r_drop, gradient)
+            losses, log_probs, gradient = _losses_and_gradient(logits, labels[here], share, r_drop, gradient)
             if is_scaled:
                 gradient = gradient.mul_(ctx.scale).to(dtype)
-            total += (losses if all_kept else losses.masked_fill(is_ignored[:, 0], 0.0)).sum()
+            if not all_kept:
+                losses, log_probs = (each.masked_fill(is_ignored[:, 0], 0.0) for each in (losses, log_probs))
+            total, cross_entropy = total + losses.sum(), cross_entropy - log_probs.sum()
             if wants_bias:
                 kept = gradient if all_kept else gradient.masked_fill(is_ignored, 0.0)
                 grad_bias += kept.sum(dim=0, dtype=wide)
@@ -218,11 +237,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if wants_hidden and not all_kept:
             grad_hidden.masked_fill_(ignored, 0.0)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
-        return total
+        ctx.mark_non_differentiable(cross_entropy)
+        return total, cross_entropy
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_output):
+    def backward(ctx, grad_output, _):
         # Kept in float32: rounded to bfloat16, these factors would be off by up to 0.2 %.
         factors = (grad_output / ctx.scale, grad_output, grad_output / ctx.scale)
         gradients = (
@@ -238,9 +258,10 @@ def linear_cross_entropy_sum(
     labels: torch.Tensor,
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    `cross_entropy_sum(head(hidden_states), labels, label_smoothing, r_drop)` without ever storing the logits.
+    `cross_entropy_sum(head(hidden_states), labels, label_smoothing, r_drop)` without ever storing the logits; and the
+    same without smoothing and R-Drop, which has no gradient.
 
     Args:
         hidden_states: (batch_size, target_length, d_model).
@@ -262,10 +283,10 @@ def linear_cross_entropy_sum(
     dtype = torch.get_autocast_dtype(device_type) if autocast else hidden_states.dtype
     with torch.autocast(device_type, enabled=False):
         options = (all_kept, 1 - label_smoothing, r_drop / 2, dtype)
-        total = _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, *options)
+        total, cross_entropy = _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, *options)
         if label_smoothing:
             total = total - label_smoothing * _sum_of_mean_logits(hidden_states, weight, bias, labels, total.dtype)
-        return total / 2 if r_drop else total
+        return (total / 2, cross_entropy / 2) if r_drop else (total, cross_entropy)
 
 
 def _sum_of_mean_logits(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple, logging
 
 # When loading from a local folder, Transformers up to 5.8 copies only the files that this file imports. So it imports
@@ -20,7 +20,14 @@ from .cache import SearchCache
 from .configuration_scratch import ScratchConfig
 from .fast_cpu import ScratchDropout
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer
-from .loss import check_labels, cross_entropy_sum, linear_cross_entropy_sum, shift_tokens_right, target_token_count
+from .loss import (
+    ScratchLMOutput,
+    check_labels,
+    cross_entropy_sum,
+    linear_cross_entropy_sum,
+    shift_tokens_right,
+    target_token_count,
+)
 from .masking import count_positions
 from .plain_card import ModelFacts
 from .position_embeddings import POSITION_EMBEDDINGS
@@ -252,7 +259,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool = False,
         **kwargs,
-    ) -> Seq2SeqLMOutput:
+    ) -> ScratchLMOutput:
         """
         Args (the others as in ScratchModel):
             labels: (batch_size, target_length), aligned with the logits; -100 is ignored. The decoder's input is made
@@ -265,7 +272,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             r_drop: 0.0 by default; see `cross_entropy_sum`.
 
         Returns:
-            loss, if labels were given; logits (batch_size, target_length, target vocabulary); the rest as ScratchModel.
+            loss, if labels were given; logits (batch_size, target_length, target vocabulary), or with `skip_logits`
+            the cross-entropy (see ScratchLMOutput); the rest as ScratchModel.
         """
         label_smoothing, r_drop = kwargs.pop("label_smoothing", 0.0), kwargs.pop("r_drop", 0.0)
         if labels is not None:
@@ -277,12 +285,12 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         others = (inputs_embeds, decoder_inputs_embeds, position_ids, decoder_position_ids, use_cache)
         outputs = self.model(*tokens, encoder_outputs, past_key_values, *others, return_dict=True, **kwargs)
         if labels is None:
-            logits, loss = self.lm_head(outputs.last_hidden_state), None
+            logits, loss, cross_entropy = self.lm_head(outputs.last_hidden_state), None, None
         else:
             options = (num_items_in_batch, label_smoothing, r_drop, skip_logits)
-            logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, *options)
+            logits, loss, cross_entropy = self.logits_and_loss(outputs.last_hidden_state, labels, *options)
         outputs = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **outputs)
+        return ScratchLMOutput(loss=loss, logits=logits, cross_entropy=cross_entropy, **outputs)
 
     def logits_and_loss(
         self,
@@ -292,8 +300,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         label_smoothing: float,
         r_drop: float,
         skip_logits: bool,
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """The logits, None if skipped, and the loss of decoder states, (batch_size, target_length, d_model)."""
+    ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
+        """Logits, loss and cross-entropy of ScratchLMOutput from states, (batch_size, target_length, d_model)."""
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing is {label_smoothing}; it must be in [0, 1)")
         if r_drop and (len(labels) % 2 or not torch.is_grad_enabled()):
@@ -305,14 +313,16 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             )
         # A head that is wrapped or whose forward is replaced, as by adapters and offloading, must be called.
         is_plain = type(self.lm_head) is nn.Linear and "forward" not in vars(self.lm_head)
-        if skip_logits and is_plain:
-            logits = None
-            loss = linear_cross_entropy_sum(states, self.lm_head, labels, label_smoothing, r_drop)
-        else:
-            logits = self.lm_head(states)
-            loss = cross_entropy_sum(logits, labels, label_smoothing, r_drop)
         divisor = target_token_count(labels) if num_items_in_batch is None else num_items_in_batch
-        return None if skip_logits else logits, loss / divisor
+        if skip_logits and is_plain:
+            loss, plain = linear_cross_entropy_sum(states, self.lm_head, labels, label_smoothing, r_drop)
+            return None, loss / divisor, plain / divisor
+        logits = self.lm_head(states)
+        loss = cross_entropy_sum(logits, labels, label_smoothing, r_drop)
+        if not skip_logits:
+            return logits, loss / divisor, None
+        plain = cross_entropy_sum(logits.detach(), labels) / (2 if r_drop else 1)
+        return None, loss / divisor, plain / divisor
 
 
 __all__ = [

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 METRICS = "metrics.jsonl"
 _NUMBERS = {"step", "epoch", "loss", "learning_rate", "seconds", "target_tokens", "sentences", "train_pairs"}
-_NUMBERS |= {"processes"}
+_NUMBERS |= {"cross_entropy", "processes"}
 _TEXTS = {"split", "name", "device", "device_name", "mixed_precision"}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -83,6 +84,7 @@ class Progress:
     target_tokens: int = 0
     seconds: float = 0.0  # spent on updates, without evaluations and checkpoints
     loss_sum: float = 0.0  # since the last log line
+    cross_entropy_sum: float = 0.0
     loss_tokens: int = 0
     nonfinite: int = 0  # updates skipped so far
     nonfinite_in_a_row: int = 0
@@ -98,7 +100,9 @@ def read_progress(checkpoint: Path) -> Progress:
     """The progress in a checkpoint. UserError if it is damaged."""
     with _readable(checkpoint / STATE):
         values = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-        return Progress(**{_RENAMED.get(name, name): value for name, value in values.items()})
+        # Unknown until the next log line in a checkpoint of an earlier version.
+        known = {"cross_entropy_sum": math.nan} | {_RENAMED.get(name, name): values[name] for name in values}
+        return Progress(**known)
 
 
 def save_model_files(

@@ -38,10 +38,12 @@ def describe_data(pairs: dict[str, Dataset], batches: GlobalBatches) -> dict[str
 
 
 def training_record(progress: Progress, learning_rate: float) -> dict[str, Any]:
-    """The mean loss since the last such record, and the speed since the run began."""
+    """The mean losses since the last such record, and the speed since the run began."""
+    tokens = progress.loss_tokens or math.nan
     return {
         "split": "train",
-        "loss": progress.loss_sum / progress.loss_tokens if progress.loss_tokens else math.nan,
+        "loss": progress.loss_sum / tokens,
+        "cross_entropy": progress.cross_entropy_sum / tokens,
         "learning_rate": learning_rate,
         "target_tokens": progress.target_tokens,
         "target_tokens_per_second": progress.target_tokens / progress.seconds,

@@ -77,6 +77,7 @@ def _update(run: TrainingRun, batch: GlobalBatch, started: float) -> StepResult:
     progress.target_tokens += batch.target_tokens
     if result.finite:
         progress.loss_sum += result.loss * batch.target_tokens
+        progress.cross_entropy_sum += result.cross_entropy * batch.target_tokens
         progress.loss_tokens += batch.target_tokens
         progress.nonfinite_in_a_row = 0
     else:
@@ -171,4 +172,4 @@ def _log_training(run: TrainingRun) -> None:
     record = training_record(progress, rate)
     run.record(record)
     run.log.tell(record["loss"], progress, run.total_updates)
-    progress.loss_sum, progress.loss_tokens = 0.0, 0
+    progress.loss_sum, progress.cross_entropy_sum, progress.loss_tokens = 0.0, 0.0, 0

@@ -9,6 +9,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from ..model.loss import ScratchLMOutput
 from ..recipe.schema import OptimizationSection
 from ..runs.faults import explained_lack_of_memory, pieces_that_fit
 from .global_batches import GlobalBatch
@@ -20,7 +21,8 @@ from .sharding import is_sharded, whole
 class StepResult:
     """The outcome of an update, the same on all processes."""
 
-    loss: float  # per target token, over all processes
+    loss: float  # that the update lowers, per target token, over all processes
+    cross_entropy: float  # the same without label smoothing and R-Drop, as on the validation split
     finite: bool  # False if loss or gradient was not finite, so that the optimizer step was skipped
     any_says: dict[str, bool]  # for each question, whether any process answered yes
 
@@ -46,9 +48,9 @@ class TrainingStep:
         self.optimization, self.in_smaller_pieces = optimization, in_smaller_pieces
         self.loss_options = loss_options(optimization)
 
-    def forward(self, batch: dict[str, torch.Tensor], target_tokens: int) -> torch.Tensor:
-        """The loss of a micro-batch, summed over its target tokens and divided by those of the global batch."""
-        return self.model(**self._inputs(batch), num_items_in_batch=target_tokens, **self.loss_options).loss
+    def forward(self, batch: dict[str, torch.Tensor], target_tokens: int) -> ScratchLMOutput:
+        """With losses of a micro-batch summed over its target tokens and divided by those of the global batch."""
+        return self.model(**self._inputs(batch), num_items_in_batch=target_tokens, **self.loss_options)
 
     def _inputs(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """A micro-batch as the model takes it: with R-Drop, twice."""
@@ -67,10 +69,10 @@ class TrainingStep:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        loss = self._accumulate_gradients(batch)
+        losses = self._accumulate_gradients(batch)
         questions = questions or {}
-        sums = torch.stack([loss, *(torch.full_like(loss, float(ask())) for ask in questions.values())])
-        loss, norm, *counts = self._clip(self.accelerator.reduce(sums, "sum"))
+        sums = torch.cat([losses, losses.new_tensor([float(ask()) for ask in questions.values()])])
+        norm, loss, cross_entropy, *counts = self._clip(self.accelerator.reduce(sums, "sum"))
         finite = math.isfinite(loss) and math.isfinite(norm)
         with self._within_memory_of_optimizer():
             if finite:
@@ -78,29 +80,30 @@ class TrainingStep:
             elif self.accelerator.scaler is not None:
                 self.accelerator.scaler.update()  # lowers the scale
         self.optimizer.zero_grad()
-        return StepResult(loss, finite, {name: count > 0 for name, count in zip(questions, counts, strict=True)})
+        answers = {name: count > 0 for name, count in zip(questions, counts, strict=True)}
+        return StepResult(loss, cross_entropy, finite, answers)
 
     def _accumulate_gradients(self, batch: GlobalBatch) -> torch.Tensor:
-        """Forward and backward passes over this process's micro-batches; the sum of their losses."""
+        """Forward and backward passes over this process's micro-batches; the sums of loss and cross-entropy, (2,)."""
         accelerator = self.accelerator
-        total = torch.zeros((), device=accelerator.device, dtype=torch.get_default_dtype())
+        totals = torch.zeros(2, device=accelerator.device, dtype=torch.get_default_dtype())
         for number, micro_batch in enumerate(batch.micro_batches, start=1):
             inputs = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in micro_batch.items()}
             exchange = nullcontext() if number == batch.count else accelerator.no_sync(self.model)
             with exchange, self._within_memory(inputs):
-                loss = self.forward(inputs, batch.target_tokens)
+                outputs = self.forward(inputs, batch.target_tokens)
                 # DDP averages over processes, but the loss is already divided by the tokens of all of them.
-                accelerator.backward(loss * accelerator.num_processes)
-            total += loss.detach()
-        return total
+                accelerator.backward(outputs.loss * accelerator.num_processes)
+            totals += torch.stack([outputs.loss.detach(), outputs.cross_entropy])
+        return totals
 
     def _clip(self, sums: torch.Tensor) -> list[float]:
-        """Clip the gradient. Returns loss, gradient norm and the other sums; only here do we wait for the device."""
+        """Clip the gradient. Returns its norm and the sums; only here do we wait for the device."""
         limit = self.optimization.max_grad_norm
         with self._within_memory_of_optimizer():
             norm = self.accelerator.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
             norm = whole(norm).to(sums.dtype)
-            return torch.cat([sums[:1], norm[None], sums[1:]]).tolist()
+            return torch.cat([norm[None], sums]).tolist()
 
     def _within_memory(self, inputs: dict[str, torch.Tensor]) -> AbstractContextManager:
         def advice() -> str:

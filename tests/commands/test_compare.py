@@ -9,6 +9,7 @@ import sacrebleu
 import yaml
 from conftest import few_sentences, quick_run, read_metrics
 from matplotlib.image import imread
+from matplotlib.text import Text
 from typer.testing import CliRunner
 
 from modeling_scratch.__main__ import app
@@ -257,8 +258,9 @@ def test_runs_without_scores_have_a_picture_of_their_loss(make, tmp_path):
 def test_text_in_the_picture_is_readable_at_740_pixels(make, tmp_path):
     compare(make("a"), make("b"), "--out", tmp_path / "new" / "curves.png")
     figure, width = comparison_figure(CURVES), imread(tmp_path / "new" / "curves.png").shape[1]
-    pixels = 110 / 72 * 740 / width  # of a point
-    texts = [axis.title for axis in figure.axes] + [text for axis in figure.axes for text in axis.get_xticklabels()]
+    pixels = 200 / 72 * 740 / width  # of a point, at 200 dots an inch
+    texts = [title for axis in figure.axes for title in axis.findobj(Text) if title.get_text()]
+    texts += [text for axis in figure.axes for text in axis.get_xticklabels()]
     assert min(text.get_fontsize() * pixels for text in [*texts, *figure.legends[0].get_texts()]) >= 10
 
 

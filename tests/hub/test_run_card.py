@@ -375,6 +375,14 @@ def test_evaluations_while_it_was_trained(tmp_path):
     assert rows[0] == ["5", "1.67", "1.00", "0.50", "50.00"]
     assert ["37", "12.33", "1.00", "90.00", "50.00"] in rows
     assert rows[-1][:3] == ["100", "33.33", "1.00"]
+    assert "The training loss is computed with smoothed labels." in shown
+
+
+def test_the_training_loss_is_measured_as_the_validation_loss(tmp_path):
+    records = [{**TRAIN, "loss": 2.5, "cross_entropy": 1.25}, VALIDATION, FINAL]
+    text = section(card_of(make_run(tmp_path / "run", None, records)), "Results")
+    assert re.search(r"^\| [\d,]+ \| 1\.25 \| 1\.50 \|", text, re.MULTILINE)
+    assert "smoothed" not in text
 
 
 def test_license(run):

@@ -48,11 +48,15 @@ def test_fused_equals_plain(inputs, smoothing, bias, rows, r_drop, reads_labels,
         leaf = states.clone().requires_grad_()
         head.zero_grad()
         if fused:
-            total = linear_cross_entropy_sum(leaf, head, labels, smoothing, r_drop)
+            total, plain = linear_cross_entropy_sum(leaf, head, labels, smoothing, r_drop)
+            assert not plain.requires_grad
         else:
             total = cross_entropy_sum(head(leaf), labels, smoothing, r_drop)
+            plain = cross_entropy_sum(head(leaf), labels) / (2 if r_drop else 1)
         (total / 7).backward()
-        results.append([total.detach(), leaf.grad, *(parameter.grad.clone() for parameter in head.parameters())])
+        results.append(
+            [total.detach(), plain.detach(), leaf.grad, *(parameter.grad.clone() for parameter in head.parameters())]
+        )
     for plain, fused in zip(*results, strict=True):
         torch.testing.assert_close(fused, plain, rtol=0, atol=1e-10)
 
@@ -95,7 +99,7 @@ def test_fused_in_mixed_precision(dtype, smoothing, r_drop):
         return cross_entropy_sum(projection(leaf), labels, smoothing, r_drop)
 
     expected = run(plain, wide=True)
-    found = run(lambda leaf, projection: linear_cross_entropy_sum(leaf, projection, labels, smoothing, r_drop))
+    found = run(lambda leaf, projection: linear_cross_entropy_sum(leaf, projection, labels, smoothing, r_drop)[0])
     assert found[0].item() == pytest.approx(expected[0].item(), rel=1e-3)
     for fused, narrow, exact in zip(found[1:], run(plain)[1:], expected[1:], strict=True):
         assert (fused - exact).norm() <= 1.5 * (narrow - exact).norm()
@@ -120,7 +124,7 @@ def test_only_the_gradients_that_are_wanted(wanted, inputs, monkeypatch):
     monkeypatch.setattr(
         torch.Tensor, "addmm_", lambda *args, **kw: products.append("addmm_") or accumulate(*args, **kw)
     )
-    linear_cross_entropy_sum(leaves["states"], head, labels).backward()
+    linear_cross_entropy_sum(leaves["states"], head, labels)[0].backward()
     assert len(products) == 1 + ("states" in wanted) + ("weight" in wanted)
     for name, leaf in leaves.items():
         assert (leaf.grad is None) == (name not in wanted)
@@ -135,8 +139,9 @@ def test_without_gradients_none_are_made(inputs, monkeypatch):
     made = []
     monkeypatch.setattr(torch, "zeros_like", lambda *args, **kwargs: made.append(args))
     with torch.no_grad():
-        total = linear_cross_entropy_sum(states, head, labels)
-        torch.testing.assert_close(total, cross_entropy_sum(head(states), labels))
+        total, plain = linear_cross_entropy_sum(states, head, labels, 0.1)
+        torch.testing.assert_close(total, cross_entropy_sum(head(states), labels, 0.1))
+        torch.testing.assert_close(plain, cross_entropy_sum(head(states), labels))
     assert not made
 
 
@@ -149,8 +154,9 @@ def test_a_confident_prediction_keeps_its_gradient_in_bf16(gap):
         head.bias.zero_()[7] = gap
     states = torch.zeros(1, 3, 4, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
-        total = linear_cross_entropy_sum(states, head, torch.full((1, 3), 7))
+        total, plain = linear_cross_entropy_sum(states, head, torch.full((1, 3), 7))
     total.backward()
+    assert plain == total
     missing = 3 * (1 - torch.softmax(head.bias.double(), 0)[7]).item()
     assert head.bias.grad[7].item() == pytest.approx(-missing, rel=0.01)
     assert total.item() == pytest.approx(3 * -torch.log_softmax(head.bias.double(), 0)[7].item(), rel=0.01)
@@ -162,7 +168,7 @@ def test_extreme_logits_stay_finite():
     with torch.no_grad():
         head.weight[0, 0] = 1e4
     states = torch.tensor([[[1.0, 0.0]]], requires_grad=True)
-    total = linear_cross_entropy_sum(states, head, torch.tensor([[1]]), 0.1)
+    total, _ = linear_cross_entropy_sum(states, head, torch.tensor([[1]]), 0.1)
     total.backward()
     assert total.item() == pytest.approx(0.9 * 1e4 + 0.1 * 2e4 / 3)
     assert torch.isfinite(states.grad).all()
@@ -184,3 +190,17 @@ def test_num_items_in_batch_divides_the_sum(make_model):
     mean, total = model(**inputs).loss, model(**inputs, num_items_in_batch=1).loss
     torch.testing.assert_close(mean * 4, total)
     torch.testing.assert_close(model(**inputs, num_items_in_batch=8, skip_logits=True).loss * 8, total)
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_cross_entropy_beside_the_loss_is_that_without_smoothing(wrapped, r_drop, make_model):
+    model = make_model()
+    if wrapped:  # as by an adapter
+        model.lm_head.forward = model.lm_head.forward
+    inputs = {"input_ids": torch.tensor([[5, 6, 2]] * 2), "labels": torch.tensor([[7, 8, 9, 2]] * 2)}
+    options = {"label_smoothing": 0.1, "r_drop": r_drop}
+    found = model(**inputs, **options, skip_logits=True, num_items_in_batch=4 if r_drop else 8)
+    plain, smoothed = model(**inputs).loss, model(**inputs, label_smoothing=0.1).loss
+    torch.testing.assert_close(found.cross_entropy, plain)
+    torch.testing.assert_close(found.loss, smoothed)  # without dropout, R-Drop's halves are the same

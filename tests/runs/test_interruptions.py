@@ -35,8 +35,8 @@ ENDLESS = ["optimization.max_steps=100000", "evaluation.every=100000", "checkpoi
 
 
 def records(run: Path) -> list[tuple]:
-    """Every update's loss and rate, and all scores."""
-    names = ("step", "epoch", "split", "loss", "learning_rate", "bleu", "chrf", "final")
+    """Every update's losses and rate, and all scores."""
+    names = ("step", "epoch", "split", "loss", "cross_entropy", "learning_rate", "bleu", "chrf", "final")
     return [tuple(map(record.get, names)) for record in read_metrics(run) if record["split"] != "run"]
 
 
@@ -298,7 +298,7 @@ def test_a_disk_that_fills_up(small_disk, whole, capsys):
         verify_checkpoint(checkpoint)
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
     quick_run(run, *options, resume=True)
-    losses, expected = ([record[:4] for record in records(each) if record[2] == "train"] for each in (run, whole))
+    losses, expected = ([record[:5] for record in records(each) if record[2] == "train"] for each in (run, whole))
     assert losses == expected
 
 

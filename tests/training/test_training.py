@@ -29,9 +29,12 @@ from modeling_scratch.data.corpus import make_corpus, write_corpus
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.runs.checkpoint_store import STATE
 from modeling_scratch.runs.metrics_file import append_record
 from modeling_scratch.runs.translations import write_translations
+from modeling_scratch.training.checkpoints import read_progress
 from modeling_scratch.training.fine_tuning import changes
+from modeling_scratch.training.log import training_record
 
 
 def weights(run):
@@ -43,8 +46,9 @@ def equal_weights(first, second):
 
 
 def updates(run):
-    """What must not depend on interruptions: every update's loss and rate."""
-    return [(r["step"], r["epoch"], r["loss"], r["learning_rate"]) for r in read_metrics(run, "train")]
+    """What must not depend on interruptions: every update's losses and rate."""
+    names = ("step", "epoch", "loss", "cross_entropy", "learning_rate")
+    return [tuple(record[name] for name in names) for record in read_metrics(run, "train")]
 
 
 def test_the_folder_of_a_run(trained):
@@ -82,6 +86,13 @@ def test_records(trained):
     assert "tok:13a" in test["bleu_signature"]
     losses = [record["loss"] for record in read_metrics(trained, "train")]
     assert losses[-1] < losses[0] - 0.5
+
+
+def test_the_cross_entropy_in_a_checkpoint_of_an_earlier_version_is_unknown(tmp_path):
+    (tmp_path / STATE).write_text('{"step": 3, "seconds": 1.0, "loss_sum": 9.0, "loss_tokens": 3}')
+    record = training_record(read_progress(tmp_path), 1e-3)
+    assert record["loss"] == 3.0
+    assert math.isnan(record["cross_entropy"])
 
 
 LOADS_ALONE = """
@@ -427,8 +438,8 @@ def test_two_processes_see_the_batches_of_one(one_and_two):
     one, two = (read_metrics(run, "train") for run in one_and_two)
     assert [record["step"] for record in one] == [record["step"] for record in two] == list(range(1, 51))
     assert [record["target_tokens"] for record in one] == [record["target_tokens"] for record in two]
-    losses = [[record["loss"] for record in records] for records in (one, two)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-9)
+    for name in ("loss", "cross_entropy"):
+        assert [record[name] for record in one] == pytest.approx([record[name] for record in two], abs=1e-9)
 
 
 def test_two_processes_find_the_scores_of_one(one_and_two):
