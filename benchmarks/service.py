@@ -1,7 +1,7 @@
 """
-What a service costs: sentences a second of a batch job (the pipeline, all sentences at once) against `scratch serve`
-with several clients that each send a sentence and wait for its translation. In turn, several rounds; then the latency of
-one client alone.
+What a service costs: sentences a second of one batch job (the pipeline, all sentences at once), against `scratch serve`
+with several clients, each of which sends a sentence and waits for its translation. In turn, several rounds; then the
+latency of one client alone.
 
     python benchmarks/service.py FOLDER SOURCES [--engine ctranslate2] [--clients 32]
 
