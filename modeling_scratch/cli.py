@@ -27,7 +27,8 @@ BUG = 1  # Python's own exit code after a traceback
 EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil", "pydantic"], "train")
 EXTRAS |= dict.fromkeys(["sacrebleu", "sacremoses", "tiktoken"], "train")
 EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
-EXTRAS |= {"sentencex": "text"} | dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "web")
+EXTRAS |= dict.fromkeys(["markdown_it", "pysubs2", "sentencex"], "text")
+EXTRAS |= dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "web")
 
 ASK_FOR_REPORT = "this is a bug of modeling_scratch: please report it, with the lines above"
 

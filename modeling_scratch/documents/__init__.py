@@ -31,6 +31,9 @@ def translate_document(text: str, format: str, translate: TranslateParagraphs) -
     Args:
         format: a key of FORMATS.
         translate: called with all paragraphs of the document at once: plain text, without markup.
+
+    Raises:
+        ValueError: the document is of another format.
     """
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     text = text.removeprefix(mark)

@@ -104,16 +104,17 @@ class _Reader:
         env: dict = {}
         # Of the same length, with no character that the parser would replace.
         blocks = self.parser.parse(self.text[self.begin :].replace("\r", " ").replace("\0", " "), env)
-        row, column = 0, 0
+        row, column, is_cell = 0, 0, False
         for block in blocks:
             if block.type == "tr_open":
                 row, column = block.map[0], 0
+            elif block.type in ("td_open", "th_open", "td_close", "th_close"):
+                is_cell = block.nesting > 0
             elif block.type == "html_block":
                 start, end = self.lines[block.map[0]], min(self.lines[block.map[1]], len(self.text))
                 if self.text[start:end].strip() == block.content.strip():
                     yield _Place(start, end, html_tokens(self.text[start:end]), write_html)
             elif block.type == "inline" and block.content:
-                is_cell = block.map is None
                 where = self._cell(block.content, row, column) if is_cell else self._where(block.content, block.map[0])
                 if where is None:
                     continue

@@ -24,6 +24,9 @@ def translate_srt(text: str, translate: TranslateParagraphs) -> str:
     A sentence goes on over lines and cues until a cue ends with a mark that ends sentences, a new speaker begins (a
     dash, a bracket or a note), or there is a pause of three seconds. Its translation is spread over its lines in
     proportion to their lengths.
+
+    Raises:
+        ValueError: there is no cue.
     """
     return translate_regions([Region(list(_tokens(text)), lambda words, _: words)], translate)[0]
 
@@ -36,6 +39,8 @@ def _cues(text: str) -> list[tuple[int, int, int, int]]:
         place += len(line)
         if len(SubripFormat.TIMESTAMP.findall(line)) == 2:
             places.append(place)
+    if not places and text.strip():
+        raise ValueError("it has no subtitles in the format SRT")
     cues = []
     for event, after in zip(events, places, strict=True):
         shown = event.text.replace("\\N", "\n")
