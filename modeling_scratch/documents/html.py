@@ -36,7 +36,8 @@ def write_html(text: str, written: dict[str, str]) -> str:
 def html_tokens(text: str) -> list[Token]:
     """The tokens of a page, or of a part of one; what they are written as is all of it, character by character."""
     parser = _Parser(text)
-    return _shielded([_token(text[start:end], kind, name) for start, end, kind, name in parser.parts()])
+    parts = ((text[start:end], kind, name) for start, end, kind, name in parser.parts())
+    return _shielded([token for part in parts for token in _tokens(*part)])
 
 
 class _Parser(HTMLParser):
@@ -84,17 +85,19 @@ class _Parser(HTMLParser):
     handle_decl = handle_pi = unknown_decl = handle_comment
 
 
-def _token(raw: str, kind: str, name: str) -> Token:
+def _tokens(raw: str, kind: str, name: str) -> list[Token]:
     if kind == "entity":
-        return Text(raw, unescape(raw))
+        return [Text(raw, unescape(raw))]
     if kind == "text":
-        # What the parser takes for text because the tag does not end.
-        return Markup("break", raw) if re.match("</?[A-Za-z]", raw) else Text(raw, raw)
+        if re.match("</?[A-Za-z]", raw):  # text for the parser, because the tag does not end
+            return [Markup("break", raw)]
+        lines = (part for part in re.split(r"(\s*\n\s*)", raw) if part)
+        return [Markup("fold", part) if "\n" in part else Text(part, part) for part in lines]
     if kind == "end":
-        return Markup("close" if name in _INLINE else "break", raw, name)
+        return [Markup("close" if name in _INLINE else "break", raw, name)]
     if kind == "start":
         kind = "open" if name in _INLINE else "atom" if name in _ATOMS else "break"
-    return Markup(kind, raw, name, _slots(raw, name))
+    return [Markup(kind, raw, name, _slots(raw, name))]
 
 
 def _attributes(raw: str) -> dict[str, tuple[str, int, int]]:

@@ -184,10 +184,11 @@ class _Placement:
             places.append((spot, order, node, is_before))
         parts, done = [], low
         for spot, _, node, is_before in sorted(places, key=lambda place: place[:2]):
+            spot = max(spot, done)  # an element without words may have its place within another
             parts.append(self._text(done, spot, within))
             done = spot
             if isinstance(node, Element):
-                done = self.ranges[id(node)][1]
+                done = max(spot, self.ranges[id(node)][1])
                 parts.append(self._element(node, spot, done, within))
             else:
                 raw = "".join(map(self.raw, node.markup))
