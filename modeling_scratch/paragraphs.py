@@ -30,6 +30,12 @@ class Translated:
     links: list[tuple[int, int]] = field(default_factory=list)
 
 
+def guessed_links(source: str, target: str) -> list[tuple[int, int]]:
+    """Links of words at the same place in proportion, for a translation whose links are unknown."""
+    sources, targets = len(source.split()), len(target.split())
+    return [((2 * place + 1) * sources // (2 * targets), place) for place in range(targets)]
+
+
 TranslateParagraphs = Callable[[list[str]], list[Translated]]
 
 

@@ -11,7 +11,7 @@ from ..errors import UserError, as_user_error
 from ..files import one_line
 from ..model.batched_generation import SourceTooLong
 from ..model.translation_pipeline import ScratchTranslationPipeline
-from ..paragraphs import Translated, translate_paragraphs
+from ..paragraphs import Translated, guessed_links, translate_paragraphs
 from .text_input import CUT, CUT_ADVICE, Remarks
 
 # The kinds of documents, by the ends of their files' names.
@@ -38,7 +38,7 @@ class SentenceTranslator:
 
     def __call__(self, sentences: list[str]) -> list[Translated]:
         """
-        The translation of each sentence.
+        The translation of each sentence; its links are guesses, so that markup stays with its sentence.
 
         Raises:
             UserError: one is too long for the model. Nothing has been translated.
@@ -49,11 +49,12 @@ class SentenceTranslator:
         translated = []
         for number, (sentence, result) in enumerate(zip(sentences, results, strict=True), start=1):
             if number in kept:
-                translated.append(Translated(sentence))
+                translated.append(Translated(sentence, guessed_links(sentence, sentence)))
                 continue
             if result.get("cut"):
                 self.remarks.add(CUT, number, CUT_ADVICE)
-            translated.append(Translated(one_line(result["translation_text"])))
+            text = one_line(result["translation_text"])
+            translated.append(Translated(text, guessed_links(sentence, text)))
         self.remarks.close()
         return translated
 

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 
-from ..paragraphs import Translated
+from ..paragraphs import Translated, guessed_links
 from .marked_text import Atom, Element, Markup, Paragraph
 
 # Writes text; the second argument has the entities that stood for characters in the source.
@@ -36,18 +36,15 @@ class _Placement:
         self.paragraph, self.write, self.raw = paragraph, write, raw
         self.source, self.target = paragraph.text, translated.text.strip()
         self.source_words, self.target_words = _spans(self.source), _spans(self.target)
-        self.owners = self._owners(translated.links)
+        self.owners = self._owners(translated.links or guessed_links(self.source, self.target))
         self.ranges: dict[int, tuple[int, int]] = {}  # of target characters, by id(element)
         self.folds = self._placed_folds()
 
     def _owners(self, links: Sequence[tuple[int, int]]) -> list[int | None]:
         """For each target word, the source word that it translates."""
-        sources, targets = len(self.source_words), len(self.target_words)
-        if not links:
-            return [(2 * place + 1) * sources // (2 * targets) for place in range(targets)]
-        owners: list[int | None] = [None] * targets
+        owners: list[int | None] = [None] * len(self.target_words)
         for source, target in links:
-            if target < targets and owners[target] is None:
+            if owners[target] is None:
                 owners[target] = source
         return owners
 
