@@ -121,10 +121,12 @@ def translate_paragraphs(
 
 def _first_words(pieces: Sequence[tuple[str, str, str]]) -> list[int]:
     """For each piece, the number of the word in the whole text that its sentence begins in."""
-    numbers, before = [], ""
-    for white, text, after in pieces:
-        before += white
-        goes_on = before != "" and not before[-1].isspace()
-        numbers.append(len(before.split()) - goes_on)
-        before += text + after
+    numbers, count, is_within = [], 0, False  # the words so far, and whether the last of them may go on
+    for piece in pieces:
+        for place, part in enumerate(piece):
+            goes_on = is_within and part != "" and not part[0].isspace()
+            if place == 1:
+                numbers.append(count - goes_on)
+            count += len(part.split()) - goes_on
+            is_within = not part[-1].isspace() if part else is_within
     return numbers

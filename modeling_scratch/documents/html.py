@@ -24,7 +24,7 @@ _ATTRIBUTE = re.compile(r"""\s*([^\s=>/"'][^\s=>/]*)(?:\s*=\s*("[^"]*"|'[^']*'|[
 
 def translate_html(text: str, translate: TranslateParagraphs) -> str:
     """A page with its text and the attributes in _READ_ATTRIBUTES translated."""
-    return translate_regions([Region(html_tokens(text), write_html)], translate)[0]
+    return translate_regions([Region(shielded(html_tokens(text)), write_html)], translate)[0]
 
 
 def write_html(text: str, written: dict[str, str]) -> str:
@@ -37,7 +37,7 @@ def html_tokens(text: str) -> list[Token]:
     """The tokens of a page, or of a part of one; what they are written as is all of it, character by character."""
     parser = _Parser(text)
     parts = ((text[start:end], kind, name) for start, end, kind, name in parser.parts())
-    return _shielded([token for part in parts for token in _tokens(*part)])
+    return [token for part in parts for token in _tokens(*part)]
 
 
 class _Parser(HTMLParser):
@@ -83,6 +83,10 @@ class _Parser(HTMLParser):
         self._add("atom")
 
     handle_decl = handle_pi = unknown_decl = handle_comment
+
+    def parse_marked_section(self, i, report=1):
+        """`<![` begins a comment, as in browsers; the inherited method raises AssertionError before Python 3.13."""
+        return self.parse_bogus_comment(i)
 
 
 def _tokens(raw: str, kind: str, name: str) -> list[Token]:
@@ -131,7 +135,7 @@ def _quoted(text: str) -> str:
     return f'"{write_html(text, {chr(34): "&quot;"})}"'
 
 
-def _shielded(tokens: Sequence[Token]) -> list[Token]:
+def shielded(tokens: Sequence[Token]) -> list[Token]:
     """Each element that must not be translated as one token."""
     kept: list[Token] = []
     place = 0

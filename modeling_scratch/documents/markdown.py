@@ -9,7 +9,7 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
 from ..paragraphs import TranslateParagraphs
-from .html import html_tokens, write_html
+from .html import html_tokens, shielded, write_html
 from .marked_text import Markup, Slot, Text, Token
 from .regions import Region, translate_regions
 
@@ -113,7 +113,7 @@ class _Reader:
             elif block.type == "html_block":
                 start, end = self.lines[block.map[0]], min(self.lines[block.map[1]], len(self.text))
                 if self.text[start:end].strip() == block.content.strip():
-                    yield _Place(start, end, html_tokens(self.text[start:end]), write_html)
+                    yield _Place(start, end, shielded(html_tokens(self.text[start:end])), write_html)
             elif block.type == "inline" and block.content:
                 where = self._cell(block.content, row, column) if is_cell else self._where(block.content, block.map[0])
                 if where is None:
@@ -121,7 +121,7 @@ class _Reader:
                 column = where[-1]
                 self.found = []
                 self.parser.inline.parse(block.content, self.parser, env, [])
-                tokens = list(self._tokens(block.content, where))
+                tokens = shielded(list(self._tokens(block.content, where)))
                 yield _Place(where[0], where[-1], tokens, write_cell if is_cell else write_markdown)
 
     def _where(self, content: str, first: int) -> list[int] | None:
@@ -186,7 +186,7 @@ def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
     if name in _DELIMITERS:
         return _delimiters(raw, blocks)
     if "softbreak" in types:
-        return [Markup("fold", raw)]
+        return [Markup("fold", raw, is_before_letter=True)]
     if "hardbreak" in types:
         return [Markup("break", raw)]
     if "text_special" in types:

@@ -43,6 +43,7 @@ class Markup:
         name: what an opening and its closing have in common.
         is_optional: left out if no word is within, which some markup cannot be without.
         ends_elements: of a fold: what is open ends before it and begins again behind it.
+        is_before_letter: of a fold: other characters may not follow it, since they could be markup there.
     """
 
     kind: Literal["open", "close", "atom", "break", "fold"]
@@ -51,6 +52,7 @@ class Markup:
     slots: tuple[Slot, ...] = ()
     is_optional: bool = False
     ends_elements: bool = False
+    is_before_letter: bool = False
 
 
 Token = Text | Markup

@@ -125,12 +125,8 @@ class _Placement:
             return place, place
         low, high = self.target_words[start][0], self.target_words[end - 1][1]
         text = self.source[element.start : element.end]
-        is_part = any(
-            self.source[max(place, 0) : place + 2].isalnum()
-            for place in (element.start - 1, element.end - 1)
-            if place >= 0 and place + 2 <= len(self.source)
-        )
-        if is_part and (found := self.target.find(text, low, high)) >= 0:
+        around = self.source[max(element.start - 1, 0) : element.start] + self.source[element.end : element.end + 1]
+        if around.strip() and (found := self.target.find(text, low, high)) >= 0:  # a part of a word, which stays
             return found, found + len(text)
         inner_low, inner_high = self._without_marks(low, high)
         if inner_low < inner_high:
@@ -159,10 +155,14 @@ class _Placement:
         if not rest and atom.space_before and not atom.space_after:
             return self.target_words[self._target_of(number + 1)][0], True
         if begun and rest and all(map(_is_mark, begun)):
-            return self._without_marks(*self.target_words[self._target_of(number)])[0], True
+            low, high = self.target_words[self._target_of(number)]
+            inner = self._without_marks(low, high)[0]
+            return (low + len(begun) if self.target.startswith(begun, low) else inner), True
         low, high = self.target_words[self._target_of(number, is_last=True)]
+        if not rest or self.target[low:high].endswith(rest):
+            return high - len(rest), False
         inner = self._without_marks(low, high)[1]
-        return (inner if rest and inner > low else high), False
+        return (inner if inner > low else high), False
 
     # Writing
 
@@ -217,16 +217,17 @@ class _Placement:
     def _placed_folds(self) -> dict[int, list[Markup]]:
         """Folds by the target's spaces that they replace, in proportion to the source."""
         gaps = [
-            end
+            (end, self.target[start].isalpha())
             for (_, end), (start, _) in zip(self.target_words, self.target_words[1:], strict=False)
-            if self.target[start].isalpha() and start == end + 1
+            if start == end + 1
         ]
         folds: dict[int, list[Markup]] = {}
         for at, markup in self.paragraph.folds:
             ideal = at * len(self.target) / len(self.source)
-            gap = min(gaps, key=lambda each: abs(each - ideal), default=len(self.target))
+            possible = [end for end, is_letter in gaps if is_letter or not markup.is_before_letter]
+            gap = min(possible, key=lambda each: abs(each - ideal), default=len(self.target))
             folds.setdefault(gap, []).append(markup)
-            gaps = [each for each in gaps if each > gap]
+            gaps = [each for each in gaps if each[0] > gap]
         return folds
 
     def _folds_at(self, place: int, within: list[Element]) -> str:

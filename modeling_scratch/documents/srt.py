@@ -62,7 +62,7 @@ def _tokens(text: str) -> Iterator[Token]:
             shown = _TAG.sub("", line).strip()
             marks, line = (beginning.group(), line[beginning.end() :]) if beginning else ("", line)
             is_pause = number == 0 and (begin - ended > _PAUSE or begin < ended)
-            is_new = is_pause or not said or _SPEAKER_BEGINS.match(shown)
+            is_new = is_pause or not said or not shown or _SPEAKER_BEGINS.match(shown)
             is_new = is_new or (number == 0 and _SENTENCE_END.search(said))
             if between + marks:
                 yield Markup("break" if is_new else "fold", between + marks, ends_elements=number == 0)

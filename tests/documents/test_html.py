@@ -72,7 +72,7 @@ def test_what_is_protected_is_not_read():
 
 
 @pytest.mark.parametrize(
-    "page", ["", "\n", "no tags", "<p", "<p>x</", "<b>x<p>y</b>z", "&#; &#x & <>", "<!-- x", "<script>x"]
+    "page", ["", "\n", "no tags", "<p", "<p>x</", "<b>x<p>y</b>z", "&#; &#x & <>", "<!-- x", "<script>x", "<![a b>c"]
 )
 def test_nothing_is_lost_of_a_broken_page(page):
     found = translate_document(page, "html", lambda given: [Translated(text) for text in given])

@@ -19,7 +19,7 @@ title: secret
 Some **bold text** with `secret code` and a [link to docs](http://x.y/z_secret "A title"), then
 [ref link][r] and [shortcut] plus ![a cat](cat.png). Snake_case 2 \\* 3 &copy; 2026.
 A hard break  
-next line <b>html</b> and <http://auto.secret>. Done.
+next line <b>html</b> and <http://auto.secret>. Done <i translate="no">*secret* name</i>.
 
 > A quote, line one
 > line two
@@ -77,7 +77,7 @@ def test_the_structure_stays_and_the_text_is_translated():
         "---\ntitle: secret\n---\n# THE *OLD* MAN\n",
         'SOME **BOLD TEXT** WITH `secret code` AND A [LINK TO DOCS](http://x.y/z_secret "A TITLE"), THEN\n',
         "[REF LINK][r] AND [SHORTCUT][shortcut] PLUS ![A CAT](cat.png). SNAKE_CASE 2 \\* 3 &copy; 2026.\n",
-        "A HARD BREAK  \nNEXT LINE <b>HTML</b> AND <http://auto.secret>. DONE.\n",
+        'A HARD BREAK  \nNEXT LINE <b>HTML</b> AND <http://auto.secret>. DONE <i translate="no">*secret* name</i>.\n',
         "> A QUOTE, LINE ONE\n> LINE TWO\n>\n> - NESTED *ITEM **STRONG** IN* LIST\n>   MORE OF IT\n",
         "1.  FIRST ITEM\n    CONTINUED HERE\n\n    SECOND PARAGRAPH\n\n2.  SECOND\n",
         "| HEAD | TWO |\n|------|:---:|\n| A \\| B | `secret` TEXT |\n|  | CELL |\n",
