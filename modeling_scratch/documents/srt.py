@@ -35,8 +35,8 @@ def _cues(text: str) -> list[tuple[int, int, int, int]]:
     """The beginning and end of each cue, in milliseconds, and of its text, in characters."""
     events = list(SSAFile.from_string(text, format_="srt", keep_html_tags=True))
     places, place = [], 0
-    for line in text.splitlines(keepends=True):
-        place += len(line)
+    for line in text.split("\n"):
+        place += len(line) + 1
         if len(SubripFormat.TIMESTAMP.findall(line)) == 2:
             places.append(place)
     if not places and text.strip():
