@@ -28,7 +28,8 @@ EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil", "pydanti
 EXTRAS |= dict.fromkeys(["sacrebleu", "sacremoses", "tiktoken"], "train")
 EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
 EXTRAS |= dict.fromkeys(["prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"], "serve")
-EXTRAS |= {"sentencex": "text"} | dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "web")
+EXTRAS |= dict.fromkeys(["markdown_it", "pysubs2", "sentencex"], "text")
+EXTRAS |= dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "web")
 
 ASK_FOR_REPORT = "this is a bug of modeling_scratch: please report it, with the lines above"
 

@@ -1,7 +1,8 @@
 """Cut text into sentences by the rules of its language, and put their translations in their places."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
 # Languages, by ISO 639, that put no space between sentences.
 _WITHOUT_SPACES = {"bo", "ja", "km", "lo", "my", "th", "yue", "zh"}
@@ -9,16 +10,39 @@ _WITHOUT_SPACES = {"bo", "ja", "km", "lo", "my", "th", "yue", "zh"}
 
 @dataclass(frozen=True)
 class Piece:
-    """A sentence, and the white space around it; the sentence is empty where there is white space alone."""
+    """A sentence, and the white space around it; the sentence is empty where there is nothing to translate."""
 
     before: str
     sentence: str
     after: str
 
 
+@dataclass(frozen=True)
+class Translated:
+    """
+    A translation, and which of its words translate which words of the source.
+
+    Args:
+        links: pairs of a source word and a target word, words being `str.split()`, counted from 0; empty if unknown.
+    """
+
+    text: str
+    links: list[tuple[int, int]] = field(default_factory=list)
+
+
+def guessed_links(source: str, target: str) -> list[tuple[int, int]]:
+    """Links of words at the same place in proportion, for a translation whose links are unknown."""
+    sources, targets = len(source.split()), len(target.split())
+    return [((2 * place + 1) * sources // (2 * targets), place) for place in range(targets)]
+
+
+TranslateParagraphs = Callable[[list[str]], list[Translated]]
+
+
 def cut(text: str, language: str) -> list[Piece]:
     """
-    The sentences of a text of any length, with all its white space.
+    The sentences of a text of any length, with all its white space. What has no letter and no digit, such as a line of
+    asterisks, is no sentence.
 
     Args:
         language: an ISO 639 code; sentencex has rules for some 240 languages, and general ones for others.
@@ -27,7 +51,7 @@ def cut(text: str, language: str) -> list[Piece]:
 
     pieces = []
     for part in segment(language, text):
-        sentence = part.strip()
+        sentence = part.strip() if any(map(str.isalnum, part)) else ""
         before, _, after = part.partition(sentence) if sentence else (part, "", "")
         pieces.append(Piece(before, sentence, after))
     return pieces
@@ -42,6 +66,11 @@ def join(pieces: Sequence[Piece], translations: Sequence[str], language: str) ->
         translations: one for each piece.
         language: the target's code.
     """
+    return "".join(map("".join, _spaced(pieces, translations, language)))
+
+
+def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str) -> list[tuple[str, str, str]]:
+    """Each translation, with the white space before and after it."""
     spaceless, written = language.split("-")[0].split("_")[0].lower() in _WITHOUT_SPACES, []
     for place, (piece, translation) in enumerate(zip(pieces, translations, strict=True)):
         after = piece.after
@@ -50,5 +79,55 @@ def join(pieces: Sequence[Piece], translations: Sequence[str], language: str) ->
                 after = "" if spaceless else " "
             elif after == " ":
                 after = "" if spaceless else after
-        written.append(piece.before + translation + after)
-    return "".join(written)
+        written.append((piece.before, translation, after))
+    return written
+
+
+def translate_paragraphs(
+    paragraphs: list[str],
+    translate: TranslateParagraphs,
+    source_language: str | None,
+    target_language: str | None,
+) -> list[Translated]:
+    """
+    Paragraphs, of any number of sentences each, translated sentence by sentence; white space between sentences stays.
+
+    Args:
+        translate: called once, with the sentences of all paragraphs.
+        source_language, target_language: ISO 639 codes; None if unknown: sentences are cut by general rules, and have
+            spaces between them.
+
+    Returns:
+        For each paragraph its translation, whose links count the words of the paragraph.
+    """
+    rows = [cut(paragraph, source_language or "") for paragraph in paragraphs]
+    found = iter(translate([piece.sentence for row in rows for piece in row if piece.sentence]))
+    results = []
+    for row in rows:
+        sentences = list(islice(found, sum(bool(piece.sentence) for piece in row)))
+        rest = iter(sentences)
+        texts = [next(rest).text if piece.sentence else "" for piece in row]
+        written = _spaced(row, texts, target_language or "")
+        sources = _first_words([(piece.before, piece.sentence, piece.after) for piece in row])
+        starts = zip(sources, _first_words(written), strict=True)
+        starts = [start for start, piece in zip(starts, row, strict=True) if piece.sentence]
+        links = [
+            (source + first_source, target + first_target)
+            for (first_source, first_target), sentence in zip(starts, sentences, strict=True)
+            for source, target in sentence.links
+        ]
+        results.append(Translated("".join(map("".join, written)), links))
+    return results
+
+
+def _first_words(pieces: Sequence[tuple[str, str, str]]) -> list[int]:
+    """For each piece, the number of the word in the whole text that its sentence begins in."""
+    numbers, count, is_within = [], 0, False  # the words so far, and whether the last of them may go on
+    for piece in pieces:
+        for place, part in enumerate(piece):
+            goes_on = is_within and part != "" and not part[0].isspace()
+            if place == 1:
+                numbers.append(count - goes_on)
+            count += len(part.split()) - goes_on
+            is_within = not part[-1].isspace() if part else is_within
+    return numbers

@@ -1,27 +1,24 @@
-"""
-The lines of a text to translate: those of a file all at once, those of standard input as they arrive; and the sentences
-in them.
-"""
+"""The lines of a text to translate: those of a file all at once, those of standard input as they arrive."""
 
 import io
 import logging
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
 
 from ..errors import UserError
-from ..files import one_line
 from ..model.batched_generation import SourceTooLong
 from ..model.translation_pipeline import SENTENCES_AHEAD, ScratchTranslationPipeline
-from ..paragraphs import Piece, cut, join
 
 logger = logging.getLogger(__name__)
+
+# Of translations, in warnings.
+CUT = "were cut at the greatest length"
+CUT_ADVICE = "the translation was cut at its greatest length (--max-new-tokens)"
 
 _TOLD = 3  # warnings of a kind
 _CHUNK = 2**16  # bytes, as much as a pipe holds
@@ -132,44 +129,42 @@ def _decode(line: bytes, number: int) -> str:
 
 
 class Remarks:
-    """Warnings about lines: the first few of each kind at once, the number of all at the end."""
+    """
+    Warnings about lines, or other parts of a text: the first few of each kind at once, the number of all at the end.
 
-    def __init__(self):
-        self.lines: dict[str, list[int]] = {}
+    Args:
+        unit: what is numbered.
+    """
+
+    def __init__(self, unit: str = "line"):
+        self.unit = unit
+        self.numbers: dict[str, list[int]] = {}
 
     def add(self, kind: str, number: int, what: str) -> None:
         """Say something of a line."""
-        told = self.lines.setdefault(kind, [])
+        told = self.numbers.setdefault(kind, [])
         told.append(number)
         if len(told) <= _TOLD:
-            logger.warning(f"line {number}: {what}")
+            logger.warning(f"{self.unit} {number}: {what}")
 
     def close(self) -> None:
         """Say how many there were of each kind, if not all were said."""
-        for kind, told in self.lines.items():
+        for kind, told in self.numbers.items():
             if len(told) > _TOLD:
-                logger.warning(f"{len(told):,} lines {kind}, the last of them line {told[-1]}")
+                logger.warning(f"{len(told):,} {self.unit}s {kind}, the last of them {self.unit} {told[-1]}")
 
 
 class LineReader:
     """
-    Makes sentences of lines that the model can translate.
+    Reads lines as sentences that the model can translate.
 
     Args:
         name: of the text, for messages.
         keep_going: leave a line empty that cannot be translated, with a warning; otherwise it is an error.
-        languages: of source and target, to cut lines into sentences and to put them together again; None: a line is a
-            sentence.
     """
 
-    def __init__(
-        self,
-        pipeline: ScratchTranslationPipeline,
-        name: str,
-        keep_going: bool = False,
-        languages: tuple[str, str] | None = None,
-    ):
-        self.pipeline, self.name, self.keep_going, self.languages = pipeline, name, keep_going, languages
+    def __init__(self, pipeline: ScratchTranslationPipeline, name: str, keep_going: bool = False):
+        self.pipeline, self.name, self.keep_going = pipeline, name, keep_going
         self.remarks = Remarks()
 
     def check(self, text: "TextInput") -> None:
@@ -180,75 +175,40 @@ class LineReader:
                 raise error
             first += len(lines)
 
-    def read(self, lines: list[bytes], first: int) -> tuple[list[list[Piece]], UserError | None]:
+    def read(self, lines: list[bytes], first: int) -> tuple[list[str], UserError | None]:
         """
-        The sentences of each line; and, unless it keeps going, the error of the first that cannot be translated, with
+        The sentence on each line; and, unless it keeps going, the error of the first that cannot be translated, with
         those before it.
 
         Args:
             first: the number of lines before these.
         """
-        rows: list[list[Piece]] = []
+        sentences: list[str] = []
         for number, line in enumerate(lines, start=first + 1):
             try:
-                rows.append(self._cut(_decode(line, number)))
+                sentences.append(_decode(line, number).strip())
             except UserError as error:
                 if not self.keep_going:
-                    return self._fitting(rows, first, self._error(number, str(error)))
-                rows.append(self._left_empty(number, str(error)))
-        return self._fitting(rows, first, None)
+                    return self._fitting(sentences, first, self._error(number, str(error)))
+                sentences.append(self._left_empty(number, str(error)))
+        return self._fitting(sentences, first, None)
 
-    def _cut(self, text: str) -> list[Piece]:
-        if self.languages is None:
-            return [Piece("", text.strip(), "")]
-        return cut(text, self.languages[0]) or [Piece("", "", "")]
-
-    def put_back(
-        self, rows: list[list[Piece]], results: Iterable[list[dict[str, Any]]]
-    ) -> Iterator[list[dict[str, Any]]]:
-        """
-        The translations of each line, from those of the sentences; there are no line ends in them.
-
-        Args:
-            rows: the sentences of each line.
-            results: the pipeline's, of all sentences.
-        """
-        results = iter(results)
-        for row in rows:
-            found = list(islice(results, len(row)))
-            for translation in (each for translations in found for each in translations):
-                translation["translation_text"] = one_line(translation["translation_text"])
-            if self.languages is None:
-                yield found[0]
-                continue
-            texts = [translations[0]["translation_text"] for translations in found]
-            is_cut = any(translations[0].get("cut") for translations in found)
-            yield [{"translation_text": join(row, texts, self.languages[1]), "cut": is_cut}]
-
-    def _fitting(
-        self, rows: list[list[Piece]], first: int, error: UserError | None
-    ) -> tuple[list[list[Piece]], UserError | None]:
-        """Leave out rows with a sentence that is too long for the model."""
+    def _fitting(self, sentences: list[str], first: int, error: UserError | None) -> tuple[list[str], UserError | None]:
+        """Leave out sentences that are too long for the model."""
         while True:
-            owners = [place for place, row in enumerate(rows) for _ in row]
             try:
-                self.pipeline.preprocess(sentences_of(rows))
-                return rows, error
+                self.pipeline.preprocess(sentences)
+                return sentences, error
             except SourceTooLong as too_long:
-                place = owners[too_long.index]
+                place = too_long.index
                 what = f"{too_long.length} tokens, but the model takes {too_long.limit}"
                 if not self.keep_going:
-                    return rows[:place], self._error(first + place + 1, what)
-                rows[place] = self._left_empty(first + place + 1, what)
+                    return sentences[:place], self._error(first + place + 1, what)
+                sentences[place] = self._left_empty(first + place + 1, what)
 
     def _error(self, number: int, what: str) -> UserError:
         return UserError(f"{self.name}, line {number}: {what}")
 
-    def _left_empty(self, number: int, what: str) -> list[Piece]:
+    def _left_empty(self, number: int, what: str) -> str:
         self.remarks.add("could not be translated and are empty", number, f"{what}; left empty")
-        return [Piece("", "", "")]
-
-
-def sentences_of(rows: list[list[Piece]]) -> list[str]:
-    """All sentences of some lines."""
-    return [piece.sentence for row in rows for piece in row]
+        return ""

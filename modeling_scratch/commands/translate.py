@@ -11,23 +11,25 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 from tqdm.auto import tqdm
 
 from ..alignments import Aligner, pharaoh
 from ..cli import log_to_terminal, one_line_errors
+from ..documents import FORMATS, WITH_INLINE_MARKUP
 from ..ensemble import first_member
 from ..errors import UserError, as_user_error
+from ..files import one_line
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS
 from ..model.translation_pipeline import ScratchTranslationPipeline
 from ..pipelines import load_pipeline
-from .text_input import LineReader, TextInput, sentences_of
+from .document_input import ENDINGS, SentenceTranslator, translated_document
+from .text_input import CUT, CUT_ADVICE, LineReader, TextInput
 
 logger = logging.getLogger(__name__)
 
-CUT = "were cut at the greatest length"
 _ALIGNED_AT_ONCE = 64  # sentences
 BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
 
@@ -59,7 +61,7 @@ def write_rows(results: Iterable[list[dict[str, Any]]], n_best: bool, scores: bo
         for rank, translation in enumerate(translations, start=1):
             columns = [number, rank] if n_best else []
             columns += [f"{translation['score']:.4f}"] if n_best or scores else []
-            columns.append(translation["translation_text"])
+            columns.append(one_line(translation["translation_text"]))
             columns += [pharaoh(translation["alignment"])] if "alignment" in translation else []
             yield "\t".join(map(str, columns))
 
@@ -122,21 +124,27 @@ def beams_for(n_best: int, num_beams: int | None, pipeline: ScratchTranslationPi
     return beams
 
 
+_Output = Annotated[
+    str | None, typer.Option(help="a file, which appears when complete, or a device; default: standard output")
+]
+_NBest = Annotated[int | None, typer.Option(min=1, help="write the N best of each line, as LINE, RANK, SCORE and TEXT")]
+_Format = Annotated[
+    Literal["lines", *FORMATS] | None,
+    typer.Option(help="lines of a sentence each, the default; or a document, whose structure stays"),
+]
+
+
 def main(
     model: Annotated[str, typer.Argument(help="a model folder or Hub name")],
     others: Annotated[
         list[str] | None, typer.Argument(metavar="[MODEL]...", help="more models, to translate together with it")
     ] = None,
     input: Annotated[str | None, typer.Option(help="a text file; default: standard input")] = None,
-    output: Annotated[
-        str | None, typer.Option(help="a file, which appears when complete, or a device; default: standard output")
-    ] = None,
+    output: _Output = None,
     num_beams: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="default: as the model was saved")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
-    n_best: Annotated[
-        int | None, typer.Option(min=1, help="write the N best of each line, as LINE, RANK, SCORE and TEXT")
-    ] = None,
+    n_best: _NBest = None,
     scores: Annotated[bool, typer.Option("--scores", help="write SCORE and a tab before each translation")] = False,
     alignments: Annotated[bool, typer.Option("--alignments", help="write a tab and word links after each")] = False,
     batch_tokens: Annotated[int, typer.Option(min=1, help="padded source tokens per batch")] = DEFAULT_BATCH_TOKENS,
@@ -145,12 +153,8 @@ def main(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="leave lines empty that cannot be translated, with a warning")
     ] = False,
-    paragraphs: Annotated[
-        bool, typer.Option("--paragraphs", help="cut each line into sentences; spacing and line breaks stay")
-    ] = False,
-    language: Annotated[
-        str | None, typer.Option(help="of the text, for --paragraphs, such as en (default: as the model says)")
-    ] = None,
+    format: _Format = None,
+    language: Annotated[str | None, typer.Option(help="of a document, such as en (default: as the model says)")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no prompt")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:
@@ -167,28 +171,36 @@ def main(
 
     Nothing is truncated: a line with too many tokens for the model is an error, in a file before anything is
     translated; with --keep-going it is left empty. A translation that reaches its greatest length is a warning.
+
+    A document (--format) is translated whole, sentence by sentence, and all else in it stays. With --keep-going, so
+    does a sentence that cannot be translated.
     """
     log_to_terminal(logging.INFO)
     with one_line_errors(debug), quiet_broken_pipe():
-        _check_options(input, output, length_penalty, paragraphs, scores or n_best is not None or alignments, language)
+        _check_options(input, output, length_penalty, format, scores or n_best is not None or alignments, language)
         with opened_output(None if output is None else Path(output)) as file:
             pipeline = load_pipeline([model, *(others or [])], revision)
-            text = TextInput(None if input is None else Path(input))
+            path, name = None if input is None else Path(input), input or "standard input"
             settings = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
             settings |= {"batch_size": batch_size, "batch_tokens": batch_tokens}
             options = _options(pipeline, settings, n_best, scores)
-            languages = _languages(pipeline, language) if paragraphs else None
-            rows = partial(write_rows, n_best=n_best is not None, scores=scores)
             with as_user_error():
-                reader = LineReader(pipeline, text.name, keep_going, languages)
-                translate_text(text, reader, options, rows, file, quiet, _aligner(pipeline) if alignments else None)
+                aligner = _aligner(pipeline) if alignments or format in WITH_INLINE_MARKUP else None
+                if format in FORMATS:
+                    languages = _languages(pipeline, format, language)
+                    translate = SentenceTranslator(pipeline, aligner, options, name, keep_going, _is_seen(quiet))
+                    file.write(translated_document(path, format, languages, translate))
+                else:
+                    rows = partial(write_rows, n_best=n_best is not None, scores=scores)
+                    reader = LineReader(pipeline, name, keep_going)
+                    translate_text(TextInput(path), reader, options, rows, file, quiet, aligner)
 
 
 def _check_options(
     input: str | None,
     output: str | None,
     length_penalty: float | None,
-    paragraphs: bool,
+    format: str | None,
     has_columns: bool,
     language: str | None,
 ) -> None:
@@ -197,13 +209,15 @@ def _check_options(
         raise UserError("--input and --output take the name of a file, not an empty one")
     if length_penalty is not None and not math.isfinite(length_penalty):
         raise UserError(f"--length-penalty {length_penalty}: it must be a number")
-    if paragraphs and has_columns:
+    if format in FORMATS and has_columns:
         raise UserError(
-            "--paragraphs: scores, n-best lists and alignments are of sentences; leave --scores, --n-best and "
+            f"--format {format}: scores, n-best lists and alignments are of lines; leave --scores, --n-best and "
             "--alignments out"
         )
-    if language is not None and not paragraphs:
-        raise UserError("--language is for --paragraphs")
+    if language is not None and format not in FORMATS:
+        raise UserError("--language is for documents: add --format, such as --format text")
+    if format is None and input is not None and (kind := ENDINGS.get(Path(input).suffix.lower())):
+        logger.warning(f"{input} is translated line by line; to keep its structure, add --format {kind}")
 
 
 def _options(
@@ -220,13 +234,20 @@ def _aligner(pipeline: ScratchTranslationPipeline) -> Aligner:
     return Aligner(first_member(pipeline.model), pipeline.tokenizer, pipeline.target_tokenizer)
 
 
-def _languages(pipeline: ScratchTranslationPipeline, language: str | None) -> tuple[str, str]:
+def _languages(pipeline: ScratchTranslationPipeline, format: str, language: str | None) -> tuple[str, str]:
     """The languages of source and target, as the model's tokenizer names them. UserError if the source's is unknown."""
     named = pipeline.tokenizer.init_kwargs
     source = language or named.get("source_lang")
     if source is None:
-        raise UserError("--paragraphs: the model does not say what it translates from; add --language, such as en")
+        raise UserError(
+            f"--format {format}: the model does not say what it translates from; add --language, such as en"
+        )
     return source, named.get("target_lang") or ""
+
+
+def _is_seen(quiet: bool) -> bool:
+    """Whether someone sees a progress bar."""
+    return sys.stderr is not None and sys.stderr.isatty() and not quiet
 
 
 def translate_text(
@@ -251,21 +272,21 @@ def translate_text(
     """
     if text.total is not None and not reader.keep_going:
         reader.check(text)
-    is_seen = sys.stderr is not None and sys.stderr.isatty() and not quiet
+    is_seen = _is_seen(quiet)
     prompt = text.is_terminal and is_seen
     if prompt:
         print("A line at a time; Ctrl-D ends.", file=sys.stderr)
     number = 0
     with tqdm(total=text.total, unit=" lines", disable=not is_seen or prompt) as bar:
         for lines in text.windows(lambda: print("> ", end="", file=sys.stderr, flush=True) if prompt else None):
-            texts, error = reader.read(lines, number)
-            results = reader.pipeline(iter(sentences_of(texts)), **options)
+            sentences, error = reader.read(lines, number)
+            results = reader.pipeline(iter(sentences), **options)
             if aligner is not None:
-                results = with_alignments(results, sentences_of(texts), aligner)
-            for translations in reader.put_back(texts, results):
+                results = with_alignments(results, sentences, aligner)
+            for translations in results:
                 number += 1
                 if translations[0].get("cut"):
-                    reader.remarks.add(CUT, number, "the translation was cut at its greatest length (--max-new-tokens)")
+                    reader.remarks.add(CUT, number, CUT_ADVICE)
                 for row in rows([translations], first=number - 1):
                     if file.isatty():
                         bar.clear()

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ..documents import FORMATS, WITH_INLINE_MARKUP
 from .batcher import LARGEST_BATCH, Batcher, Busy, Gone, Ticket
 from .directions import Direction, Directions
 from .engines import Search
@@ -89,19 +90,20 @@ class Service:
     # -- LibreTranslate's interface (https://docs.libretranslate.com/api/operations/translate/) -----------------------
 
     async def translate(self, request: Request) -> Response:
-        """Translate `q`, a text or a list of texts, from `source` (or "auto") to `target`."""
+        """Translate `q`, a text or a list of texts of one `format`, from `source` (or "auto") to `target`."""
         parameters = await self._parameters(request)
         given = parameters.get("q")
         is_list = isinstance(given, list)
         texts = [as_text(text, "q") for text in given] if is_list else [text_of(parameters, "q")]
         self._check_length(texts)
         source, target = text_of(parameters, "source"), text_of(parameters, "target")
-        if parameters.get("format", "text") != "text":
-            raise HTTPException(400, "format must be text")
+        format = as_text(parameters.get("format", "text"), "format")
+        if format not in FORMATS:
+            raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
         several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
         direction, detected = self._direction(source, target, texts)
-        search = Search(several=several)
-        found = await self._in_thread(request, partial(translate_texts, texts, direction, search))
+        search = Search(several=several, align=format in WITH_INLINE_MARKUP)
+        found = await self._in_thread(request, partial(translate_texts, texts, format, direction, search))
         answer: dict[str, Any] = {"translatedText": [each[0] for each in found]}
         if several > 1:
             answer["alternatives"] = [each[1:] for each in found]

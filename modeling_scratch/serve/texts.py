@@ -1,11 +1,14 @@
-"""Translates the texts of a request: by paragraphs for clients, by sentences for the page."""
+"""Translates the texts of a request: as documents for clients, by sentences for the page."""
 
 import re
 from collections.abc import Sequence
 from typing import Any
 
+from ..alignments import links_of
+from ..documents import translate_document
+from ..files import one_line
 from ..model.batched_generation import SourceTooLong
-from ..paragraphs import Piece, cut, join
+from ..paragraphs import Translated, TranslateParagraphs, guessed_links, translate_paragraphs
 from .batcher import Ticket
 from .directions import Direction
 from .engines import Hypothesis, Search
@@ -13,25 +16,48 @@ from .engines import Hypothesis, Search
 _LEAST = 0.02  # weights below it are not sent
 
 
-def translate_texts(texts: Sequence[str], direction: Direction, search: Search, ticket: Ticket) -> list[list[str]]:
+def translate_texts(
+    texts: Sequence[str], format: str, direction: Direction, search: Search, ticket: Ticket
+) -> list[list[str]]:
     """
-    The translations of each text, best first, with its line breaks and spacing. The next best of a text is made of the
-    next best of its sentences.
+    The translations of each text, best first, with its structure. The next best of a text is made of the next best of
+    its sentences.
+
+    Args:
+        format: of `documents.FORMATS`.
 
     Raises:
-        ValueError: a sentence has too many tokens.
+        ValueError: a text is of another format, or a sentence has too many tokens.
     """
-    rows = [_pieces(text, direction.source) for text in texts]
-    sentences = [piece.sentence for row in rows for piece in row if piece.sentence]
-    direction.engine.check(sentences)
-    found = iter(ticket.translate(direction.engine, sentences, search))
-    made = []
-    for row in rows:
-        blank = [Hypothesis("", 0.0, False)] * search.several
-        hypotheses = [next(found) if piece.sentence else blank for piece in row]
-        ranks = zip(*hypotheses, strict=True) if row else [()] * search.several
-        made.append([join(row, [each.text for each in rank], direction.target) for rank in ranks])
-    return made
+    languages = direction.source, direction.target
+
+    def rendered(translate: TranslateParagraphs) -> list[str]:
+        def paragraphs(found: list[str]) -> list[Translated]:
+            return translate_paragraphs(found, translate, *languages)
+
+        return [translate_document(text, format, paragraphs) for text in texts]
+
+    sentences: dict[str, None] = {}
+
+    def note(found: list[str]) -> list[Translated]:
+        sentences.update(dict.fromkeys(found))
+        return [Translated(sentence) for sentence in found]
+
+    def ranked(rank: int) -> TranslateParagraphs:
+        return lambda found: [_translated(sentence, hypotheses[sentence][rank]) for sentence in found]
+
+    rendered(note)  # first, so that the sentences of all texts are translated together
+    direction.engine.check(list(sentences))
+    found = ticket.translate(direction.engine, list(sentences), search)
+    hypotheses = dict(zip(sentences, found, strict=True))
+    ranks = [rendered(ranked(rank)) for rank in range(search.several)]
+    return [list(several) for several in zip(*ranks, strict=True)]
+
+
+def _translated(sentence: str, hypothesis: Hypothesis) -> Translated:
+    weights = hypothesis.weights
+    links = guessed_links(sentence, hypothesis.text) if weights is None else links_of(weights)
+    return Translated(one_line(hypothesis.text), links)
 
 
 def translate_sentences(
@@ -58,14 +84,6 @@ def translate_sentences(
         else _described(sentence, next(found))
         for place, sentence in enumerate(sentences)
     ]
-
-
-def _pieces(text: str, language: str) -> list[Piece]:
-    """The sentences of all lines of a text."""
-    pieces: list[Piece] = []
-    for line in text.splitlines(keepends=True):
-        pieces += cut(line, language)
-    return pieces
 
 
 def _described(sentence: str, hypotheses: list[Hypothesis]) -> list[dict[str, Any]]:

@@ -67,36 +67,39 @@ def test_a_paragraph_of_many_sentences(folder, monkeypatch, capsys):
     text = "  ".join(sentences[:30]) + "\r\n\n \n" + " ".join(sentences[30:]) + "\n"
     assert len(text.split()) > 400
     expected = by_hand(folder, sentences)
-    found, _ = translated(text, folder, monkeypatch, capsys, paragraphs=True)
+    found, _ = translated(text, folder, monkeypatch, capsys, format="text")
     assert found == "  ".join(expected[:30]) + "\r\n\n \n" + " ".join(expected[30:]) + "\n"
 
 
 def test_a_sentence_a_line_is_as_without(folder, monkeypatch, capsys):
     text = "".join(f"{sentence}\n" for sentence in SENTENCES)
     plain, _ = translated(text, folder, monkeypatch, capsys)
-    assert translated(text, folder, monkeypatch, capsys, paragraphs=True)[0] == plain
+    assert translated(text, folder, monkeypatch, capsys, format="text")[0] == plain
 
 
-def test_a_long_sentence_leaves_its_line_empty(folder, monkeypatch, capsys):
-    long = "b " * 60
-    text = f"{SENTENCES[0]} {long}.\n{SENTENCES[1]}\n"
+def test_a_long_sentence_stays_as_it_is(folder, monkeypatch, capsys):
+    long = "b " * 60 + "."
+    text = f"{SENTENCES[0]}  {long}\n{SENTENCES[1]}\n"
     with pytest.raises(SystemExit):
-        translated(text, folder, monkeypatch, capsys, paragraphs=True)
-    assert re.match(r"error: standard input, line 1: \d+ tokens, but the model takes 60\n", capsys.readouterr().err)
-    found, said = translated(text, folder, monkeypatch, capsys, paragraphs=True, keep_going=True)
-    assert found == f"\n{by_hand(folder, SENTENCES[1:2])[0]}\n"
-    assert "line 1: " in said
+        translated(text, folder, monkeypatch, capsys, format="text")
+    assert re.match(
+        r"error: standard input, sentence 2: \d+ tokens, but the model takes 60 \('b b", capsys.readouterr().err
+    )
+    found, said = translated(text, folder, monkeypatch, capsys, format="text", keep_going=True)
+    first, second = by_hand(folder, SENTENCES[:2])
+    assert found == f"{first}  {long}\n{second}\n"
+    assert "sentence 2: " in said
 
 
 def test_what_does_not_go_with_paragraphs(folder, tmp_path, monkeypatch, capsys):
     unnamed = make_folder(tmp_path / "unnamed", updates=1)
     for model, options, message in (
-        (folder, {"paragraphs": True, "scores": True}, "--paragraphs: scores, n-best lists and alignments are of sen"),
-        (folder, {"paragraphs": True, "alignments": True}, "leave --scores, --n-best and --alignments out"),
-        (folder, {"language": "en"}, "--language is for --paragraphs"),
-        (unnamed, {"paragraphs": True}, "does not say what it translates from; add --language"),
+        (folder, {"format": "text", "scores": True}, "--format text: scores, n-best lists and alignments are of lines"),
+        (folder, {"format": "text", "alignments": True}, "leave --scores, --n-best and --alignments out"),
+        (folder, {"language": "en"}, "--language is for documents"),
+        (unnamed, {"format": "text"}, "does not say what it translates from; add --language"),
     ):
         with pytest.raises(SystemExit):
             translated("A.\n", model, monkeypatch, capsys, **options)
         assert message in capsys.readouterr().err
-    translated("A. B.\n", unnamed, monkeypatch, capsys, paragraphs=True, language="en", max_new_tokens=2)
+    translated("A. B.\n", unnamed, monkeypatch, capsys, format="text", language="en", max_new_tokens=2)

@@ -65,6 +65,25 @@ def test_a_text_keeps_its_lines_and_spaces(url, expected):
     assert made == f"{expected[first]} {expected[second]}\n\n  {expected[third]}\r\n"
 
 
+def test_a_page_keeps_its_tags(url, expected):
+    first, second = SENTENCES[:2]
+    page = f'<p class="a">{first} <img src="x.png"><br>{second}</p><script>{first}</script>'
+    made = translated(url, page, format="html")
+    assert made == f'<p class="a">{expected[first]} <img src="x.png"><br>{expected[second]}</p><script>{first}</script>'
+
+
+def test_a_word_is_shown_with_what_it_was_made_from(url, expected):
+    parameters = {"sentences": [SENTENCES[0]], "source": "en", "target": "de"}
+    (((best,),),) = (post(f"{url}/page/translate", parameters)[1]["translations"],)
+    assert "".join(word["text"] for word in best["words"]) == best["text"]
+    words = [word for word in best["words"] if word["isWord"]]
+    assert [word["text"] for word in words] == best["text"].split()
+    for word in words:
+        read = [SENTENCES[0][each["start"] : each["end"]] for each in word["from"]]
+        assert set(read) <= set(SENTENCES[0].split())
+        assert sum(each["weight"] for each in word["from"]) == pytest.approx(1, abs=0.2)
+
+
 def test_several_texts_at_once_with_alternatives(url, expected):
     parameters = {"q": [*SENTENCES[:2], ""], "source": "en", "target": "de", "alternatives": 2}
     status, answer = post(f"{url}/translate", parameters)
@@ -101,7 +120,8 @@ def test_forms_and_json_are_the_same(url, expected):
         ("/translate", {"q": "a", "source": "en", "target": "xx"}, 400, "en to xx is not served; there is en to de"),
         ("/translate", {"q": "a", "source": "auto", "target": "xx"}, 400, "auto to xx is not served"),
         ("/translate", {"q": "a", "source": "en", "target": "de", "alternatives": -1}, 400, "from 0 to 8"),
-        ("/translate", {"q": "a", "source": "en", "target": "de", "format": "pdf"}, 400, "format must be"),
+        ("/translate", {"q": "a", "source": "en", "target": "de", "format": "pdf"}, 400, "format must be one of text"),
+        ("/translate", {"q": "a", "source": "en", "target": "de", "format": [1]}, 400, "format must be a string"),
         ("/translate", {"q": "a " * 1001, "source": "en", "target": "de"}, 413, "2,002 characters"),
         ("/translate", {"q": "ab" * 300, "source": "en", "target": "de"}, 400, "tokens, but the model takes 60"),
         ("/detect", {}, 400, "q is missing"),

@@ -1,0 +1,113 @@
+"""Documents to translate: read whole, then translated sentence by sentence, all sentences together."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from ..alignments import Aligner
+from ..documents import translate_document
+from ..errors import UserError, as_user_error
+from ..files import one_line
+from ..model.batched_generation import SourceTooLong
+from ..model.translation_pipeline import ScratchTranslationPipeline
+from ..paragraphs import Translated, guessed_links, translate_paragraphs
+from .text_input import CUT, CUT_ADVICE, Remarks
+
+# The kinds of documents, by the ends of their files' names.
+ENDINGS = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".srt": "srt"}
+
+
+class SentenceTranslator:
+    """
+    Translates sentences, without line ends in the translations.
+
+    Args:
+        aligner: finds the links of sentences and translations; None: they are guessed, so that markup stays with its
+            sentence.
+        options: of the pipeline.
+        name: of the document, for messages.
+        keep_going: leave a sentence as it is that cannot be translated, with a warning; otherwise it is an error.
+        is_seen: show a progress bar.
+    """
+
+    def __init__(
+        self,
+        pipeline: ScratchTranslationPipeline,
+        aligner: Aligner | None,
+        options: dict[str, Any],
+        name: str,
+        keep_going: bool,
+        is_seen: bool,
+    ):
+        self.pipeline, self.aligner, self.options, self.name = pipeline, aligner, options, name
+        self.keep_going, self.is_seen = keep_going, is_seen
+        self.remarks = Remarks("sentence")
+
+    def __call__(self, sentences: list[str]) -> list[Translated]:
+        """
+        The translation of each sentence, with links.
+
+        Raises:
+            UserError: one is too long for the model. Nothing has been translated.
+        """
+        fitting, kept = self._fitting(sentences)
+        with tqdm(total=len(fitting), unit=" sentences", disable=not self.is_seen) as bar:
+            results = self.pipeline(fitting, progress=bar.update, num_return_sequences=1, **self.options)
+        texts = [one_line(result["translation_text"]) for result in results]
+        links = self.aligner.align(fitting, texts) if self.aligner else map(guessed_links, fitting, texts)
+        translated = [Translated(text, found) for text, found in zip(texts, links, strict=True)]
+        for number, sentence in enumerate(sentences, start=1):
+            if number in kept:
+                translated[number - 1] = Translated(sentence, guessed_links(sentence, sentence))
+            elif results[number - 1].get("cut"):
+                self.remarks.add(CUT, number, CUT_ADVICE)
+        self.remarks.close()
+        return translated
+
+    def _fitting(self, sentences: list[str]) -> tuple[list[str], set[int]]:
+        """The sentences, without those that are too long; and the numbers of these, from 1."""
+        fitting, kept = list(sentences), set()
+        while True:
+            try:
+                self.pipeline.preprocess(fitting)
+                return fitting, kept
+            except SourceTooLong as too_long:
+                number, sentence = too_long.index + 1, sentences[too_long.index]
+                what = f"{too_long.length} tokens, but the model takes {too_long.limit} ({_beginning(sentence)})"
+                if not self.keep_going:
+                    raise UserError(f"{self.name}, sentence {number}: {what}") from None
+                self.remarks.add("could not be translated and stay as they are", number, f"{what}; left as it is")
+                fitting[too_long.index] = ""
+                kept.add(number)
+
+
+def _beginning(sentence: str) -> str:
+    return repr(sentence if len(sentence) <= 40 else sentence[:40] + "...")
+
+
+def translated_document(
+    path: Path | None, format: str, languages: tuple[str, str], translate: SentenceTranslator
+) -> str:
+    """
+    A document with its text translated.
+
+    Args:
+        path: a file; None: standard input.
+        format: a key of `documents.FORMATS`.
+        languages: of source and target.
+
+    Raises:
+        UserError: standard input is closed, the document is not UTF-8 or of another format, or a sentence is too long
+            for the model.
+    """
+    if path is None and sys.stdin is None:
+        raise UserError("standard input is closed; give a file with --input")
+    content = sys.stdin.buffer.read() if path is None else path.read_bytes()
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{translate.name}: not valid UTF-8 ({error.reason} at byte {error.start:,})") from None
+    with as_user_error(f"{translate.name}: "):
+        return translate_document(text, format, lambda found: translate_paragraphs(found, translate, *languages))

@@ -1,0 +1,176 @@
+"""HTML: text between tags, and the attributes that people read; all else stays as it is written, however broken."""
+
+import re
+from collections.abc import Sequence
+from html import unescape
+from html.parser import HTMLParser
+
+from ..paragraphs import TranslateParagraphs
+from .marked_text import Markup, Slot, Text, Token
+from .regions import Region, translate_regions
+
+# Elements within a sentence. All others end a paragraph, as <br> does.
+_INLINE = {"a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "ins"}
+_INLINE |= {"mark", "nobr", "q", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "u"}
+_ATOMS = {"img", "input", "wbr"}
+_VOID = _ATOMS | {"area", "base", "br", "col", "embed", "hr", "link", "meta", "param", "source", "track"}
+_PROTECTED_INLINE = {"code", "kbd", "samp", "tt", "var", "math", "svg"}
+_PROTECTED = _PROTECTED_INLINE | {"pre", "script", "style", "textarea"}
+
+_READ_ATTRIBUTES = {"alt", "aria-label", "placeholder", "title"}
+_READ_META = {"description", "og:description", "og:title", "twitter:description", "twitter:title"}
+_ATTRIBUTE = re.compile(r"""\s*([^\s=>/"'][^\s=>/]*)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+))?|[/"']""")
+
+
+def translate_html(text: str, translate: TranslateParagraphs) -> str:
+    """A page with its text and the attributes in _READ_ATTRIBUTES translated."""
+    return translate_regions([Region(shielded(html_tokens(text)), write_html)], translate)[0]
+
+
+def write_html(text: str, written: dict[str, str]) -> str:
+    """Text with entities for `&` and `<`, and for characters that were entities in the source."""
+    escapes = {"&": "&amp;", "<": "&lt;"} | written
+    return "".join(escapes.get(character, character) for character in text)
+
+
+def html_tokens(text: str) -> list[Token]:
+    """The tokens of a page, or of a part of one; what they are written as is all of it, character by character."""
+    parser = _Parser(text)
+    parts = ((text[start:end], kind, name) for start, end, kind, name in parser.parts())
+    return [token for part in parts for token in _tokens(*part)]
+
+
+class _Parser(HTMLParser):
+    """Finds where tags, text and entities begin."""
+
+    def __init__(self, text: str):
+        super().__init__(convert_charrefs=False)
+        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._text, self._found = text, []
+        self.feed(text)
+        self.close()
+
+    def parts(self) -> list[tuple[int, int, str, str]]:
+        """Where each part starts and ends, its kind, and the name of its tag."""
+        found = [(0, "text", "")] if not self._found or self._found[0][0] > 0 else []
+        found += self._found
+        ends = [start for start, _, _ in found[1:]] + [len(self._text)]
+        return [(start, end, kind, name) for (start, kind, name), end in zip(found, ends, strict=True)]
+
+    def _add(self, kind: str, name: str = "") -> None:
+        line, column = self.getpos()
+        self._found.append((self._lines[line - 1] + column, kind, name))
+
+    def handle_starttag(self, tag, attrs):
+        self._add("start", tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self._add("start" if tag in _VOID else "atom", tag)
+
+    def handle_endtag(self, tag):
+        self._add("end", tag)
+
+    def handle_data(self, data):
+        self._add("text")
+
+    def handle_entityref(self, name):
+        self._add("entity")
+
+    def handle_charref(self, name):
+        self._add("entity")
+
+    def handle_comment(self, data):
+        self._add("atom")
+
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+    def parse_marked_section(self, i, report=1):
+        """`<![` begins a comment, as in browsers; the inherited method raises AssertionError before Python 3.13."""
+        return self.parse_bogus_comment(i)
+
+
+def _tokens(raw: str, kind: str, name: str) -> list[Token]:
+    if kind == "entity":
+        return [Text(raw, unescape(raw))]
+    if kind == "text":
+        if re.match("</?[A-Za-z]", raw):  # text for the parser, because the tag does not end
+            return [Markup("break", raw)]
+        lines = (part for part in re.split(r"(\s*\n\s*)", raw) if part)
+        return [Markup("fold", part) if "\n" in part else Text(part, part) for part in lines]
+    if kind == "end":
+        return [Markup("close" if name in _INLINE else "break", raw, name)]
+    if kind == "start":
+        kind = "open" if name in _INLINE else "atom" if name in _ATOMS else "break"
+    return [Markup(kind, raw, name, _slots(raw, name))]
+
+
+def _attributes(raw: str) -> dict[str, tuple[str, int, int]]:
+    """The attributes of a start tag: value, and where it is with its quotes."""
+    found: dict[str, tuple[str, int, int]] = {}
+    if (name := re.match(r"<[^\s/>]+", raw)) is None:
+        return found
+    place = name.end()
+    while (match := _ATTRIBUTE.match(raw, place)) and match.end() > place:
+        place = match.end()
+        if match[1] and match[2]:
+            value = match[2][1:-1] if match[2][0] in "\"'" else match[2]
+            found.setdefault(match[1].lower(), (unescape(value), *match.span(2)))
+    return found
+
+
+def _slots(raw: str, name: str) -> tuple[Slot, ...]:
+    """The attributes of a tag that people read."""
+    attributes = _attributes(raw)
+    read = {attribute for attribute in attributes if attribute in _READ_ATTRIBUTES}
+    if name == "meta" and {attributes.get(key, ("",))[0].lower() for key in ("name", "property")} & _READ_META:
+        read |= {"content"} & attributes.keys()
+    slots = []
+    for value, start, end in sorted((attributes[attribute] for attribute in read), key=lambda found: found[1]):
+        if any(character.isalpha() for character in value):
+            slots.append(Slot(start, end, " ".join(value.split()), _quoted))
+    return tuple(slots)
+
+
+def _quoted(text: str) -> str:
+    return f'"{write_html(text, {chr(34): "&quot;"})}"'
+
+
+def shielded(tokens: Sequence[Token]) -> list[Token]:
+    """Each element that must not be translated as one token."""
+    kept: list[Token] = []
+    place = 0
+    while place < len(tokens):
+        token, end = tokens[place], place + 1
+        if isinstance(token, Markup) and _is_protected(token):
+            end = _end_of(tokens, place)
+            within = tokens[place + 1 : end - 1]
+            is_block = token.kind == "break" and token.name not in _PROTECTED_INLINE
+            is_block |= any(isinstance(each, Markup) and each.kind == "break" for each in within)
+            raw = "".join(each.raw for each in tokens[place:end])
+            token = Markup("break" if is_block else "atom", raw)
+        kept.append(token)
+        place = end
+    return kept
+
+
+def _is_protected(token: Markup) -> bool:
+    if not token.name or token.raw.startswith("</"):
+        return False
+    attributes = _attributes(token.raw)
+    if attributes.get("translate", ("",))[0].lower() == "no":
+        return True
+    return token.name in _PROTECTED or "notranslate" in attributes.get("class", ("",))[0].split()
+
+
+def _end_of(tokens: Sequence[Token], first: int) -> int:
+    """After the end of an element; after its text, if it has no end."""
+    name, depth = tokens[first].name, 0
+    if name in _VOID:
+        return first + 1
+    for place, token in enumerate(tokens[first:], start=first):
+        if isinstance(token, Markup) and token.name == name:
+            depth += -1 if token.raw.startswith("</") else 1
+            if depth == 0:
+                return place + 1
+    breaks = (place for place in range(first + 1, len(tokens)) if getattr(tokens[place], "kind", "") == "break")
+    return next(breaks, len(tokens))

@@ -1,0 +1,232 @@
+"""Markdown: text in paragraphs, headings, lists, quotes and tables; all else stays as it is written."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token as Block
+
+from ..paragraphs import TranslateParagraphs
+from .html import html_tokens, shielded, write_html
+from .marked_text import Markup, Slot, Text, Token
+from .regions import Region, translate_regions
+
+_FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_ESCAPED = re.compile(r"[\\`*\[\]<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~|&(?=#?\w+;)")
+_BLOCK_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
+_PLAIN_LABEL = re.compile(r"[^\\`*_\[\]<>&!~|\n]+")
+_DELIMITERS = ("emphasis", "strikethrough")
+_TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
+
+
+def translate_markdown(text: str, translate: TranslateParagraphs) -> str:
+    """A document in CommonMark with tables and strikethrough; pictures' descriptions and titles are translated too."""
+    begin = match.end() if (match := _FRONT_MATTER.match(text)) else 0
+    places = list(_Reader(text, begin).places())
+    found = translate_regions([Region(place.tokens, place.write) for place in places], translate)
+    parts, done = [], 0
+    for place, written in zip(places, found, strict=True):
+        if place.write is not write_html and not _BLOCK_BEGINS.match(text, place.start):
+            match = _BLOCK_BEGINS.match(written)
+            written = f"{written[: match.end()]}\\{written[match.end() :]}" if match else written
+        parts += [text[done : place.start], written]
+        done = place.end
+    return "".join(parts) + text[done:]
+
+
+def write_markdown(text: str, written: dict[str, str]) -> str:
+    """Text in which nothing is markup, with entities for characters that were entities in the source."""
+    escaped = {match.start() for match in _ESCAPED.finditer(text)}
+    return "".join(
+        written.get(character) or "\\" * (place in escaped) + character for place, character in enumerate(text)
+    )
+
+
+def write_cell(text: str, written: dict[str, str]) -> str:
+    """The same in a cell of a table."""
+    return write_markdown(text, written | {"|": "\\|"})
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A region, and where it is in the text."""
+
+    start: int
+    end: int
+    tokens: list[Token]
+    write: Callable[[str, dict[str, str]], str]
+
+
+class _Reader:
+    """
+    Finds the regions of a text. The parser says on which lines blocks are; and, by the rules that it applies within a
+    block, where its markup is.
+    """
+
+    def __init__(self, text: str, begin: int):
+        self.text, self.begin = text, begin
+        self.lines = [begin, *(match.end() for match in re.finditer("\n", text[begin:]))]
+        self.lines = [self.lines[0], *(begin + line for line in self.lines[1:]), len(text) + 1]
+        self.parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+        # Blocks first; what is literal is not joined, so that each token is of one rule.
+        self.parser.disable(["inline", "text_join", "fragments_join"])
+        for rule in self.parser.inline.ruler.get_active_rules():
+            if rule != "text":
+                self._watch(rule)
+        self.found: list[tuple[str, int, int, int, list[Block]]] = []  # rule, start, end, end of label, its tokens
+
+    def _watch(self, name: str) -> None:
+        """Note where a rule applies."""
+        ruler = self.parser.inline.ruler
+        rule = ruler.getRules("")[ruler.get_active_rules().index(name)]
+
+        def watched(state: StateInline, silent: bool) -> bool:
+            if silent:
+                return rule(state, silent)
+            start, before = state.pos, len(self.found)
+            count = len(state.tokens) + (name in _DELIMITERS and bool(state.pending))  # text before it comes first
+            label = -1
+            if name == "link" and state.src[start] == "[":
+                label = state.md.helpers.parseLinkLabel(state, start, True)
+            applies = rule(state, silent)
+            if applies:
+                if name == "image":  # what is in its label counts from there
+                    del self.found[before:]
+                self.found.append((name, start, state.pos, label, state.tokens[count:]))
+            return applies
+
+        ruler.at(name, watched)
+
+    def places(self) -> Iterator[_Place]:
+        """The regions, in their order."""
+        env: dict = {}
+        # Of the same length, with no character that the parser would replace.
+        blocks = self.parser.parse(self.text[self.begin :].replace("\r", " ").replace("\0", " "), env)
+        row, column, is_cell = 0, 0, False
+        for block in blocks:
+            if block.type == "tr_open":
+                row, column = block.map[0], 0
+            elif block.type in ("td_open", "th_open", "td_close", "th_close"):
+                is_cell = block.nesting > 0
+            elif block.type == "html_block":
+                start, end = self.lines[block.map[0]], min(self.lines[block.map[1]], len(self.text))
+                if self.text[start:end].strip() == block.content.strip():
+                    yield _Place(start, end, shielded(html_tokens(self.text[start:end])), write_html)
+            elif block.type == "inline" and block.content:
+                where = self._cell(block.content, row, column) if is_cell else self._where(block.content, block.map[0])
+                if where is None:
+                    continue
+                column = where[-1]
+                self.found = []
+                self.parser.inline.parse(block.content, self.parser, env, [])
+                tokens = shielded(list(self._tokens(block.content, where)))
+                yield _Place(where[0], where[-1], tokens, write_cell if is_cell else write_markdown)
+
+    def _where(self, content: str, first: int) -> list[int] | None:
+        """Where in the text each character of a block's content is, and its end; None if that cannot be said."""
+        where: list[int] = []
+        for number, line in enumerate(content.split("\n"), start=first):
+            start, end = self.lines[number], self.lines[number + 1] - 1
+            shown = line.lstrip()
+            column = self.text[start:end].replace("\r", " ").rfind(shown)
+            if column < 0:
+                return None
+            begin = start + column
+            where += [begin] * (len(line) - len(shown)) + list(range(begin, begin + len(shown) + 1))
+        return where
+
+    def _cell(self, content: str, row: int, after: int) -> list[int] | None:
+        """The same for a cell of a table: the first in the row after a place in the text."""
+        written = content.replace("|", "\\|")
+        begin = self.text.find(written, max(after, self.lines[row]), self.lines[row + 1])
+        if begin < 0:
+            return None
+        where = [begin]
+        for character in content:
+            where.append(where[-1] + 1 + (character == "|"))
+        return where
+
+    # Tokens of a block
+
+    def _tokens(self, content: str, where: list[int]) -> Iterator[Token]:
+        def raw(start: int, end: int) -> str:
+            return self.text[where[start] : where[end]]
+
+        marks: list[tuple[int, int, list[Token]]] = []
+        for name, start, end, label, blocks in self.found:
+            if name != "link":
+                marks.append((start, end, _tokens_of(name, raw(start, end), blocks)))
+            elif not any(map(str.isalpha, content[start + 1 : label])):
+                marks.append((start, end, [Markup("atom", raw(start, end))]))
+            else:
+                closing, text = raw(label, end), " ".join(content[start + 1 : label].split())
+                if closing in ("]", "][]"):  # the text is also the name of what it refers to
+                    closing = f"][{text}]"
+                marks.append((start, start + 1, [Markup("open", "[", "link")]))
+                marks.append((label, end, [Markup("close", closing, "link", _title(closing))]))
+        done = 0
+        for start, end, tokens in sorted(marks, key=lambda mark: mark[:2]):
+            if start >= done:
+                yield from self._literal(content, where, done, start)
+                yield from tokens
+                done = end
+        yield from self._literal(content, where, done, len(content))
+
+    def _literal(self, content: str, where: list[int], start: int, end: int) -> Iterator[Text]:
+        for match in re.finditer(r"[^|]+|\|", content[start:end]):
+            first, last = start + match.start(), start + match.end()
+            yield Text(self.text[where[first] : where[last]], match.group())
+
+
+def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
+    """The tokens of what a rule has made, except for links."""
+    types = {block.type for block in blocks}
+    if name in _DELIMITERS:
+        return _delimiters(raw, blocks)
+    if "softbreak" in types:
+        return [Markup("fold", raw, is_before_letter=True)]
+    if "hardbreak" in types:
+        return [Markup("break", raw)]
+    if "text_special" in types:
+        special = next(block for block in blocks if block.type == "text_special")
+        return [Text(raw, special.content)]
+    if name == "html_inline":
+        return html_tokens(raw)
+    if name == "image":
+        return [Markup("atom", raw, slots=_description(raw, blocks[-1].content) + _title(raw))]
+    return [Markup("atom", raw)] if types & {"code_inline", "link_open"} else [Text(raw, raw)]
+
+
+def _delimiters(raw: str, blocks: list[Block]) -> list[Token]:
+    """Stars, underscores and tildes: those that are around something, and those that are characters."""
+    tokens: list[Token] = []
+    for block in blocks:
+        if block.nesting:
+            kind = "open" if block.nesting > 0 else "close"
+            tokens.append(Markup(kind, block.markup, block.type.rpartition("_")[0] + block.markup, is_optional=True))
+        elif block.content:
+            tokens.append(Text(block.content, block.content))
+    return tokens
+
+
+def _description(raw: str, label: str) -> tuple[Slot, ...]:
+    """A picture's, if it is plain text, and not also the name of what it refers to."""
+    end = 2 + len(label)
+    is_name = raw[end + 1 :] in ("", "[]")
+    if is_name or not _PLAIN_LABEL.fullmatch(label) or not any(map(str.isalpha, label)):
+        return ()
+    return (Slot(2, end, label, lambda text: write_markdown(text, {})),)
+
+
+def _title(raw: str) -> tuple[Slot, ...]:
+    """The title in `](address "title")`."""
+    match = _TITLE.search(raw)
+    if match is None or not any(map(str.isalpha, match[1])):
+        return ()
+
+    def write(text: str) -> str:
+        return '"' + re.sub(r'["\\]', r"\\\g<0>", text) + '"'
+
+    return (Slot(*match.span(1), " ".join(match[1][1:-1].split()), write),)

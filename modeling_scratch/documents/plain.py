@@ -1,0 +1,13 @@
+"""Plain text: each line is a paragraph."""
+
+from ..paragraphs import TranslateParagraphs
+
+
+def translate_plain(text: str, translate: TranslateParagraphs) -> str:
+    """A text with each line translated; lines of white space alone, and white space around a line, stay."""
+    lines = text.split("\n")
+    places = [place for place, line in enumerate(lines) if line.strip()]
+    for place, found in zip(places, translate([lines[place].strip() for place in places]), strict=True):
+        before, _, after = lines[place].partition(lines[place].strip())
+        lines[place] = before + found.text + after
+    return "\n".join(lines)

@@ -1,0 +1,74 @@
+"""The parts of a document that hold text, translated all at once and written again."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..paragraphs import TranslateParagraphs
+from .marked_text import Markup, Paragraph, Token, paragraph_of, split_white_space, units
+from .placement import Write, placed
+
+
+@dataclass(frozen=True)
+class Region:
+    """
+    A part of a document.
+
+    Args:
+        tokens: all that is in it.
+        write: writes text so that it is read as text here; see `placed`.
+    """
+
+    tokens: Sequence[Token]
+    write: Write
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """What is between two breaks; no paragraph: there are no letters in it."""
+
+    before: list[Token]
+    within: list[Token]
+    after: list[Token]
+    paragraph: Paragraph | None
+
+
+def translate_regions(regions: Sequence[Region], translate: TranslateParagraphs) -> list[str]:
+    """
+    Regions of a document, as they are written with their text translated.
+
+    Args:
+        translate: called once, with the paragraphs of all regions, then all slots.
+    """
+    rows = [[_unit(tokens) for tokens in units(region.tokens)] for region in regions]
+    paragraphs = [unit.paragraph.text for row in rows for unit in row if unit.paragraph]
+    tokens = [token for region in regions for token in region.tokens if isinstance(token, Markup)]
+    slots = list(dict.fromkeys(slot.plain for token in tokens for slot in token.slots))
+    results = translate(paragraphs + slots)
+    found = iter(results[: len(paragraphs)])
+    said = dict(zip(slots, (result.text for result in results[len(paragraphs) :]), strict=True))
+
+    def raw(token: Token) -> str:
+        text = token.raw
+        for slot in reversed(token.slots if isinstance(token, Markup) else ()):
+            text = text[: slot.start] + slot.write(said[slot.plain]) + text[slot.end :]
+        return text
+
+    def written(region: Region, unit: _Unit) -> Iterator[str]:
+        yield from map(raw, unit.before)
+        if unit.paragraph is None:
+            yield from map(raw, unit.within)
+        else:
+            yield placed(unit.paragraph, next(found), region.write, raw)
+        yield from map(raw, unit.after)
+
+    return [
+        "".join(part for unit in row for part in written(region, unit))
+        for region, row in zip(regions, rows, strict=True)
+    ]
+
+
+def _unit(tokens: list[Token]) -> _Unit:
+    before, within, after = split_white_space(tokens)
+    paragraph = paragraph_of(within)
+    has_letters = any(character.isalpha() for character in paragraph.text)
+    return _Unit(before, within, after, paragraph if has_letters else None)

@@ -1,0 +1,83 @@
+"""SRT subtitles: sentences that run over several cues are translated whole, and spread over the same cues and lines."""
+
+import re
+from collections.abc import Iterator
+
+from pysubs2 import SSAFile
+from pysubs2.formats.subrip import SubripFormat
+
+from ..paragraphs import TranslateParagraphs
+from .marked_text import Markup, Text, Token
+from .regions import Region, translate_regions
+
+_TAG = re.compile(r"<\s*(/?)\s*([A-Za-z]+)[^<>]*>|\{\\[^{}]*\}")
+_LINE_BEGINS = re.compile(r"(?:\{\\[^{}]*\}|\s|[-–—♪]+)+")  # noqa: RUF001
+_SENTENCE_END = re.compile(r"""[.!?…。！？♪:\])]["'”’»)]*$""")  # noqa: RUF001
+_SPEAKER_BEGINS = re.compile(r"[-–—♪#\[(]")  # noqa: RUF001
+_PAUSE = 3000  # milliseconds after which a sentence does not go on
+
+
+def translate_srt(text: str, translate: TranslateParagraphs) -> str:
+    """
+    Subtitles with the same cues at the same times.
+
+    A sentence goes on over lines and cues until a cue ends with a mark that ends sentences, a new speaker begins (a
+    dash, a bracket or a note), or there is a pause of three seconds. Its translation is spread over its lines in
+    proportion to their lengths.
+
+    Raises:
+        ValueError: there is no cue.
+    """
+    return translate_regions([Region(list(_tokens(text)), lambda words, _: words)], translate)[0]
+
+
+def _cues(text: str) -> list[tuple[int, int, int, int]]:
+    """The beginning and end of each cue, in milliseconds, and of its text, in characters."""
+    events = list(SSAFile.from_string(text, format_="srt", keep_html_tags=True))
+    places, place = [], 0
+    for line in text.split("\n"):
+        place += len(line) + 1
+        if len(SubripFormat.TIMESTAMP.findall(line)) == 2:
+            places.append(place)
+    if not places and text.strip():
+        raise ValueError("it has no subtitles in the format SRT")
+    cues = []
+    for event, after in zip(events, places, strict=True):
+        shown = event.text.replace("\\N", "\n")
+        start = text.find(shown, after)
+        if shown and start >= 0:
+            cues.append((event.start, event.end, start, start + len(shown)))
+    return cues
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    done, ended, said = 0, 0, ""
+    for begin, end, first, last in _cues(text):
+        between = text[done:first]
+        for number, match in enumerate(re.finditer(r"[^\n]*(?:\n|\Z)", text[first:last])):
+            line = match.group()
+            if not line:
+                continue
+            beginning = _LINE_BEGINS.match(line)
+            shown = _TAG.sub("", line).strip()
+            marks, line = (beginning.group(), line[beginning.end() :]) if beginning else ("", line)
+            is_pause = number == 0 and (begin - ended > _PAUSE or begin < ended)
+            is_new = is_pause or not said or not shown or _SPEAKER_BEGINS.match(shown)
+            is_new = is_new or (number == 0 and _SENTENCE_END.search(said))
+            if between + marks:
+                yield Markup("break" if is_new else "fold", between + marks, ends_elements=number == 0)
+            kept = line.rstrip("\n")
+            yield from _line(kept)
+            between, said = line[len(kept) :], shown
+        done, ended = last, end
+    yield Markup("break", text[done:])
+
+
+def _line(line: str) -> Iterator[Token]:
+    done = 0
+    for match in _TAG.finditer(line):
+        yield Text(line[done : match.start()], line[done : match.start()])
+        kind = "atom" if match[2] is None else "close" if match[1] else "open"
+        yield Markup(kind, match.group(), (match[2] or "").lower())
+        done = match.end()
+    yield Text(line[done:], line[done:])

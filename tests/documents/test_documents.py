@@ -1,0 +1,138 @@
+"""What documents of all kinds have in common; paragraphs of many sentences; the command."""
+
+import io
+import random
+import re
+import sys
+
+import pytest
+from stand_ins import Shouting, backwards
+from test_translation_pipeline import SENTENCES, by_hand, make_folder
+
+from modeling_scratch.commands import translate
+from modeling_scratch.documents import FORMATS, translate_document
+from modeling_scratch.loading import load_tokenizers, save_tokenizers
+from modeling_scratch.paragraphs import Translated, translate_paragraphs
+
+CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_mark_and_line_ends_stay(format):
+    text = f"\ufeff{CUE * (format == 'srt')}One line\nand more.\n\n".replace("\n", "\r\n")
+    found = translate_document(text, format, Shouting())
+    assert found == text.upper()
+    assert translate_document("", format, Shouting()) == ""
+
+
+def test_lines_of_plain_text_are_paragraphs():
+    given = "  One. Two.\t\n\n \n- Three\r\n"
+    assert translate_document(given, "text", Shouting()) == given.upper()
+
+
+def test_links_count_the_words_of_a_paragraph():
+    words = "One two. Three?  Four five six!"
+    (found,) = translate_paragraphs([words], backwards, "en", None)
+    assert found.text == "TWO. ONE THREE?  SIX! FIVE FOUR"
+    source, target = words.upper().split(), found.text.split()
+    assert [source[first] for first, _ in found.links] == [target[second] for _, second in found.links]
+    assert len(found.links) == 6
+
+
+def test_links_where_sentences_have_no_space_between():
+    (found,) = translate_paragraphs(["一。二。"], lambda given: [Translated("a b", [(0, 1)])] * 2, "zh", "en")
+    assert found == Translated("a b a b", [(0, 1), (0, 3)])
+
+
+def test_all_sentences_are_translated_together():
+    calls = []
+
+    def record(sentences):
+        calls.append(sentences)
+        return [Translated("x") for _ in sentences]
+
+    found = translate_paragraphs(["One cat. Two cats.", "", "Three."], record, None, None)
+    assert calls == [["One cat.", "Two cats.", "Three."]]
+    assert [each.text for each in found] == ["x x", "", "x"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_markup_is_well_formed_whatever_the_links(seed):
+    """Random tags, and random links; lxml would have to move tags that cross."""
+    from lxml import etree
+
+    choose = random.Random(seed)
+
+    def inline(depth: int) -> str:
+        parts = [
+            choose.choice(["a", "b,", "(c)", "<code>x</code>", "d.", "<img/>"]) for _ in range(choose.randint(1, 5))
+        ]
+        if depth:
+            name = choose.choice("abiu")
+            parts.insert(choose.randint(0, len(parts)), f"<{name} n='{choose.random()}'>{inline(depth - 1)}</{name}>")
+        return choose.choice([" ", " ", ""]).join(parts)
+
+    page = f"<p>{inline(2)} w {inline(3)} {inline(1)}</p>"
+
+    def translate(paragraphs):
+        size = choose.randint(1, 12)
+        words = [f"x{place}{choose.choice([',', '', ')'])}" for place in range(size)]
+        pairs = [(choose.randrange(4), choose.randrange(size)) for _ in range(choose.randint(0, 9))]
+        return [Translated(" ".join(words), pairs) for _ in paragraphs]
+
+    found, given = etree.fromstring(translate_document(page, "html", translate)), etree.fromstring(page)
+    assert sorted((each.tag, each.get("n", "")) for each in found.iter()) == sorted(
+        (each.tag, each.get("n", "")) for each in given.iter()
+    )
+    for code in found.iter("code"):
+        code.text = ""
+    numbers = [int(number) for number in re.findall(r"x(\d+)", "".join(found.itertext()))]
+    assert numbers == list(range(len(numbers)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = make_folder(tmp_path_factory.mktemp("models") / "model")
+    save_tokenizers(*load_tokenizers(str(folder)), folder, 60, ("en", "de"))
+    return folder
+
+
+def run(folder, text: str, monkeypatch, capsys, **options) -> tuple[str, str]:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    capsys.readouterr()
+    translate.main(str(folder), **options)
+    return capsys.readouterr()
+
+
+def test_the_command(folder, tmp_path, monkeypatch, capsys):
+    first, second, third = SENTENCES[:3]
+    expected = by_hand(folder, SENTENCES[:3])
+    page = "<h1>{}</h1>\n<p>{} {}</p>\n"
+    assert run(folder, page.format(first, second, third), monkeypatch, capsys, format="html")[0] == page.format(
+        *expected
+    )
+    (tmp_path / "x.srt").write_text(f"{CUE}{first}\n")
+    run(folder, "", monkeypatch, capsys, format="srt", input=str(tmp_path / "x.srt"), output=str(tmp_path / "y.srt"))
+    assert (tmp_path / "y.srt").read_text() == f"{CUE}{expected[0]}\n"
+
+
+def test_a_document_without_its_format_is_lines(folder, tmp_path, monkeypatch, capsys):
+    (tmp_path / "x.md").write_text(SENTENCES[0])
+    found, said = run(folder, "", monkeypatch, capsys, input=str(tmp_path / "x.md"))
+    assert found == f"{by_hand(folder, SENTENCES[:1])[0]}\n"
+    assert re.match(r"warning: \S+x\.md is translated line by line; .* --format markdown\n", said)
+    assert "--format" not in run(folder, "", monkeypatch, capsys, input=str(tmp_path / "x.md"), format="lines")[1]
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "message"),
+    [
+        ("html", b"<p>\xff", "error: standard input: not valid UTF-8 (invalid start byte at byte 3)\n"),
+        ("srt", b"text", "error: standard input: it has no subtitles in the format SRT\n"),
+    ],
+)
+def test_what_is_no_document(format, text, message, folder, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    with pytest.raises(SystemExit):
+        translate.main(str(folder), format=format)
+    assert capsys.readouterr().err == message

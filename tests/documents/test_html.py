@@ -1,0 +1,99 @@
+"""HTML: the tree of tags stays, as lxml reads it; every sentence is translated; what is protected is never read."""
+
+from collections import Counter
+
+import pytest
+from lxml import html
+from stand_ins import Shouting, backwards
+
+from modeling_scratch.documents import translate_document
+from modeling_scratch.paragraphs import Translated
+
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><title>Cats &amp; dogs</title><meta charset=utf-8><meta name="description" content='About us'>
+<style>p { color: red }</style><script>if (a < b) { say("<p>secret</p>"); }</script></head>
+<body class=wide><!-- secret <b>note</b> -->
+<h1 title="The &quot;big&quot; one">The <em>old</em> man</h1>
+<p>See <a href="x.html?a=1&amp;b=2" title="More">the big docs</a>, then run <code>secret run</code>. &copy; 2026.<br>
+Then <b>all is bold <i>and italic</i></b> here.<p>An open paragraph <b>bold
+<ul><li>One <img src=a.png alt="A cat"> cat<li>Two <ul><li>nested <u>deep</u></ul></ul>
+<p translate="no">A <b>secret</b> name</p><pre>secret
+  code</pre><div class="notranslate x"><div>secret</div> secret</div>
+<table><tr><th>Head<td>Cell<td>1,234<td>a < b & c</table>
+<p>H<sub>2</sub>O, see https://secret.org/a_b. <a href="#top"><img src="y.png"></a> <a id=q></a>Now.</p>
+<input placeholder=Name type=text><button>Go</button>
+<p>&lt;tag&gt; stays.</p></div></span>
+</body></html>
+"""
+
+
+def tags(page: str, ordered: bool = True) -> list:
+    """The tags of a page with their attributes that nobody reads; not in their order, those of a block as a whole."""
+    found = []
+    for element in html.document_fromstring(page).iter():
+        read = {"title", "alt", "placeholder", "content"}
+        found.append((str(element.tag), *sorted(item for item in element.attrib.items() if item[0] not in read)))
+    return found if ordered else Counter(found)
+
+
+def test_the_tags_stay_and_the_text_is_translated():
+    found = translate_document(PAGE, "html", Shouting())
+    assert tags(found) == tags(PAGE)
+    for part in (
+        "<title>CATS &amp; DOGS</title>",
+        'content="ABOUT US"',
+        '<h1 title="THE &quot;BIG&quot; ONE">THE <em>OLD</em> MAN</h1>',
+        'SEE <a href="x.html?a=1&amp;b=2" title="MORE">THE BIG DOCS</a>, THEN RUN <code>secret run</code>. &copy; 2026',
+        "THEN <b>ALL IS BOLD <i>AND ITALIC</i></b> HERE.<p>AN OPEN PARAGRAPH <b>BOLD\n",
+        '<li>ONE <img src=a.png alt="A CAT"> CAT<li>TWO <ul><li>NESTED <u>DEEP</u></ul></ul>',
+        "<tr><th>HEAD<td>CELL<td>1,234<td>A &lt; B &amp; C</table>",
+        'H<sub>2</sub>O, SEE https://secret.org/a_b. <a href="#top"><img src="y.png"></a> <a id=q></a>NOW.',
+        '<input placeholder="NAME" type=text><button>GO</button>',
+        "&lt;TAG&gt; STAYS.",
+    ):
+        assert part in found
+
+
+def test_tags_go_around_the_words_that_translate_theirs():
+    found = translate_document(PAGE, "html", backwards)
+    assert tags(found, ordered=False) == tags(PAGE, ordered=False)
+    assert "MAN <em>OLD</em> THE</h1>" in found
+    assert (
+        'RUN <code>secret run</code>. THEN <a href="x.html?a=1&amp;b=2" title="MORE">DOCS, BIG THE</a> SEE<br>' in found
+    )
+    assert "HERE. <b><i>ITALIC AND</i> BOLD IS ALL</b> THEN" in found
+
+
+def test_what_is_protected_is_not_read():
+    translate = Shouting()
+    translate_document(PAGE, "html", translate)
+    said = "\n".join(translate.given)
+    assert not any(part in said for part in ("secret", "<b", "&amp;", "color"))
+
+
+@pytest.mark.parametrize(
+    "page", ["", "\n", "no tags", "<p", "<p>x</", "<b>x<p>y</b>z", "&#; &#x & <>", "<!-- x", "<script>x", "<![a b>c"]
+)
+def test_nothing_is_lost_of_a_broken_page(page):
+    found = translate_document(page, "html", lambda given: [Translated(text) for text in given])
+    assert found.replace("&amp;", "&").replace("&lt;", "<") == page
+
+
+@pytest.mark.parametrize(
+    ("page", "translation", "links", "expected"),
+    [
+        # Apart, with another's word in between: around the longest run.
+        ("<b>a b</b> c", "B C x A", [(1, 0), (2, 1), (0, 3)], "<b>B</b> C x A"),
+        ("<b>a b</b> c", "A x B C", [(0, 0), (1, 2), (2, 3)], "<b>A x B</b> C"),
+        # Linked to nothing: around the nearest word that is free.
+        ("a <i>b</i> <a href=u>c</a>", "A B", [(0, 0), (1, 1)], "<a href=u>A</a> <i>B</i>"),
+        # More links than words.
+        ("<a href=u>a</a> <a href=v>b</a>", "A", [(0, 0)], "<a href=u>A</a><a href=v></a>"),
+        # In proportion.
+        ("a b <i>c d</i>", "A B C D E F", [], "A B C <i>D E F</i>"),
+        ("<i>a</i> b", "", [], "<i></i>"),
+        ("un<b>do</b>ing", "UN do ING", [], "UN <b>do</b> ING"),
+    ],
+)
+def test_where_a_tag_goes(page, translation, links, expected):
+    assert translate_document(page, "html", lambda given: [Translated(translation, links)]) == expected

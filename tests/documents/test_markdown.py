@@ -1,0 +1,126 @@
+"""Markdown: blocks and inline markup stay, as another parser reads them; every sentence is translated."""
+
+import re
+from collections import Counter
+
+import pytest
+from lxml import html
+from markdown import markdown
+from stand_ins import Shouting, backwards
+
+from modeling_scratch.documents import translate_document
+from modeling_scratch.paragraphs import Translated
+
+PAGE = """---
+title: secret
+---
+# The *old* man
+
+Some **bold text** with `secret code` and a [link to docs](http://x.y/z_secret "A title"), then
+[ref link][r] and [shortcut] plus ![a cat](cat.png). Snake_case 2 \\* 3 &copy; 2026.
+A hard break  
+next line <b>html</b> and <http://auto.secret>. Done <i translate="no">*secret* name</i>.
+
+> A quote, line one
+> line two
+>
+> - nested *item **strong** in* list
+>   more of it
+
+1.  First item
+    continued here
+
+    second paragraph
+
+2.  Second
+
+| Head | Two |
+|------|:---:|
+| a \\| b | `secret` text |
+|  | cell |
+
+```python
+secret = "block"
+```
+
+    secret code
+
+Setext title
+============
+
+<div align="center" title="Read">
+  <p>Html <b>block</b> text</p>
+</div>
+
+***
+
+Some text_with_ and __strong under__.
+
+[r]: http://ref/x "secret title"
+[shortcut]: <http://s.secret>
+"""
+
+
+def structure(page: str, ordered: bool = True):
+    """The tags and addresses of a page, as Python-Markdown reads it."""
+    page = re.sub(r"\A---\n.*?---\n", "", page, flags=re.DOTALL)
+    found = []
+    for element in html.fromstring("<main>" + markdown(page, extensions=["tables"]) + "</main>").iter():
+        found.append((element.tag, element.get("href"), element.get("src")))
+    return found if ordered else Counter(found)
+
+
+def test_the_structure_stays_and_the_text_is_translated():
+    found = translate_document(PAGE, "markdown", Shouting())
+    assert structure(found) == structure(PAGE)
+    for part in (
+        "---\ntitle: secret\n---\n# THE *OLD* MAN\n",
+        'SOME **BOLD TEXT** WITH `secret code` AND A [LINK TO DOCS](http://x.y/z_secret "A TITLE"), THEN\n',
+        "[REF LINK][r] AND [SHORTCUT][shortcut] PLUS ![A CAT](cat.png). SNAKE_CASE 2 \\* 3 &copy; 2026.\n",
+        'A HARD BREAK  \nNEXT LINE <b>HTML</b> AND <http://auto.secret>. DONE <i translate="no">*secret* name</i>.\n',
+        "> A QUOTE, LINE ONE\n> LINE TWO\n>\n> - NESTED *ITEM **STRONG** IN* LIST\n>   MORE OF IT\n",
+        "1.  FIRST ITEM\n    CONTINUED HERE\n\n    SECOND PARAGRAPH\n\n2.  SECOND\n",
+        "| HEAD | TWO |\n|------|:---:|\n| A \\| B | `secret` TEXT |\n|  | CELL |\n",
+        '```python\nsecret = "block"\n```\n\n    secret code\n\nSETEXT TITLE\n============\n',
+        '<div align="center" title="READ">\n  <p>HTML <b>BLOCK</b> TEXT</p>\n</div>\n\n***\n',
+        "__STRONG UNDER__",
+        '[r]: http://ref/x "secret title"\n[shortcut]: <http://s.secret>\n',
+    ):
+        assert part in found
+
+
+def test_markup_goes_around_the_words_that_translate_its_own():
+    found = translate_document(PAGE, "markdown", backwards)
+    assert structure(found, ordered=False) == structure(PAGE, ordered=False)
+    assert "# MAN *OLD* THE\n" in found
+    assert '[DOCS, TO LINK](http://x.y/z_secret "TITLE A")' in found
+    assert "*IN **STRONG**" in found
+
+
+def test_what_is_protected_is_not_read():
+    translate = Shouting()
+    translate_document(PAGE, "markdown", translate)
+    assert "secret" not in "\n".join(translate.given)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "#", "- - -\n", "| a\n|--\n", "[x]: y", "\ta\n\tb", "a\\", "**", "~~~\nx", "- a\n\n\tb\n", "*a **b* c**"],
+)
+def test_nothing_is_lost(text):
+    found = translate_document(text, "markdown", lambda given: [Translated(each) for each in given])
+    assert markdown(found) == markdown(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("one", "1. *a* [b] <c> _d_ `e` f_g", "1\\. \\*a\\* \\[b\\] \\<c> \\_d\\_ \\`e\\` f_g"),
+        ("one", "- a", "\\- a"),
+        ("- one", "# a", "- \\# a"),
+        ("one *two*", "", ""),
+        ("| a |\n|---|", "b|c", "| b\\|c |\n|---|"),
+    ],
+)
+def test_a_translation_is_not_taken_for_markup(text, translation, expected):
+    assert translate_document(text, "markdown", lambda given: [Translated(translation)]) == expected

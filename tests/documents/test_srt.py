@@ -1,0 +1,78 @@
+"""SRT: the cues stay, as the standard's grammar of blocks says; sentences over several cues are translated whole."""
+
+import re
+
+import pytest
+from stand_ins import Shouting, backwards
+
+from modeling_scratch.documents import translate_document
+from modeling_scratch.paragraphs import Translated
+
+SUBTITLES = """1
+00:00:01,000 --> 00:00:02,000
+{\\an8}<i>This is a sentence</i>
+
+2
+00:00:02,100 --> 00:00:04,000 X1:40
+<i>that goes on here
+and ends.</i>
+
+7
+00:00:03,500 --> 00:00:05,000
+
+8
+00:00:05,000 --> 00:00:06,000
+- Hello <b>there</b>.
+- Who are you?
+
+9
+00:00:06,000 --> 00:00:07,000
+12
+
+10
+00:00:06,500 --> 00:00:08,000
+An overlapping one
+
+11
+00:01:00,000 --> 00:01:01,000
+after a pause
+"""
+
+
+def cues(text: str) -> list[tuple[str, int]]:
+    """The number and times of each cue, and how many lines it has."""
+    blocks = re.split(r"\n\n(?=\d+\n\d\d:)", text.strip("\n"))
+    return [("\n".join(block.split("\n")[:2]), len(block.strip("\n").split("\n"))) for block in blocks]
+
+
+@pytest.mark.parametrize("translate", [Shouting(), backwards])
+def test_the_cues_stay(translate):
+    assert cues(translate_document(SUBTITLES, "srt", translate)) == cues(SUBTITLES)
+
+
+def test_sentences_are_translated_whole():
+    translate = Shouting()
+    found = translate_document(SUBTITLES, "srt", translate)
+    assert translate.given == [
+        "This is a sentence that goes on here and ends.",
+        "Hello there.",
+        "Who are you?",
+        "An overlapping one",
+        "after a pause",
+    ]
+    assert found == re.sub(r"(?<![<{/\\])\b[a-zA-Z]+\b(?![\d>:])", lambda word: word.group().upper(), SUBTITLES)
+
+
+def test_a_sentence_is_spread_over_its_cues_in_proportion():
+    text = (
+        "1\n00:00:01,000 --> 00:00:02,000\n<i>One two three four</i>\n\n2\n00:00:02,000 --> 00:00:03,000\nfive six.\n"
+    )
+    found = translate_document(text, "srt", lambda given: [Translated("a b c d e f g h i")])
+    lines = found.split("\n")
+    assert (lines[2], lines[6]) == ("<i>a b c d e f</i>", "g h i")
+    assert translate_document(text, "srt", lambda given: [Translated("a")]).split("\n")[2] == "<i>a</i>"
+
+
+def test_it_must_be_srt():
+    with pytest.raises(ValueError, match="no subtitles"):
+        translate_document("Some text.\n", "srt", Shouting())
