@@ -59,7 +59,8 @@ def _listening(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise UserError(f"--host {host} --port {port}: {error.strerror or error}; choose another") from error
+        reason = str(error.strerror).partition(" (while")[0]
+        raise UserError(f"--host {host} --port {port}: {reason}; choose another") from error
 
 
 def _run(app, listener: socket.socket) -> None:

@@ -15,7 +15,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from conftest import ROOT, SMALL_RUN
 from typer.testing import CliRunner
 
-from modeling_scratch.commands import convert, corpus, train, translate, upload
+from modeling_scratch.commands import convert, corpus, serve, train, translate, upload
 
 TABLE = Path(__file__).parent / "bad_input.txt"
 COMMANDS = {
@@ -23,6 +23,7 @@ COMMANDS = {
     "hub_upload.py": upload.main,
     "translate": translate.main,
     "corpus": corpus.main,
+    "serve": serve.main,
 }
 
 

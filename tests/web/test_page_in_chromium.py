@@ -10,9 +10,13 @@ import pytest
 from conftest import CHOICES
 from loopback_push import client_download_space, client_upload
 from pages import generated, needs_runtime
+from services import running
 from test_translation_pipeline import make_folder
 
 from modeling_scratch.data.corpus import make_corpus
+from modeling_scratch.serve.directions import Directions, load_direction
+from modeling_scratch.serve.engines import TorchEngine
+from modeling_scratch.serve.service import Limits, Service
 from modeling_scratch.web.export import export_one_file, export_page
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -114,6 +118,21 @@ def test_a_space_translates(trained, hub, client, serve, visit, tmp_path):
     assert code == 0, said
     client(client_download_space, repo_id="ada/model", folder=str(tmp_path / "space"))
     assert translated(visit(serve(tmp_path / "space")), SENTENCES[0]).strip()
+
+
+def test_a_service_translates_for_its_page(visit, tmp_path):
+    folder = make_folder(tmp_path / "model")
+    directions = Directions(load_direction(f"{pair}={folder}", TorchEngine) for pair in ("en:de", "de:fr"))
+    with running(Service(directions, Limits(), key="secret")) as url:
+        page = visit(f"{url}/")
+        page.fill("#key", "secret")
+        found = translated(page, "\n".join(SENTENCES[:20])).split("\n")
+        assert found == [best["text"] for (best,) in generated(folder, SENTENCES[:20], num_beams=3)]
+        page.locator("#target .word").first.hover()
+        assert page.locator("#marks mark").count() > 0
+        page.select_option("#direction", label="German to French")
+        sync_api.expect(page.locator("#target-language")).to_have_text("French")
+        sync_api.expect(page.locator("#target .word").first).to_be_visible()
 
 
 @pytest.fixture(scope="module")
