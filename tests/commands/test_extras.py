@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -32,12 +33,14 @@ def closure(requirements: list[str]) -> set[str]:
     return found
 
 
-@pytest.fixture(scope="session")
-def run_base(tmp_path_factory):
-    """Runs Python where only the requirements without extras are to be seen."""
-    folder = tmp_path_factory.mktemp("site")
-    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    for name in closure(required):
+def isolated(folder: Path, *extras: str):
+    """Runs Python where only the requirements without extras, and those of some extras, are to be seen."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = [
+        *project["dependencies"],
+        *(each for extra in extras for each in project["optional-dependencies"][extra]),
+    ]
+    for name in closure([each for each in required if not each.startswith("modeling-scratch")]):
         for top in {file.parts[0] for file in distribution(name).files or [] if file.parts[0] not in ("..", "")}:
             if (SITE / top).exists() and not (folder / top).exists():
                 (folder / top).symlink_to(SITE / top)
@@ -58,6 +61,11 @@ def run_base(tmp_path_factory):
     return run
 
 
+@pytest.fixture(scope="session")
+def run_base(tmp_path_factory):
+    return isolated(tmp_path_factory.mktemp("site"))
+
+
 def test_translate(run_base, trained):
     """As the project's own environment translates."""
     result = run_base("modeling_scratch.translate", str(trained), text="The dog sees the cat.\n\nA bird.\n")
@@ -65,6 +73,15 @@ def test_translate(run_base, trained):
     model, tokenizers = AutoModelForSeq2SeqLM.from_pretrained(trained), load_tokenizers(str(trained))
     first, second = translate(model, *tokenizers, ["The dog sees the cat.", "A bird."])
     assert result.stdout.split("\n") == [first, "", second, ""]
+
+
+@pytest.mark.slow
+def test_serve(tmp_path, trained):
+    """As far as the address, which is taken."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = isolated(tmp_path, "text", "serve")("modeling_scratch", "serve", str(trained), "--port", port)
+    assert result.stderr == f"error: --host 127.0.0.1 --port {port}: Address already in use; choose another\n"
 
 
 @pytest.mark.slow
