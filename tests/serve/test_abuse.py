@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -30,7 +31,7 @@ def url(folder):
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     yield next(found[0] for line in process.stderr if (found := re.search(r"http://[^;]+", line)))
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(30) == -signal.SIGTERM
     assert "bug" not in process.stderr.read()
 
 
