@@ -50,7 +50,6 @@ def batch_job(folder: str, engine: str, sources: str) -> tuple[subprocess.Popen,
 
 def started_service(folder: str, engine: str) -> tuple[subprocess.Popen, int]:
     """A service and its port."""
-    # It counts waiting sentences, not clients, so that a benchmark may have as many as it likes.
     command = [sys.executable, "-m", "modeling_scratch", "serve", f"en:de={folder}", "--port", "0", "--engine", engine]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:

@@ -11,6 +11,8 @@ from ..errors import UserError, as_user_error
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_TIMEOUT = 86_400
+
 
 def main(
     models: Annotated[
@@ -28,7 +30,7 @@ def main(
     ] = None,
     max_characters: Annotated[int, typer.Option(min=1, help="of text in a request")] = 20_000,
     max_waiting: Annotated[int, typer.Option(min=1, help="sentences that may wait, of all requests")] = 2_048,
-    timeout: Annotated[float, typer.Option(min=0.001, help="seconds until a request is refused")] = 60.0,
+    timeout: Annotated[float, typer.Option(help="seconds until a request is refused")] = 60.0,
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="whose pages may call the service, e.g. https://example.org; *: all")
     ] = None,
@@ -42,6 +44,8 @@ def main(
     with one_line_errors(debug), as_user_error():
         if api_key == "":
             raise UserError("--api-key: it is empty")
+        if not 0 < timeout <= _LONGEST_TIMEOUT:
+            raise UserError(f"--timeout {timeout:g}: it must be more than 0 and at most {_LONGEST_TIMEOUT:,} seconds")
         from ..serve.directions import Directions, load_direction
         from ..serve.engines import ENGINES
         from ..serve.service import Limits, Service

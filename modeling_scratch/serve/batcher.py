@@ -1,13 +1,16 @@
 """Requests that come together are translated together: one thread translates the sentences that wait."""
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .engines import Engine, Hypothesis, Search
+
+logger = logging.getLogger(__name__)
 
 LARGEST_BATCH = 64  # sentences
 _LONGEST_WAIT = 0.05  # seconds
@@ -17,30 +20,40 @@ class Busy(Exception):
     """Too much waits already, or the request's time is up."""
 
 
+class TooMuch(Exception):
+    """The request has more sentences than may ever wait."""
+
+
 class Gone(Exception):
     """The request was cancelled."""
 
 
-@dataclass(frozen=True)
-class _Item:
+@dataclass(eq=False)
+class _Request:
+    """The sentences of a request that wait, each with what its translation goes to."""
+
     engine: Engine
-    sentence: str
     search: Search
-    future: "Future[list[Hypothesis]]" = field(default_factory=Future)
+    waiting: "deque[tuple[str, Future[list[Hypothesis]]]]"
+
+    def goes_with(self, other: "_Request") -> bool:
+        """Whether the sentences of two requests can be in a batch."""
+        return self.engine is other.engine and self.search == other.search
 
 
 class Batcher:
     """
-    A queue of sentences, and the thread that translates them, oldest first.
+    Requests that wait, and the thread that translates their sentences. A batch has one sentence of each request in
+    turn, so that a long text does not keep short ones waiting.
 
     Args:
-        longest_queue: the most sentences that wait; a request that would wait behind as many is refused.
+        longest_queue: the most sentences that wait.
         observe: called with the size of each batch.
     """
 
     def __init__(self, longest_queue: int, observe: Callable[[int], None] = lambda size: None):
         self.longest_queue, self._observe = longest_queue, observe
-        self._items: deque[_Item] = deque()
+        self._requests: deque[_Request] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="translator", daemon=True)
@@ -48,72 +61,104 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Sentences in the queue."""
-        return len(self._items)
+        """Sentences that wait."""
+        with self._changed:
+            return sum(len(request.waiting) for request in self._requests)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it translates."""
+        return self._thread.is_alive()
 
     def submit(self, engine: Engine, sentences: Sequence[str], search: Search) -> "list[Future[list[Hypothesis]]]":
-        """Put sentences into the queue. Raises Busy if it is full."""
-        items = [_Item(engine, sentence, search) for sentence in sentences]
+        """Put sentences into the queue. Raises Busy if it has no room for them, and TooMuch if it never has."""
+        if len(sentences) > self.longest_queue:
+            raise TooMuch(f"{len(sentences):,} sentences in a request; at most {self.longest_queue:,} may wait")
+        futures: list[Future] = [Future() for _ in sentences]
         with self._changed:
-            if self._closed or len(self._items) >= self.longest_queue:
-                raise Busy(f"{len(self._items):,} sentences are waiting; try again later")
-            self._items.extend(items)
-            self._changed.notify()
-        return [item.future for item in items]
+            if self._closed or self.waiting + len(sentences) > self.longest_queue:
+                raise Busy(f"{self.waiting:,} sentences are waiting; try again later")
+            if sentences:
+                self._requests.append(_Request(engine, search, deque(zip(sentences, futures, strict=True))))
+                self._changed.notify()
+        return futures
+
+    def withdraw(self, futures: Sequence[Future]) -> None:
+        """Translate these no more, except for those that are being translated."""
+        for future in futures:
+            future.cancel()
+        with self._changed:
+            for request in self._requests:
+                if any(future.cancelled() for _, future in request.waiting):
+                    request.waiting = deque(each for each in request.waiting if not each[1].cancelled())
+            self._requests = deque(request for request in self._requests if request.waiting)
 
     def close(self) -> None:
         """Translate nothing more; what waits is cancelled."""
         with self._changed:
             self._closed = True
-            for item in self._items:
-                item.future.cancel()
+            for request in self._requests:
+                for _, future in request.waiting:
+                    future.cancel()
             self._changed.notify()
         self._thread.join()
 
     def _run(self) -> None:
-        patience = 0.0
-        while (batch := self._next_batch(patience)) is not None:
+        patience, answered = 0.0, 0
+        while (batch := self._next_batch(patience, answered)) is not None:
+            first, items, answered = batch
             started = time.monotonic()
-            self._translate(batch)
-            # Clients that were answered together ask again together: their sentences are worth a short wait.
-            patience = min((time.monotonic() - started) / 10, _LONGEST_WAIT) if len(batch) > 1 else 0.0
+            self._translate(first, items)
+            # Clients that are answered together ask again together: they are worth a short wait.
+            patience = min((time.monotonic() - started) / 10, _LONGEST_WAIT)
 
-    def _next_batch(self, patience: float) -> list[_Item] | None:
+    def _next_batch(self, patience: float, wanted: int) -> tuple[_Request, list[tuple[str, Future]], int] | None:
         """
-        The oldest sentence and those that can be translated with it; None if the batcher is closed.
+        What is to be translated next, and of how many requests it is; None if the batcher is closed.
 
         Args:
-            patience: seconds to wait for more than the first.
+            patience: seconds to wait for other requests once there is one.
+            wanted: how many requests are worth waiting for.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._items or self._closed)
-            if patience:
-                self._changed.wait_for(lambda: len(self._items) >= LARGEST_BATCH or self._closed, timeout=patience)
+            self._changed.wait_for(lambda: self._requests or self._closed)
+            self._changed.wait_for(lambda: len(self._requests) >= wanted or self._closed, timeout=patience)
             if self._closed:
                 return None
-            first, batch, others = self._items[0], [], deque()
-            while self._items and len(batch) < LARGEST_BATCH:
-                item = self._items.popleft()
-                alike = item.engine is first.engine and item.search == first.search
-                (batch if alike else others).append(item)
-            self._items.extendleft(reversed(others))
-        return [item for item in batch if item.future.set_running_or_notify_cancel()]
+            if not self._requests:  # withdrawn
+                return self._next_batch(0.0, 0)
+            first = self._requests[0]
+            taking = deque(request for request in self._requests if request.goes_with(first))
+            count, items = len(taking), []
+            while taking and len(items) < LARGEST_BATCH:
+                request = taking.popleft()
+                sentence, future = request.waiting.popleft()
+                if future.set_running_or_notify_cancel():
+                    items.append((sentence, future))
+                if request.waiting:
+                    taking.append(request)
+            # Those that have been served go behind those that have not.
+            others = [request for request in self._requests if request.waiting and request not in taking]
+            self._requests = deque([*others, *taking])
+        return first, items, count
 
-    def _translate(self, batch: list[_Item]) -> None:
-        if not batch:
+    def _translate(self, request: _Request, items: list[tuple[str, Future]]) -> None:
+        if not items:  # all withdrawn
             return
-        self._observe(len(batch))
         try:
-            found = batch[0].engine.translate([item.sentence for item in batch], batch[0].search)
+            self._observe(len(items))
+            found = request.engine.translate([sentence for sentence, _ in items], request.search)
+            results = list(zip(items, found, strict=True))
         except Exception as error:
-            if len(batch) == 1:
-                batch[0].future.set_exception(error)
-                return
-            for item in batch:  # one sentence must not fail the others
-                self._translate([item])
+            if len(items) > 1:
+                for item in items:  # one sentence must not fail the others
+                    self._translate(request, [item])
+            for _, future in items if len(items) == 1 else []:
+                logger.error(f"a sentence could not be translated: {error!r}")
+                future.set_exception(error)
             return
-        for item, hypotheses in zip(batch, found, strict=True):
-            item.future.set_result(hypotheses)
+        for (_, future), hypotheses in results:
+            future.set_result(hypotheses)
 
 
 class Ticket:
@@ -125,38 +170,49 @@ class Ticket:
     """
 
     def __init__(self, batcher: Batcher, seconds: float):
-        self._batcher, self._seconds = batcher, seconds
+        self._batcher, self.seconds = batcher, seconds
         self._deadline = time.monotonic() + seconds
         self._futures: list[Future] = []
         self._cancelled = False
+
+    def check(self) -> None:
+        """Raise Gone if the ticket was cancelled, and Busy if its time is up."""
+        if self._cancelled:
+            raise Gone
+        if self.remaining() <= 0:
+            raise self.late()
+
+    def remaining(self) -> float:
+        """Seconds until its time is up."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def late(self) -> Busy:
+        """What to raise when its time is up."""
+        return Busy(f"not translated within {self.seconds:g} seconds; try again later, or send less")
 
     def translate(self, engine: Engine, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
         """
         Wait for the translations of sentences.
 
         Raises:
-            Busy: the queue is full, or they have not been translated in time.
+            Busy: the queue has no room, or they have not been translated in time.
+            TooMuch: it never has room for so many.
             Gone: the ticket was cancelled.
         """
-        if self._cancelled:
-            raise Gone
+        self.check()
         self._futures = self._batcher.submit(engine, sentences, search)
         if self._cancelled:  # meanwhile
-            self._take_back()
+            self._batcher.withdraw(self._futures)
         try:
-            return [future.result(max(0.0, self._deadline - time.monotonic())) for future in self._futures]
+            return [future.result(self.remaining()) for future in self._futures]
         except TimeoutError:
-            raise Busy(f"not translated within {self._seconds:g} seconds; try again later, or send less") from None
+            raise self.late() from None
         except CancelledError:
             raise Gone from None
         finally:
-            self._take_back()
+            self._batcher.withdraw(self._futures)
 
     def cancel(self) -> None:
         """End the wait; nothing more is translated for this request."""
         self._cancelled = True
-        self._take_back()
-
-    def _take_back(self) -> None:
-        for future in self._futures:
-            future.cancel()
+        self._batcher.withdraw(self._futures)

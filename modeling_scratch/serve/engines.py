@@ -43,12 +43,13 @@ class Hypothesis:
 
 class Engine(Protocol):
     """
-    Translates sentences; searches with `num_beams` unless told otherwise. One thread at a time calls `translate`; any
-    thread may call `check`.
+    Translates sentences; searches with `num_beams` unless told otherwise; may align. One thread at a time calls
+    `translate`; any thread may call `check`.
     """
 
     tokenizer: PreTrainedTokenizerBase
     num_beams: int
+    can_align: bool
 
     def check(self, sentences: Sequence[str]) -> None:
         """ValueError if a sentence cannot be translated; SourceTooLong if it has too many tokens."""
@@ -59,6 +60,8 @@ class Engine(Protocol):
 
 class TorchEngine:
     """A model in PyTorch, on the accelerator if there is one."""
+
+    can_align = True
 
     def __init__(self, name: str):
         self.pipeline = load_pipeline([name])
@@ -83,7 +86,9 @@ class TorchEngine:
 
 
 class CTranslate2Engine:
-    """A model that is converted to CTranslate2 in a temporary folder when the service starts. It aligns nothing."""
+    """A model that is converted to CTranslate2 in a temporary folder when the service starts, on the CPU."""
+
+    can_align = False
 
     def __init__(self, name: str):
         import ctranslate2  # from an extra of this package

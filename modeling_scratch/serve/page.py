@@ -18,17 +18,19 @@ class PageFiles:
     The files of the page, by their paths.
 
     Args:
+        most_characters: that a request may have.
         is_key_needed: whether the page has to ask for a key.
     """
 
-    def __init__(self, directions: Directions, is_key_needed: bool):
+    def __init__(self, directions: Directions, most_characters: int, is_key_needed: bool):
         folder = files("modeling_scratch.web") / "page"
         self._files = {f"/{name}": ((folder / name).read_bytes(), kind) for name, kind in _FILES.items()}
         self._files["/"] = self._files.pop("/index.html")
         described = {
-            "service": {"isKeyNeeded": is_key_needed},
+            "service": {"isKeyNeeded": is_key_needed, "mostCharacters": most_characters},
             "directions": [
-                direction.described | {"search": {"numBeams": direction.engine.num_beams}}
+                direction.described
+                | {"search": {"numBeams": direction.engine.num_beams}, "isAligned": direction.engine.can_align}
                 for direction in directions.all.values()
             ],
         }

@@ -13,11 +13,12 @@ from starlette.requests import ClientDisconnect, Request
 _MOST_FIELDS = 20
 _BYTES_PER_CHARACTER = 12  # of a letter outside the basic plane that JSON escapes
 _BYTES_BESIDES = 16_384  # names of parameters, a form's separators
+_MOST_DISCARDED = 2**26  # bytes of a request that is too large
 
 
 async def read_parameters(request: Request, most_characters: int, seconds: float) -> dict[str, Any]:
     """
-    The parameters of a request, from JSON or a form.
+    The parameters of a request, from its address and from JSON or a form.
 
     Args:
         most_characters: that a text may have.
@@ -27,6 +28,10 @@ async def read_parameters(request: Request, most_characters: int, seconds: float
         HTTPException: 400 (not JSON, not a form), 408 (too slow), 413 (too large), 415 (of another type).
     """
     body = await _read_body(request, _BYTES_PER_CHARACTER * most_characters + _BYTES_BESIDES, seconds)
+    return dict(request.query_params) | (await _from_body(request, body) if body else {})
+
+
+async def _from_body(request: Request, body: bytes) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         return _from_json(body)
@@ -39,27 +44,27 @@ async def read_parameters(request: Request, most_characters: int, seconds: float
         raise HTTPException(415, f"{kind or 'no content type'}: send application/json or a form")
     try:
         return dict((await parser.parse()).items())
-    except (MultiPartException, UnicodeDecodeError, KeyError) as error:
+    except (MultiPartException, UnicodeError, LookupError) as error:
         raise HTTPException(400, f"the form cannot be read: {error}") from error
 
 
 async def _read_body(request: Request, most: int, seconds: float) -> bytes:
-    too_large = HTTPException(413, f"the request is too large: at most {most:,} bytes", {"Connection": "close"})
-    length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > most:
-        raise too_large
-    body = bytearray()
+    body, length = bytearray(), 0
     try:
         async with asyncio.timeout(seconds):
             async for chunk in request.stream():
-                body += chunk
-                if len(body) > most:
-                    raise too_large
+                length += len(chunk)
+                if length <= most:
+                    body += chunk
+                elif length > _MOST_DISCARDED:
+                    break
     except TimeoutError:
         late = f"the request was not sent within {seconds:g} seconds"
         raise HTTPException(408, late, {"Connection": "close"}) from None
     except ClientDisconnect:
         raise HTTPException(400, "the client has gone") from None
+    if length > most:  # only now: a client that is still sending would not read the answer
+        raise HTTPException(413, f"the request is too large: at most {most:,} bytes", {"Connection": "close"})
     return bytes(body)
 
 
@@ -106,7 +111,8 @@ def as_text(value: Any, name: str) -> str:
 
 def number_of(parameters: dict[str, Any], name: str, default: int, largest: int) -> int:
     """A parameter that is a whole number from 0. HTTPException 400 if it is not, or too large."""
-    value = parameters.get(name, default)
+    value = parameters.get(name)
+    value = default if value in (None, "") else value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:

@@ -17,13 +17,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..documents import FORMATS, WITH_INLINE_MARKUP
-from .batcher import LARGEST_BATCH, Batcher, Busy, Gone, Ticket
+from .batcher import LARGEST_BATCH, Batcher, Busy, Gone, Ticket, TooMuch
 from .directions import Direction, Directions
 from .engines import Search
 from .monitoring import Counted, Metrics
 from .page import PageFiles
 from .parameters import as_text, check_key, number_of, read_parameters, text_of
-from .texts import translate_sentences, translate_texts
+from .texts import CannotTranslate, cut_into_sentences, translate_sentences, translate_texts
 
 AUTO = "auto"
 _MOST_ALTERNATIVES = 8
@@ -64,7 +64,7 @@ class Service:
         self.batcher = Batcher(limits.waiting, self.metrics.batches.observe)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         self.threads = ThreadPoolExecutor(LARGEST_BATCH, thread_name_prefix="request")
-        self.page = PageFiles(directions, is_key_needed=key is not None)
+        self.page = PageFiles(directions, limits.characters, is_key_needed=key is not None)
         routes = [
             Route("/translate", self.translate, methods=["POST"]),
             Route("/detect", self.detect, methods=["POST"]),
@@ -72,14 +72,19 @@ class Service:
             Route("/frontend/settings", self.settings),
             Route("/health", self.health),
             Route("/metrics", self.show_metrics),
+            Route("/page/sentences", self.cut_for_page, methods=["POST"]),
             Route("/page/translate", self.translate_for_page, methods=["POST"]),
             *(Route(path, self.show_page) for path in self.page.paths),
         ]
-        middleware = [Middleware(Counted, metrics=self.metrics, paths={route.path for route in routes})]
-        if origins:
-            middleware.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"]))
-        handlers = {HTTPException: _explain, 500: _apologize}
-        self.app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=self._lifespan)
+        cors = {"allow_origins": origins, "allow_methods": ["GET", "POST"]}
+        app = Starlette(
+            routes=routes,
+            middleware=[Middleware(CORSMiddleware, **cors)] if origins else [],
+            exception_handlers={HTTPException: _explain, 500: _apologize},
+            lifespan=self._lifespan,
+        )
+        # Around all of it, so that what Starlette itself answers to an error counts too.
+        self.app = Counted(app, self.metrics, {route.path for route in routes})
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette):
@@ -97,18 +102,20 @@ class Service:
         texts = [as_text(text, "q") for text in given] if is_list else [text_of(parameters, "q")]
         self._check_length(texts)
         source, target = text_of(parameters, "source"), text_of(parameters, "target")
-        format = as_text(parameters.get("format", "text"), "format")
+        format = as_text(parameters.get("format") or "text", "format")
         if format not in FORMATS:
             raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
         several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
-        direction, detected = self._direction(source, target, texts)
+        meant = [self._direction(source, target, text) for text in texts]
         search = Search(several=several, align=format in WITH_INLINE_MARKUP)
-        found = await self._in_thread(request, partial(translate_texts, texts, format, direction, search))
+        found = await self._in_thread(
+            request, partial(translate_texts, texts, format, [direction for direction, _ in meant], search)
+        )
         answer: dict[str, Any] = {"translatedText": [each[0] for each in found]}
         if several > 1:
             answer["alternatives"] = [each[1:] for each in found]
-        if detected:
-            answer["detectedLanguage"] = [detected] * len(texts)
+        if source == AUTO:
+            answer["detectedLanguage"] = [detected for _, detected in meant]
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
     async def detect(self, request: Request) -> Response:
@@ -150,6 +157,8 @@ class Service:
 
     async def health(self, request: Request) -> Response:
         """Whether the service translates."""
+        if not self.batcher.is_alive:
+            raise HTTPException(503, "nothing is translated any more; its log says why")
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(self, request: Request) -> Response:
@@ -163,6 +172,13 @@ class Service:
         content, media_type = self.page.read(request.url.path)
         return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
+    async def cut_for_page(self, request: Request) -> Response:
+        """The sentences of `text` in the language `source` and what is between them: parts, and which are sentences."""
+        parameters = await self._parameters(request)
+        text, source = text_of(parameters, "text"), text_of(parameters, "source")
+        self._check_length([text])
+        return JSONResponse({"parts": cut_into_sentences(text, source)})
+
     async def translate_for_page(self, request: Request) -> Response:
         """Translate `sentences` as they are, each with `several` hypotheses, with a beam of `numBeams`."""
         parameters = await self._parameters(request)
@@ -171,8 +187,9 @@ class Service:
             raise HTTPException(400, "sentences must be a list")
         sentences = [as_text(sentence, "sentences") for sentence in sentences]
         self._check_length(sentences)
-        direction, _ = self._direction(text_of(parameters, "source"), text_of(parameters, "target"), [])
-        beams = max(1, number_of(parameters, "numBeams", 1, _MOST_BEAMS))
+        direction, _ = self._direction(text_of(parameters, "source"), text_of(parameters, "target"), "")
+        most = max(_MOST_BEAMS, direction.engine.num_beams)
+        beams = max(1, number_of(parameters, "numBeams", 1, most))
         search = Search(num_beams=beams, several=beams, align=True)
         found = await self._in_thread(request, partial(translate_sentences, sentences, direction, search))
         return JSONResponse({"translations": found})
@@ -189,12 +206,12 @@ class Service:
         if length > self.limits.characters:
             raise HTTPException(413, f"{length:,} characters of text; a request may have {self.limits.characters:,}")
 
-    def _direction(self, source: str, target: str, texts: list[str]) -> tuple[Direction, dict[str, Any] | None]:
+    def _direction(self, source: str, target: str, text: str) -> tuple[Direction, dict[str, Any] | None]:
         """The direction that is meant, and the language that was detected, if it was to be."""
         detected = None
         if source == AUTO:
             sources = [each for each in self.directions.sources if self.directions.find(each, target)]
-            found = self.directions.detect("\n".join(texts), sources)
+            found = self.directions.detect(text, sources)
             if found:
                 source, detected = found[0][0], _likelihood(*found[0])
         direction = self.directions.find(source, target)
@@ -209,13 +226,18 @@ class Service:
         task = asyncio.get_running_loop().run_in_executor(self.threads, work, ticket)
         gone = asyncio.ensure_future(_wait_for_disconnect(request))
         try:
-            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                ticket.cancel()
-            return await task
+            await asyncio.wait({task, gone}, timeout=ticket.seconds, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            # The thread notices by itself, if it is not in the middle of a document.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            ticket.cancel()
+            raise Gone if gone.done() else ticket.late()
         except Busy as error:
             raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
-        except ValueError as error:  # SourceTooLong among them
+        except TooMuch as error:
+            raise HTTPException(413, str(error)) from None
+        except CannotTranslate as error:
             raise HTTPException(400, str(error)) from None
         except Gone:
             raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client has gone") from None

@@ -8,16 +8,20 @@ from ..alignments import links_of
 from ..documents import translate_document
 from ..files import one_line
 from ..model.batched_generation import SourceTooLong
-from ..paragraphs import Translated, TranslateParagraphs, guessed_links, translate_paragraphs
+from ..paragraphs import Translated, TranslateParagraphs, cut, guessed_links, translate_paragraphs
 from .batcher import Ticket
 from .directions import Direction
-from .engines import Hypothesis, Search
+from .engines import Engine, Hypothesis, Search
 
 _LEAST = 0.02  # weights below it are not sent
 
 
+class CannotTranslate(Exception):
+    """A text that its sender has to change."""
+
+
 def translate_texts(
-    texts: Sequence[str], format: str, direction: Direction, search: Search, ticket: Ticket
+    texts: Sequence[str], format: str, directions: Sequence[Direction], search: Search, ticket: Ticket
 ) -> list[list[str]]:
     """
     The translations of each text, best first, with its structure. The next best of a text is made of the next best of
@@ -25,39 +29,70 @@ def translate_texts(
 
     Args:
         format: of `documents.FORMATS`.
+        directions: that of each text.
 
     Raises:
-        ValueError: a text is of another format, or a sentence has too many tokens.
+        CannotTranslate: a text is of another format, or a sentence has too many tokens.
     """
-    languages = direction.source, direction.target
 
-    def rendered(translate: TranslateParagraphs) -> list[str]:
+    def rendered(text: str, direction: Direction, translate: TranslateParagraphs) -> str:
         def paragraphs(found: list[str]) -> list[Translated]:
-            return translate_paragraphs(found, translate, *languages)
+            return translate_paragraphs(found, translate, direction.source, direction.target)
 
-        return [translate_document(text, format, paragraphs) for text in texts]
+        ticket.check()
+        return translate_document(text, format, paragraphs)
 
-    sentences: dict[str, None] = {}
+    found: dict[tuple[str, str], dict[str, list[Hypothesis]]] = {}
+    pairs = list(zip(texts, directions, strict=True))
+    for text, direction in pairs:  # first, so that the sentences of all texts are translated together
+        sentences = found.setdefault((direction.source, direction.target), {})
 
-    def note(found: list[str]) -> list[Translated]:
-        sentences.update(dict.fromkeys(found))
-        return [Translated(sentence) for sentence in found]
+        def note(each: list[str], sentences: dict = sentences) -> list[Translated]:
+            sentences.update(dict.fromkeys(each))
+            return [Translated(sentence) for sentence in each]
 
-    def ranked(rank: int) -> TranslateParagraphs:
-        return lambda found: [_translated(sentence, hypotheses[sentence][rank]) for sentence in found]
+        try:
+            rendered(text, direction, note)
+        except ValueError as error:
+            raise CannotTranslate(str(error)) from error
+    for pair, sentences in found.items():
+        engine = next(each.engine for each in directions if (each.source, each.target) == pair)
+        _check(engine, list(sentences))
+        hypotheses = ticket.translate(engine, list(sentences), search)
+        sentences.update(zip(sentences, hypotheses, strict=True))
 
-    rendered(note)  # first, so that the sentences of all texts are translated together
-    direction.engine.check(list(sentences))
-    found = ticket.translate(direction.engine, list(sentences), search)
-    hypotheses = dict(zip(sentences, found, strict=True))
-    ranks = [rendered(ranked(rank)) for rank in range(search.several)]
-    return [list(several) for several in zip(*ranks, strict=True)]
+    def written(text: str, direction: Direction, rank: int) -> str:
+        known = found[direction.source, direction.target]
+        return rendered(text, direction, lambda each: [_translated(one, known[one][rank]) for one in each])
+
+    return [[written(*pair, rank) for rank in range(search.several)] for pair in pairs]
+
+
+def _check(engine: Engine, sentences: list[str]) -> None:
+    try:
+        engine.check(sentences)
+    except SourceTooLong as error:
+        raise CannotTranslate(_too_long(error, sentences[error.index])) from None
+
+
+def _too_long(error: SourceTooLong, sentence: str) -> str:
+    shown = sentence if len(sentence) <= 40 else f"{sentence[:40]}..."
+    return f"a sentence has {error.length} tokens, and the model takes {error.limit}; split it: {shown!r}"
 
 
 def _translated(sentence: str, hypothesis: Hypothesis) -> Translated:
     weights = hypothesis.weights
     links = guessed_links(sentence, hypothesis.text) if weights is None else links_of(weights)
     return Translated(one_line(hypothesis.text), links)
+
+
+def cut_into_sentences(text: str, language: str) -> list[tuple[str, bool]]:
+    """The parts of a text, and whether each is a sentence; together they are the text."""
+    parts: list[tuple[str, bool]] = []
+    for line in text.splitlines(keepends=True):
+        for piece in cut(line, language):
+            parts += [(piece.before, False), (piece.sentence, True), (piece.after, False)]
+    return [part for part in parts if part[0]]
 
 
 def translate_sentences(
@@ -72,10 +107,7 @@ def translate_sentences(
         try:
             direction.engine.check([sentence])
         except SourceTooLong as error:
-            problems[place] = (
-                f"The sentence has {error.length} tokens, and the model takes {error.limit}. Split it into shorter "
-                "sentences."
-            )
+            problems[place] = _too_long(error, sentence)
     fine = [sentence for place, sentence in enumerate(sentences) if place not in problems]
     found = iter(ticket.translate(direction.engine, fine, search))
     return [

@@ -38,8 +38,13 @@ def post(url: str, parameters: dict | bytes, form: bool = False) -> tuple[int, d
         body = urlencode(parameters).encode() if form else json.dumps(parameters).encode()
     if form:
         kind = "application/x-www-form-urlencoded"
+    return sent(Request(url, data=body, headers={"Content-Type": kind}))
+
+
+def sent(request: Request) -> tuple[int, dict]:
+    """The same for any request."""
     try:
-        with urlopen(Request(url, data=body, headers={"Content-Type": kind}), timeout=60) as response:
+        with urlopen(request, timeout=60) as response:
             return response.status, json.load(response)
     except HTTPError as error:
         return error.code, json.load(error)

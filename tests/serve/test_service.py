@@ -4,13 +4,17 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 import pytest
-from services import connected, get, metric, post, running
+from services import connected, get, metric, post, running, sent
 from test_translation_pipeline import CORPUS, load, make_folder
 
 from modeling_scratch.errors import UserError
-from modeling_scratch.serve.batcher import Batcher, Busy, Gone, Ticket
+from modeling_scratch.serve.batcher import Batcher, Busy, Gone, Ticket, TooMuch
 from modeling_scratch.serve.directions import Directions, load_direction
 from modeling_scratch.serve.engines import CTranslate2Engine, Hypothesis, Search, TorchEngine
 from modeling_scratch.serve.service import Limits, Service
@@ -84,6 +88,10 @@ def test_a_word_is_shown_with_what_it_was_made_from(url, expected):
         assert sum(each["weight"] for each in word["from"]) == pytest.approx(1, abs=0.2)
 
 
+def test_no_texts(url):
+    assert post(f"{url}/translate", {"q": [], "source": "en", "target": "de"}) == (200, {"translatedText": []})
+
+
 def test_several_texts_at_once_with_alternatives(url, expected):
     parameters = {"q": [*SENTENCES[:2], ""], "source": "en", "target": "de", "alternatives": 2}
     status, answer = post(f"{url}/translate", parameters)
@@ -123,7 +131,8 @@ def test_forms_and_json_are_the_same(url, expected):
         ("/translate", {"q": "a", "source": "en", "target": "de", "format": "pdf"}, 400, "format must be one of text"),
         ("/translate", {"q": "a", "source": "en", "target": "de", "format": [1]}, 400, "format must be a string"),
         ("/translate", {"q": "a " * 1001, "source": "en", "target": "de"}, 413, "2,002 characters"),
-        ("/translate", {"q": "ab" * 300, "source": "en", "target": "de"}, 400, "tokens, but the model takes 60"),
+        ("/translate", {"q": "ab" * 300, "source": "en", "target": "de"}, 400, "tokens, and the model takes 60"),
+        ("/translate", {"q": "a\n", "source": "en", "target": "de", "format": "srt"}, 400, "no subtitles"),
         ("/detect", {}, 400, "q is missing"),
         ("/page/translate", {"sentences": "a", "source": "en", "target": "de"}, 400, "must be a list"),
         ("/nothing", {}, 404, "Not Found"),
@@ -146,7 +155,7 @@ def test_the_page_gets_a_problem_for_a_sentence_and_translations_for_the_others(
     status, answer = post(f"{url}/page/translate", parameters)
     (problem,), (best, *others) = answer["translations"]
     assert (status, best["text"], len(others)) == (200, expected[SENTENCES[0]], 2)
-    assert "Split it" in problem["problem"]
+    assert "split it" in problem["problem"]
     assert all(each["score"] < 0 for each in (best, *others))
 
 
@@ -175,6 +184,47 @@ def test_a_client_that_sends_too_slowly_is_told_so(directions):
         assert client.recv(1000).startswith(b"HTTP/1.1 408")
 
 
+def test_a_body_is_read_to_its_end_before_it_is_refused(url):
+    assert post(f"{url}/translate", b"a" * 10_000_000)[0] == 413
+
+
+def test_a_form_of_several_parts(url, expected):
+    parts = {"q": SENTENCES[0], "source": "en", "target": "de"}
+    body = "".join(
+        f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{part}\r\n' for name, part in parts.items()
+    )
+    for suffix, status in (("", 200), ("; charset=undefined", 400)):
+        headers = {"Content-Type": f"multipart/form-data; boundary=x{suffix}"}
+        found, answer = sent(Request(f"{url}/translate", data=f"{body}--x--\r\n".encode(), headers=headers))
+        assert found == status, answer
+
+
+def test_parameters_in_the_address(url, expected):
+    query = urlencode({"q": SENTENCES[0], "source": "en", "target": "de"})
+    assert sent(Request(f"{url}/translate?{query}", data=b""))[1] == {"translatedText": expected[SENTENCES[0]]}
+
+
+def test_pages_of_an_origin_may_call(directions):
+    with running(Service(directions, LIMITS, origins=("https://example.org",))) as url:
+        for origin, allowed in (("https://example.org", "https://example.org"), ("https://example.com", None)):
+            with urlopen(Request(f"{url}/languages", headers={"Origin": origin})) as response:
+                assert response.headers["Access-Control-Allow-Origin"] == allowed
+
+
+def test_the_language_of_each_text_is_detected(url):
+    texts = ["Der Lehrer schläft heute nicht.", "The teacher does not sleep today."]
+    for target, likely in (("en", ["de", "de"]), ("fr", ["en", "en"])):
+        _, answer = post(f"{url}/translate", {"q": texts, "source": "auto", "target": target})
+        assert [each["language"] for each in answer["detectedLanguage"]] == likely
+
+
+def test_the_page_s_sentences_are_those_that_are_translated(url):
+    text = "Dr. Smith sleeps. ***\n\n A bird."
+    parts = post(f"{url}/page/sentences", {"text": text, "source": "en"})[1]["parts"]
+    assert "".join(part for part, _ in parts) == text
+    assert [part for part, is_sentence in parts if is_sentence] == ["Dr. Smith sleeps.", "A bird."]
+
+
 def test_engines_agree(folder):
     torch_engine, other = TorchEngine(str(folder)), CTranslate2Engine(str(folder))
     search = Search(several=3)
@@ -196,11 +246,42 @@ def test_two_models_for_one_direction(directions):
         Directions([direction, direction])
 
 
+def test_a_request_that_waits_too_long_and_one_whose_client_goes(directions, slow_engine):
+    direction = replace(directions.find("en", "de"), engine=slow_engine)
+    with running(Service(Directions([direction]), Limits(seconds=0.5))) as url:
+        body = json.dumps({"q": "a", "source": "en", "target": "de"}).encode()
+        request = Request(f"{url}/translate", data=body, headers={"Content-Type": "application/json"})
+        with pytest.raises(HTTPError) as late:
+            urlopen(request, timeout=10)
+        assert (late.value.code, late.value.headers["Retry-After"]) == (429, "1")
+        with connected(url) as client:
+            head = (
+                f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+            )
+            client.sendall(head.encode() + b"\r\n\r\n" + body)
+            time.sleep(0.1)
+        wait_until(lambda: 'status="499"' in get(f"{url}/metrics"))
+        slow_engine.go.set()
+
+
+def test_a_failure_is_counted_and_the_others_are_served(directions, slow_engine):
+    direction = replace(directions.find("en", "de"), engine=slow_engine)
+    slow_engine.go.set()
+    with running(Service(Directions([direction]), LIMITS)) as url:
+        assert post(f"{url}/translate", {"q": "bad", "source": "en", "target": "de"})[0] == 500
+        assert 'path="/translate",status="500"} 1.0' in get(f"{url}/metrics")
+        assert translated(url, "good") == "GOOD"
+        assert json.loads(get(f"{url}/health")) == {"status": "ok"}
+
+
 class Slow:
     """An engine that translates when it is told to, and fails on one sentence."""
 
     def __init__(self):
-        self.go, self.batches = threading.Event(), []
+        self.go, self.batches, self.num_beams, self.can_align = threading.Event(), [], 1, False
+
+    def check(self, sentences):
+        pass
 
     def translate(self, sentences, search):
         self.go.wait(10)
@@ -211,10 +292,17 @@ class Slow:
 
 
 @pytest.fixture
-def slow():
-    engine, batcher = Slow(), Batcher(longest_queue=4)
-    yield engine, batcher
+def slow_engine():
+    engine = Slow()
+    yield engine
     engine.go.set()
+
+
+@pytest.fixture
+def slow(slow_engine):
+    batcher = Batcher(longest_queue=4)
+    yield slow_engine, batcher
+    slow_engine.go.set()
     batcher.close()
 
 
@@ -241,6 +329,8 @@ def test_a_full_queue_refuses_and_a_request_in_time_does_not_wait_longer(slow):
     waiting = batcher.submit(engine, ["two", "three", "four", "five"], Search())
     with pytest.raises(Busy, match="4 sentences are waiting"):
         batcher.submit(engine, ["six"], Search())
+    with pytest.raises(TooMuch, match="5 sentences in a request; at most 4"):
+        batcher.submit(engine, ["six"] * 5, Search())
     for future in waiting:
         future.cancel()
     engine.go.set()
@@ -249,6 +339,18 @@ def test_a_full_queue_refuses_and_a_request_in_time_does_not_wait_longer(slow):
     engine.go.clear()
     with pytest.raises(Busy, match=r"not translated within 0\.05 seconds"):
         Ticket(batcher, 0.05).translate(engine, ["seven"], Search())
+
+
+def test_a_long_request_does_not_keep_a_short_one_waiting(slow_engine):
+    batcher = Batcher(longest_queue=1_000)
+    first = batcher.submit(slow_engine, ["one"], Search())[0]
+    wait_until(lambda: first.running())
+    batcher.submit(slow_engine, [f"long {number}" for number in range(200)], Search())
+    short = batcher.submit(slow_engine, ["short"], Search())[0]
+    slow_engine.go.set()
+    short.result(10)
+    batcher.close()
+    assert "short" in slow_engine.batches[1]
 
 
 def test_what_nobody_waits_for_is_not_translated(slow):

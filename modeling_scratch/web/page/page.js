@@ -59,23 +59,38 @@ async function readAll(names, total) {
 
 // -- text ------------------------------------------------------------------------------------------------------------
 
-const SAYS_SOMETHING = /[\p{L}\p{N}\p{P}\p{S}]/u;
+const SAYS_SOMETHING = /[\p{L}\p{N}]/u;
+const WITHOUT_SPACES = new Set(["bo", "ja", "km", "lo", "my", "th", "yue", "zh"]); // between sentences
 
-// The sentences of a text and what is between them: { text, start, isSentence }.
-function sentences(text, language) {
+// The sentences of a text and what is between them: [text, is a sentence].
+function cut(text, language) {
   const found = [];
-  const add = (part, start, isSentence) => part && found.push({ text: part, start, isSentence });
+  const add = (part, isSentence) => part && found.push([part, isSentence]);
   const segmenter = new Intl.Segmenter(language, { granularity: "sentence" });
   for (const line of text.matchAll(/[^\n]+|\n+/g)) {
-    for (const { segment, index } of segmenter.segment(line[0])) {
-      const start = line.index + index;
+    for (const { segment } of segmenter.segment(line[0])) {
       const before = segment.length - segment.trimStart().length;
       const sentence = segment.trim();
-      add(segment.slice(0, before), start, false);
-      add(sentence, start + before, SAYS_SOMETHING.test(sentence.replaceAll("\ufffd", "")));
-      add(segment.slice(before + sentence.length), start + before + sentence.length, false);
+      add(segment.slice(0, before), false);
+      add(sentence, SAYS_SOMETHING.test(sentence));
+      add(segment.slice(before + sentence.length), false);
     }
   }
+  return found;
+}
+
+// The same with places, { text, start, isSentence }, and with spaces between sentences if the target has them.
+function placed(parts, target) {
+  const isSpaceless = WITHOUT_SPACES.has(target?.split("-")[0].toLowerCase());
+  const found = [];
+  let start = 0;
+  parts.forEach(([text, isSentence], index) => {
+    const [followed, follows] = [found.at(-1)?.isSentence, parts[index + 1]?.[1]];
+    if (isSentence && followed && !isSpaceless) found.push({ text: " ", start, isSentence: false });
+    const isDropped = isSpaceless && text === " " && followed && follows;
+    found.push({ text: isDropped ? "" : text, start, isSentence });
+    start += text.length;
+  });
   return found;
 }
 
@@ -157,6 +172,7 @@ class Page {
     }
     for (const [name, value] of model.facts) get("facts").append(element("dt", {}, name), element("dd", {}, value));
     get("about").hidden = !model.facts.length;
+    get("hint").hidden = model.isAligned === false;
   }
 
   listen(models) {
@@ -224,7 +240,7 @@ class Page {
     }
   }
 
-  translate() {
+  async translate() {
     // The tokenizer composes letters and their accents; so does the field, that marks fall in the right places.
     const composed = source.value.normalize("NFC");
     if (composed !== source.value) {
@@ -232,18 +248,21 @@ class Page {
       source.value = composed;
       source.setSelectionRange(caret, caret);
     }
-    this.text = source.value;
-    this.parts = sentences(this.text, this.language);
+    const text = source.value;
+    const number = (this.number += 1);
+    const { languages } = this.model;
+    const parts = this.worker.cut ? await this.worker.cut(text, languages) : null;
+    if (number !== this.number) return;
+    this.text = text;
+    this.parts = placed(parts ?? cut(text, this.language), languages[1]);
     const texts = this.parts.filter(({ isSentence }) => isSentence).map(({ text }) => text);
     for (const text of texts) if (this.known.get(text)?.[0].isPassing) this.known.delete(text);
     this.missing = [...new Set(texts.filter((text) => !this.known.has(text)))];
-    this.number += 1;
     this.started = this.missing.length ? performance.now() : null;
     get("time").textContent = "";
     mark();
     this.show();
-    const { languages } = this.model;
-    this.worker.postMessage({ translate: { number: this.number, sentences: this.missing, options: this.options, languages } });
+    this.worker.postMessage({ translate: { number, sentences: this.missing, options: this.options, languages } });
   }
 
   receive({ translated, done }) {
@@ -329,12 +348,12 @@ async function load(model, description) {
 }
 
 // What stands in for the worker where a service translates.
-async function connect({ isKeyNeeded }) {
+async function connect({ isKeyNeeded, mostCharacters }) {
   const { Service } = await import("./service.js");
   get("promise").textContent = "The text is translated on the server that this page is from.";
   get("licensed").hidden = true;
   get("keys").hidden = !isKeyNeeded;
-  return new Service(() => get("key").value);
+  return new Service(() => get("key").value, mostCharacters);
 }
 
 async function start() {

@@ -4,35 +4,60 @@ const TOGETHER = 16; // sentences in a request
 
 export class Service {
   // `key` gives the key that requests carry.
-  constructor(key) {
-    this.key = key;
+  constructor(key, mostCharacters) {
+    Object.assign(this, { key, mostCharacters });
+  }
+
+  // The parts of a text, [text, is a sentence]; null if the service does not say.
+  async cut(text, [source]) {
+    if (!text.trim()) return null;
+    return this.ask("page/sentences", { text, source }).then(
+      ({ parts }) => parts,
+      () => null, // what is wrong is said when the sentences are translated
+    );
   }
 
   async postMessage({ translate: { number, sentences, options, languages } }) {
     this.running?.abort();
     const { signal } = (this.running = new AbortController());
-    for (let first = 0; first < sentences.length; first += TOGETHER) {
-      const some = sentences.slice(first, first + TOGETHER);
-      let found;
-      try {
-        found = await this.ask(some, options, languages, signal);
-      } catch (error) {
-        if (signal.aborted) return;
-        found = some.map(() => [{ text: "", words: [], problem: error.message, isPassing: true }]);
-      }
-      found.forEach((translations, index) => this.onmessage({ data: { translated: { number, index: first + index, translations } } }));
+    const [source, target] = languages;
+    let first = 0;
+    for (const some of this.grouped(sentences)) {
+      const answer = await this.ask("page/translate", { ...options, sentences: some, source, target }, signal).catch((error) => error);
+      if (signal.aborted) return;
+      const failed = [{ text: "", words: [], problem: answer.message, isPassing: true }];
+      some.forEach((_, index) => {
+        const translations = answer.translations?.[index] ?? failed;
+        this.onmessage({ data: { translated: { number, index: first + index, translations } } });
+      });
+      first += some.length;
     }
     this.onmessage({ data: { done: number } });
   }
 
-  async ask(sentences, options, [source, target], signal) {
-    const body = JSON.stringify({ ...options, sentences, source, target, api_key: this.key() });
+  // Sentences that one request may have.
+  grouped(sentences) {
+    const groups = [];
+    let room = 0;
+    for (const sentence of sentences) {
+      if (sentence.length > room || groups.at(-1).length === TOGETHER) {
+        groups.push([]);
+        room = this.mostCharacters;
+      }
+      groups.at(-1).push(sentence);
+      room -= sentence.length;
+    }
+    return groups;
+  }
+
+  async ask(path, parameters, signal) {
+    const body = JSON.stringify({ ...parameters, api_key: this.key() });
     const headers = { "Content-Type": "application/json" };
-    const response = await fetch("page/translate", { method: "POST", headers, body, signal }).catch((error) => {
-      throw signal.aborted ? error : new Error("The service does not answer.");
+    const response = await fetch(path, { method: "POST", headers, body, signal }).catch(() => {
+      throw new Error("The service does not answer.");
     });
     const answer = await response.json().catch(() => ({ error: `The service answered ${response.status}.` }));
     if (answer.error) throw new Error(answer.error);
-    return answer.translations;
+    return answer;
   }
 }
