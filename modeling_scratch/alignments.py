@@ -1,7 +1,7 @@
 """Word alignments from cross-attention: which words of a sentence the words of its translation were made from."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,9 +44,8 @@ class Aligner:
 
     def weights(self, sources: Sequence[str], targets: Sequence[str]) -> list[torch.Tensor]:
         """How much the target words of each pair attend to its source words; see `average_heads`."""
-        return [average_heads(weights, self.heads) for weights in self.weights_by_head(sources, targets)]
+        return self._each(sources, targets, lambda weights: average_heads(weights, self.heads))
 
-    @torch.no_grad()
     def weights_by_head(self, sources: Sequence[str], targets: Sequence[str]) -> list[torch.Tensor]:
         """
         The cross-attention of each pair, summed over the tokens of words, (layers, heads, target words, source words).
@@ -54,26 +53,35 @@ class Aligner:
         out: a comma follows from the clause after it, not from its word. Target words beyond learned positions have
         zeros, and thus no links.
         """
+        return self._each(sources, targets, lambda weights: weights)
+
+    @torch.no_grad()
+    def _each(
+        self, sources: Sequence[str], targets: Sequence[str], reduce: Callable[[torch.Tensor], torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """What is kept of `weights_by_head`, pair by pair: those of all pairs may be gigabytes."""
         read = [_tokenize(self.source_tokenizer, text) for text in sources]
         written = [_tokenize(self.target_tokenizer, text, is_target=True) for text in targets]
         if getattr(self.model.config, "position_embedding_type", None) == "learned":  # the others end nowhere
             limit = self.model.config.max_position_embeddings
             written = [_Text(each.ids[:limit], each.words, each.word_of[:limit]) for each in written]
-        shape = _shape(self.model)
-        found = [torch.zeros(*shape, len(y.words), len(x.words)) for x, y in zip(read, written, strict=True)]
-        lengths = [len(x.ids) + len(y.ids) if x.ids and y.ids else 0 for x, y in zip(read, written, strict=True)]
+        pairs, shape = list(zip(read, written, strict=True)), _shape(self.model)
+        lengths = [len(x.ids) + len(y.ids) if x.ids and y.ids else 0 for x, y in pairs]
+        found: list[torch.Tensor | None] = [None] * len(pairs)
         implementation, training = self.model.config._attn_implementation, self.model.training
         self.model.eval()
         self.model.set_attn_implementation("eager")  # the one that returns weights
         try:
             for batch in batches_by_length(lengths, batch_tokens=DEFAULT_BATCH_TOKENS):
-                pairs = [(read[index], written[index]) for index in batch]
-                for index, weights in zip(batch, self._attend(pairs), strict=True):
-                    found[index] = weights
+                for index, weights in zip(batch, self._attend([pairs[index] for index in batch]), strict=True):
+                    found[index] = reduce(weights)
         finally:
             self.model.set_attn_implementation(implementation)
             self.model.train(training)
-        return found
+        return [
+            reduce(torch.zeros(*shape, len(y.words), len(x.words))) if weights is None else weights
+            for weights, (x, y) in zip(found, pairs, strict=True)
+        ]
 
     def _attend(self, pairs: list[tuple["_Text", "_Text"]]) -> Iterator[torch.Tensor]:
         """As `weights_by_head`, of a batch of tokenized pairs."""

@@ -41,9 +41,10 @@ def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
     lines: dict[str, list[tuple[Points, str]]] = {"loss": [(_points(train, "cross_entropy"), BLUE)]}
     lines["loss"].append((_points(validation, "loss"), VERMILLION))
     titles = {"loss": "Cross-entropy per target token (nats)"}
-    if any(record.get("loss") != record.get("cross_entropy") for record in train):
+    both = [record for record in train if record.get("cross_entropy") is not None]
+    if not both or any(record.get("loss") != record["cross_entropy"] for record in both):
         lines["objective"] = [(_points(train, "loss"), BLUE)]
-        titles["objective"] = "Training loss as minimized, with label smoothing (nats)"
+        titles["objective"] = "Training loss as minimized (nats)"
     lines |= {key: [(_points(validation, key), VERMILLION)] for key in scores}
     titles |= {key: f"{METRICS[key].title} on validation" for key in scores}
     lines["rate"], titles["rate"] = [(_points(train, "learning_rate"), _GREY)], "Learning rate"

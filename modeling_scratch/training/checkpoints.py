@@ -100,8 +100,9 @@ def read_progress(checkpoint: Path) -> Progress:
     """The progress in a checkpoint. UserError if it is damaged."""
     with _readable(checkpoint / STATE):
         values = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-        # Unknown until the next log line in a checkpoint of an earlier version.
-        known = {"cross_entropy_sum": math.nan} | {_RENAMED.get(name, name): values[name] for name in values}
+        # Unknown until the next log line in a checkpoint of an earlier version, unless that line begins there.
+        named = {_RENAMED.get(name, name): value for name, value in values.items()}
+        known = {"cross_entropy_sum": math.nan if named.get("loss_tokens") else 0.0} | named
         return Progress(**known)
 
 

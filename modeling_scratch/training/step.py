@@ -71,7 +71,9 @@ class TrainingStep:
             group["lr"] = learning_rate
         losses = self._accumulate_gradients(batch)
         questions = questions or {}
-        sums = torch.cat([losses, losses.new_tensor([float(ask()) for ask in questions.values()])])
+        # Filled on the device: to copy numbers there would be to wait for it.
+        answers = [torch.full_like(losses[:1], float(ask())) for ask in questions.values()]
+        sums = torch.cat([losses, *answers])
         norm, loss, cross_entropy, *counts = self._clip(self.accelerator.reduce(sums, "sum"))
         finite = math.isfinite(loss) and math.isfinite(norm)
         with self._within_memory_of_optimizer():
@@ -80,8 +82,8 @@ class TrainingStep:
             elif self.accelerator.scaler is not None:
                 self.accelerator.scaler.update()  # lowers the scale
         self.optimizer.zero_grad()
-        answers = {name: count > 0 for name, count in zip(questions, counts, strict=True)}
-        return StepResult(loss, cross_entropy, finite, answers)
+        any_says = {name: count > 0 for name, count in zip(questions, counts, strict=True)}
+        return StepResult(loss, cross_entropy, finite, any_says)
 
     def _accumulate_gradients(self, batch: GlobalBatch) -> torch.Tensor:
         """Forward and backward passes over this process's micro-batches; the sums of loss and cross-entropy, (2,)."""

@@ -42,7 +42,7 @@ def panels(metrics):
     return {axis.get_title(loc="left"): axis for axis in curves.curves_figure(metrics).axes}
 
 
-LOSS, OBJECTIVE = "Cross-entropy per target token (nats)", "Training loss as minimized, with label smoothing (nats)"
+LOSS, OBJECTIVE = "Cross-entropy per target token (nats)", "Training loss as minimized (nats)"
 
 
 def test_each_measure_has_a_panel_and_all_share_the_updates():
