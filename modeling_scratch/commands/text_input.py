@@ -143,6 +143,8 @@ class Remarks:
     def add(self, kind: str, number: int, what: str) -> None:
         """Say something of a line."""
         told = self.numbers.setdefault(kind, [])
+        if told and number <= told[-1]:  # a text may be read twice
+            return
         told.append(number)
         if len(told) <= _TOLD:
             logger.warning(f"{self.unit} {number}: {what}")
@@ -152,6 +154,23 @@ class Remarks:
         for kind, told in self.numbers.items():
             if len(told) > _TOLD:
                 logger.warning(f"{len(told):,} {self.unit}s {kind}, the last of them {self.unit} {told[-1]}")
+
+
+def remark_lengths(
+    remarks: Remarks, pipeline: ScratchTranslationPipeline, ids: list[list[int]], first: int = 0
+) -> None:
+    """
+    Warn of sentences that are longer than anything in training, if the model says how long that was.
+
+    Args:
+        ids: the tokens of each sentence.
+        first: the number of sentences before these.
+    """
+    longest = getattr(pipeline.model.generation_config, "longest_training_source", None)
+    for number, row in enumerate(ids, start=first + 1):
+        if longest is not None and len(row) > longest:
+            what = f"{len(row)} tokens, and the longest sentence in training had {longest}: its translation may be poor"
+            remarks.add("are longer than anything in training", number, what)
 
 
 class LineReader:
@@ -197,7 +216,8 @@ class LineReader:
         """Leave out sentences that are too long for the model."""
         while True:
             try:
-                self.pipeline.preprocess(sentences)
+                ids = self.pipeline.preprocess(sentences)
+                remark_lengths(self.remarks, self.pipeline, ids, first)
                 return sentences, error
             except SourceTooLong as too_long:
                 place = too_long.index

@@ -11,12 +11,13 @@ import sys
 from unittest.mock import patch
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, read_metrics
 from test_translation_pipeline import SENTENCES, by_hand, make_folder
-from transformers import T5Config
+from transformers import GenerationConfig, T5Config
 
 from modeling_scratch.alignments import Aligner, pharaoh
 from modeling_scratch.commands import text_input, translate
+from modeling_scratch.data.corpus import HELD_OUT, make_corpus
 from modeling_scratch.loading import load_tokenizers, load_translator
 
 UMASK = os.umask(0)
@@ -393,6 +394,26 @@ def test_cut_translations_are_said(folder, monkeypatch, capsys):
     assert said[0].startswith("warning: line 1: the translation was cut at its greatest length")
     assert said[-1] == "warning: 12 lines were cut at the greatest length, the last of them line 12"
     assert len(said) == 4
+
+
+def test_lines_longer_than_in_training_are_said_once(folder, tmp_path, monkeypatch, capsys):
+    copy = shutil.copytree(folder, tmp_path / "model")
+    settings = json.loads((copy / "generation_config.json").read_text())
+    (copy / "generation_config.json").write_text(json.dumps(settings | {"longest_training_source": 3}))
+    (tmp_path / "text").write_bytes(lines("", SENTENCES[0]))
+    translate.main(str(copy), input=str(tmp_path / "text"))  # read twice: first, to find what is too long
+    said = [line for line in capsys.readouterr().err.splitlines() if "training" in line]
+    assert len(said) == 1
+    assert re.match(r"warning: line 2: \d+ tokens, and the longest sentence in training had 3: ", said[0])
+
+
+def test_the_longest_source_in_training_is_in_the_model(trained):
+    config = GenerationConfig.from_pretrained(trained)
+    tokenizer, _ = load_tokenizers(str(trained))
+    size = read_metrics(trained, "run")[0]["train_pairs"]
+    sources = [pair["en"] for pair in make_corpus(size, *HELD_OUT)["train"]]
+    lengths = map(len, tokenizer(sources).input_ids)
+    assert config.longest_training_source == max(length for length in lengths if length <= 64)  # the recipe's most
 
 
 def test_a_model_without_an_end_token(folder, tmp_path, monkeypatch, capsys):
