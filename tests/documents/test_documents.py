@@ -26,8 +26,9 @@ def test_a_mark_and_line_ends_stay(format):
 
 
 def test_lines_of_plain_text_are_paragraphs():
-    given = "  One. Two.\t\n\n \n- Three\r\n"
-    assert translate_document(given, "text", Shouting()) == given.upper()
+    given, translate = "  One. Two.\t\n\n \n- Three\r\nFour\rFive\u2028Six\fSeven\x85Eight", Shouting()
+    assert translate_document(given, "text", translate) == given.upper()
+    assert translate.given == ["One. Two.", "- Three", "Four", "Five", "Six", "Seven", "Eight"]
 
 
 def test_links_count_the_words_of_a_paragraph():
