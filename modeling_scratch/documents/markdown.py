@@ -8,6 +8,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
+from ..errors import UserError
 from ..paragraphs import TranslateParagraphs
 from .html import html_tokens, shielded, write_html
 from .marked_text import Markup, Slot, Text, Token
@@ -19,6 +20,7 @@ _BLOCK_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
 _PLAIN_LABEL = re.compile(r"[^\\`*_\[\]<>&!~|\n]+")
 _DELIMITERS = ("emphasis", "strikethrough")
 _TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
+_MOST_BRACKETS = 2000
 
 
 def translate_markdown(text: str, translate: TranslateParagraphs) -> str:
@@ -119,6 +121,8 @@ class _Reader:
                 if where is None:
                     continue
                 column = where[-1]
+                if max(map(block.content.count, "[<")) > _MOST_BRACKETS:  # the parser reads the rest at each of them
+                    raise UserError(f"a paragraph has more than {_MOST_BRACKETS:,} brackets")
                 self.found = []
                 self.parser.inline.parse(block.content, self.parser, env, [])
                 tokens = shielded(list(self._tokens(block.content, where)))
