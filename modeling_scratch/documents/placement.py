@@ -169,8 +169,12 @@ class _Placement:
             return place, place
         text = self.source[element.start : element.end]
         around = self.source[max(element.start - 1, 0) : element.start] + self.source[element.end : element.end + 1]
-        if around.strip() and (found := self.target.find(text, low, high)) >= 0:  # a part of a word, which stays
-            return found, found + len(text)
+        if around.strip():  # a part of a word, which stays
+            source_word = self.source_words[self._words_under(element)[0]]
+            same = self.target_words[start][0] + element.start - source_word[0]
+            is_there = same >= low and self.target.startswith(text, same, high)
+            if (found := same if is_there else self.target.find(text, low, high)) >= 0:
+                return found, found + len(text)
         inner_low, inner_high = self._without_marks(low, high)
         if inner_low < inner_high:
             low = low if _is_mark(text[0]) else inner_low

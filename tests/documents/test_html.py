@@ -121,9 +121,8 @@ def test_a_round_trip(page):
 
 
 def test_elements_too_deep_within_others_are_not_placed():
-    page, translate = "<b>x " * 2222 + "</b>" * 2222, Shouting()
-    assert translate_document(page, "html", translate) == page.replace("x", "X")
-    assert translate.given[0] == "x"
+    page = "<b>x" * 2222 + "</b>" * 2222
+    assert translate_document(page, "html", lambda given: [Translated(text) for text in given]) == page
 
 
 @pytest.mark.parametrize("page", ["<pre>", "<b>x</b> ", "<b>x</b><img>", "x\n", "a.", "&#1;"])
