@@ -89,7 +89,7 @@ def test_a_long_sentence_stays_as_it_is(folder, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         translated(text, folder, monkeypatch, capsys, format="text")
     assert re.match(
-        r"error: standard input, sentence 2: \d+ tokens, but the model takes 60 \('b b", capsys.readouterr().err
+        r"error: standard input: sentence 2: \d+ tokens, but the model takes 60 \('b b", capsys.readouterr().err
     )
     found, said = translated(text, folder, monkeypatch, capsys, format="text", keep_going=True)
     first, second = by_hand(folder, SENTENCES[:2])
