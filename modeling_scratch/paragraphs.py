@@ -1,5 +1,6 @@
 """Cut text into sentences by the rules of its language, and put their translations in their places."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -45,33 +46,34 @@ def cut(text: str, language: str) -> list[Piece]:
     asterisks, is no sentence.
 
     Args:
-        language: an ISO 639 code; sentencex has rules for some 240 languages, and general ones for others.
+        language: an ISO 639 code, with or without a region; sentencex has rules for some 240 languages, and general
+            ones for others.
     """
     from sentencex import segment  # from an extra of this package
 
-    pieces = []
-    for part in segment(language, text):
+    # A copy of the same length: sentencex fails on some white space, such as a no-break space before a full stop.
+    plain = "".join(" " if each.isspace() and each not in "\n\r\t" else each for each in text)
+    pieces, start = [], 0
+    for part in segment(_base(language), plain):
+        part = text[start : start + len(part)]
+        start += len(part)
         sentence = part.strip() if any(map(str.isalnum, part)) else ""
         before, _, after = part.partition(sentence) if sentence else (part, "", "")
         pieces.append(Piece(before, sentence, after))
     return pieces
 
 
-def join(pieces: Sequence[Piece], translations: Sequence[str], language: str) -> str:
-    """
-    The text of which the pieces are, with translations in the place of its sentences. Between sentences on one line
-    there is a space where the target language has one.
-
-    Args:
-        translations: one for each piece.
-        language: the target's code.
-    """
-    return "".join(map("".join, _spaced(pieces, translations, language)))
+def _base(language: str) -> str:
+    """The language alone: `de` of `de-AT` and `de_DE`."""
+    return re.split("[-_]", language)[0].lower()
 
 
 def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str) -> list[tuple[str, str, str]]:
-    """Each translation, with the white space before and after it."""
-    spaceless, written = language.split("-")[0].split("_")[0].lower() in _WITHOUT_SPACES, []
+    """
+    Each translation, with the white space before and after it: between sentences on one line there is a space where
+    the target language has one.
+    """
+    spaceless, written = _base(language) in _WITHOUT_SPACES, []
     for place, (piece, translation) in enumerate(zip(pieces, translations, strict=True)):
         after = piece.after
         if piece.sentence and place + 1 < len(pieces):

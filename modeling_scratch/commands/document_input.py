@@ -53,7 +53,8 @@ class SentenceTranslator:
             UserError: one is too long for the model. Nothing has been translated.
         """
         fitting, kept = self._fitting(sentences)
-        with tqdm(total=len(fitting), unit=" sentences", disable=not self.is_seen) as bar:
+        bar = tqdm(total=len(fitting), unit=" sentences", disable=not self.is_seen)
+        with bar, as_user_error():  # of the options
             results = self.pipeline(fitting, progress=bar.update, num_return_sequences=1, **self.options)
         texts = [one_line(result["translation_text"]) for result in results]
         links = self.aligner.align(fitting, texts) if self.aligner else map(guessed_links, fitting, texts)
@@ -69,18 +70,17 @@ class SentenceTranslator:
     def _fitting(self, sentences: list[str]) -> tuple[list[str], set[int]]:
         """The sentences, without those that are too long; and the numbers of these, from 1."""
         fitting, kept = list(sentences), set()
-        while True:
+        for number, sentence in enumerate(sentences, start=1):
             try:
-                self.pipeline.preprocess(fitting)
-                return fitting, kept
+                self.pipeline.preprocess([sentence])
             except SourceTooLong as too_long:
-                number, sentence = too_long.index + 1, sentences[too_long.index]
                 what = f"{too_long.length} tokens, but the model takes {too_long.limit} ({_beginning(sentence)})"
                 if not self.keep_going:
-                    raise UserError(f"{self.name}, sentence {number}: {what}") from None
+                    raise UserError(f"sentence {number}: {what}") from None
                 self.remarks.add("could not be translated and stay as they are", number, f"{what}; left as it is")
-                fitting[too_long.index] = ""
+                fitting[number - 1] = ""
                 kept.add(number)
+        return fitting, kept
 
 
 def _beginning(sentence: str) -> str:
@@ -109,5 +109,7 @@ def translated_document(
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{translate.name}: not valid UTF-8 ({error.reason} at byte {error.start:,})") from None
-    with as_user_error(f"{translate.name}: "):
+    try:
         return translate_document(text, format, lambda found: translate_paragraphs(found, translate, *languages))
+    except UserError as error:
+        raise UserError(f"{translate.name}: {error}") from error

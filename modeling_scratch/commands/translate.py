@@ -184,15 +184,15 @@ def main(
             settings = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
             settings |= {"batch_size": batch_size, "batch_tokens": batch_tokens}
             options = _options(pipeline, settings, n_best, scores)
-            with as_user_error():
-                aligner = _aligner(pipeline) if alignments or format in WITH_INLINE_MARKUP else None
-                if format in FORMATS:
-                    languages = _languages(pipeline, format, language)
-                    translate = SentenceTranslator(pipeline, aligner, options, name, keep_going, _is_seen(quiet))
-                    file.write(translated_document(path, format, languages, translate))
-                else:
-                    rows = partial(write_rows, n_best=n_best is not None, scores=scores)
-                    reader = LineReader(pipeline, name, keep_going)
+            aligner = _aligner(pipeline) if alignments or format in WITH_INLINE_MARKUP else None
+            if format in FORMATS:
+                languages = _languages(pipeline, format, language)
+                translate = SentenceTranslator(pipeline, aligner, options, name, keep_going, _is_seen(quiet))
+                file.write(translated_document(path, format, languages, translate))
+            else:
+                rows = partial(write_rows, n_best=n_best is not None, scores=scores)
+                reader = LineReader(pipeline, name, keep_going)
+                with as_user_error():
                     translate_text(TextInput(path), reader, options, rows, file, quiet, aligner)
 
 
@@ -231,7 +231,8 @@ def _options(
 
 
 def _aligner(pipeline: ScratchTranslationPipeline) -> Aligner:
-    return Aligner(first_member(pipeline.model), pipeline.tokenizer, pipeline.target_tokenizer)
+    with as_user_error():  # of alignment_heads that the model does not have
+        return Aligner(first_member(pipeline.model), pipeline.tokenizer, pipeline.target_tokenizer)
 
 
 def _languages(pipeline: ScratchTranslationPipeline, format: str, language: str | None) -> tuple[str, str]:

@@ -34,7 +34,7 @@ def translate_document(text: str, format: str, translate: TranslateParagraphs) -
         translate: called with all paragraphs of the document at once: plain text, without markup.
 
     Raises:
-        ValueError: the document is of another format.
+        UserError: the document is of another format, or broken beyond a limit.
     """
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     text = text.removeprefix(mark)

@@ -1,10 +1,12 @@
 """HTML: text between tags, and the attributes that people read; all else stays as it is written, however broken."""
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from html import unescape
 from html.parser import HTMLParser
 
+from ..errors import UserError
 from ..paragraphs import TranslateParagraphs
 from .marked_text import Markup, Slot, Text, Token
 from .regions import Region, translate_regions
@@ -20,6 +22,8 @@ _PROTECTED = _PROTECTED_INLINE | {"pre", "script", "style", "textarea"}
 _READ_ATTRIBUTES = {"alt", "aria-label", "placeholder", "title"}
 _READ_META = {"description", "og:description", "og:title", "twitter:description", "twitter:title"}
 _ATTRIBUTE = re.compile(r"""\s*([^\s=>/"'][^\s=>/]*)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+))?|[/"']""")
+
+_MOST_UNENDED = 200
 
 
 def translate_html(text: str, translate: TranslateParagraphs) -> str:
@@ -46,7 +50,7 @@ class _Parser(HTMLParser):
     def __init__(self, text: str):
         super().__init__(convert_charrefs=False)
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
-        self._text, self._found = text, []
+        self._text, self._found, self._unended = text, [], 0
         self.feed(text)
         self.close()
 
@@ -72,6 +76,10 @@ class _Parser(HTMLParser):
 
     def handle_data(self, data):
         self._add("text")
+        if len(data) > 1 and data.startswith("<") and not self.cdata_elem:
+            self._unended += 1  # each makes the parser read the rest of the text
+            if self._unended > _MOST_UNENDED:
+                raise UserError(f"it has more than {_MOST_UNENDED:,} tags or comments that do not end")
 
     def handle_entityref(self, name):
         self._add("entity")
@@ -138,11 +146,12 @@ def _quoted(text: str) -> str:
 def shielded(tokens: Sequence[Token]) -> list[Token]:
     """Each element that must not be translated as one token."""
     kept: list[Token] = []
+    ends = _ends(tokens)
     place = 0
     while place < len(tokens):
         token, end = tokens[place], place + 1
         if isinstance(token, Markup) and _is_protected(token):
-            end = _end_of(tokens, place)
+            end = ends[place]
             within = tokens[place + 1 : end - 1]
             is_block = token.kind == "break" and token.name not in _PROTECTED_INLINE
             is_block |= any(isinstance(each, Markup) and each.kind == "break" for each in within)
@@ -162,15 +171,22 @@ def _is_protected(token: Markup) -> bool:
     return token.name in _PROTECTED or "notranslate" in attributes.get("class", ("",))[0].split()
 
 
-def _end_of(tokens: Sequence[Token], first: int) -> int:
-    """After the end of an element; after its text, if it has no end."""
-    name, depth = tokens[first].name, 0
-    if name in _VOID:
-        return first + 1
-    for place, token in enumerate(tokens[first:], start=first):
-        if isinstance(token, Markup) and token.name == name:
-            depth += -1 if token.raw.startswith("</") else 1
-            if depth == 0:
-                return place + 1
-    breaks = (place for place in range(first + 1, len(tokens)) if getattr(tokens[place], "kind", "") == "break")
-    return next(breaks, len(tokens))
+def _ends(tokens: Sequence[Token]) -> dict[int, int]:
+    """For each start tag, the place after the end of its element; after its text, if it has no end."""
+    ends: dict[int, int] = {}
+    opened: dict[str, list[int]] = defaultdict(list)
+    for place, token in enumerate(tokens):
+        if not isinstance(token, Markup) or not token.name:
+            continue
+        if token.name in _VOID:
+            ends[place] = place + 1
+        elif not token.raw.startswith("</"):
+            opened[token.name].append(place)
+        elif opened[token.name]:
+            ends[opened[token.name].pop()] = place + 1
+    next_break = len(tokens)
+    for place in range(len(tokens) - 1, -1, -1):
+        ends.setdefault(place, next_break)
+        if getattr(tokens[place], "kind", "") == "break":
+            next_break = place
+    return ends

@@ -1,13 +1,15 @@
 """Markdown: text in paragraphs, headings, lists, quotes and tables; all else stays as it is written."""
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock, reference
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
+from ..errors import UserError
 from ..paragraphs import TranslateParagraphs
 from .html import html_tokens, shielded, write_html
 from .marked_text import Markup, Slot, Text, Token
@@ -16,21 +18,21 @@ from .regions import Region, translate_regions
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _ESCAPED = re.compile(r"[\\`*\[\]<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~|&(?=#?\w+;)")
 _BLOCK_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
+# The mark of an alert, of a footnote, and the id of a heading: no part of the text beside them.
+_APART = re.compile(r"\A(\[!\w+\][-+]?)|^[ \t]*(\[\^[^\]\s]+\]:)|(?<=\s)(\{:?[ \t]*[#.][^{}\n]*\})\Z", re.MULTILINE)
 _PLAIN_LABEL = re.compile(r"[^\\`*_\[\]<>&!~|\n]+")
 _DELIMITERS = ("emphasis", "strikethrough")
 _TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
+_MOST_BRACKETS = 2000
 
 
 def translate_markdown(text: str, translate: TranslateParagraphs) -> str:
     """A document in CommonMark with tables and strikethrough; pictures' descriptions and titles are translated too."""
     begin = match.end() if (match := _FRONT_MATTER.match(text)) else 0
     places = list(_Reader(text, begin).places())
-    found = translate_regions([Region(place.tokens, place.write) for place in places], translate)
+    found = translate_regions([place.region for place in places], translate)
     parts, done = [], 0
     for place, written in zip(places, found, strict=True):
-        if place.write is not write_html and not _BLOCK_BEGINS.match(text, place.start):
-            match = _BLOCK_BEGINS.match(written)
-            written = f"{written[: match.end()]}\\{written[match.end() :]}" if match else written
         parts += [text[done : place.start], written]
         done = place.end
     return "".join(parts) + text[done:]
@@ -49,14 +51,28 @@ def write_cell(text: str, written: dict[str, str]) -> str:
     return write_markdown(text, written | {"|": "\\|"})
 
 
+def _begin(source: str, written: str) -> str:
+    """Text that begins no list, heading or quote, unless the source looks as if it did."""
+    match = _BLOCK_BEGINS.match(written)
+    if match is None or _BLOCK_BEGINS.match(source):
+        return written
+    return f"{written[: match.end()]}\\{written[match.end() :]}"
+
+
 @dataclass(frozen=True)
 class _Place:
     """A region, and where it is in the text."""
 
     start: int
     end: int
-    tokens: list[Token]
-    write: Callable[[str, dict[str, str]], str]
+    region: Region
+
+
+def _reference(state: StateBlock, first: int, last: int, silent: bool) -> bool:
+    """The parser's rule for the addresses of links, which are no footnotes."""
+    return not state.src.startswith("[^", state.bMarks[first] + state.tShift[first]) and reference(
+        state, first, last, silent
+    )
 
 
 class _Reader:
@@ -75,6 +91,7 @@ class _Reader:
         for rule in self.parser.inline.ruler.get_active_rules():
             if rule != "text":
                 self._watch(rule)
+        self.parser.block.ruler.at("reference", _reference)
         self.found: list[tuple[str, int, int, int, list[Block]]] = []  # rule, start, end, end of label, its tokens
 
     def _watch(self, name: str) -> None:
@@ -111,18 +128,22 @@ class _Reader:
             elif block.type in ("td_open", "th_open", "td_close", "th_close"):
                 is_cell = block.nesting > 0
             elif block.type == "html_block":
-                start, end = self.lines[block.map[0]], min(self.lines[block.map[1]], len(self.text))
-                if self.text[start:end].strip() == block.content.strip():
-                    yield _Place(start, end, shielded(html_tokens(self.text[start:end])), write_html)
+                content = block.content.rstrip("\n")
+                if where := self._where(content, block.map[0]):
+                    tokens = shielded(list(self._html(content, where)))
+                    yield _Place(where[0], where[-1], Region(tokens, write_html))
             elif block.type == "inline" and block.content:
                 where = self._cell(block.content, row, column) if is_cell else self._where(block.content, block.map[0])
                 if where is None:
                     continue
                 column = where[-1]
+                if max(map(block.content.count, "[<")) > _MOST_BRACKETS:  # the parser reads the rest at each of them
+                    raise UserError(f"a paragraph has more than {_MOST_BRACKETS:,} brackets")
                 self.found = []
                 self.parser.inline.parse(block.content, self.parser, env, [])
                 tokens = shielded(list(self._tokens(block.content, where)))
-                yield _Place(where[0], where[-1], tokens, write_cell if is_cell else write_markdown)
+                region = Region(tokens, write_cell if is_cell else write_markdown, _begin)
+                yield _Place(where[0], where[-1], region)
 
     def _where(self, content: str, first: int) -> list[int] | None:
         """Where in the text each character of a block's content is, and its end; None if that cannot be said."""
@@ -150,15 +171,34 @@ class _Reader:
 
     # Tokens of a block
 
+    def _html(self, content: str, where: list[int]) -> Iterator[Token]:
+        """Those of an HTML block, with the markers of quotes and lists between its lines."""
+        start = 0
+        for token in html_tokens(content):
+            end = start + len(token.raw)
+            raw = self.text[where[start] : where[end]]
+            if isinstance(token, Markup) and token.slots:
+                places = [(where[start + slot.start], where[start + slot.end]) for slot in token.slots]
+                slots = tuple(
+                    replace(slot, start=first - where[start], end=last - where[start])
+                    for slot, (first, last) in zip(token.slots, places, strict=True)
+                )
+                token = replace(token, slots=slots)
+            yield replace(token, raw=raw)
+            start = end
+
     def _tokens(self, content: str, where: list[int]) -> Iterator[Token]:
         def raw(start: int, end: int) -> str:
             return self.text[where[start] : where[end]]
 
         marks: list[tuple[int, int, list[Token]]] = []
+        for match in _APART.finditer(content):
+            start, end = match.span(match.lastindex)
+            marks.append((start, end, [Markup("break", raw(start, end))]))
         for name, start, end, label, blocks in self.found:
             if name != "link":
                 marks.append((start, end, _tokens_of(name, raw(start, end), blocks)))
-            elif not any(map(str.isalpha, content[start + 1 : label])):
+            elif content[start + 1] == "^" or not any(map(str.isalpha, content[start + 1 : label])):
                 marks.append((start, end, [Markup("atom", raw(start, end))]))
             else:
                 closing, text = raw(label, end), " ".join(content[start + 1 : label].split())
@@ -167,7 +207,7 @@ class _Reader:
                 marks.append((start, start + 1, [Markup("open", "[", "link")]))
                 marks.append((label, end, [Markup("close", closing, "link", _title(closing))]))
         done = 0
-        for start, end, tokens in sorted(marks, key=lambda mark: mark[:2]):
+        for start, end, tokens in sorted(marks, key=lambda mark: mark[0]):
             if start >= done:
                 yield from self._literal(content, where, done, start)
                 yield from tokens

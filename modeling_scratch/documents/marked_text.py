@@ -1,16 +1,20 @@
 """Text with markup between its words: into paragraphs of plain text, and their translations back between the markup."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Literal
 
 # What is no language: addresses, references to footnotes, boxes of task lists.
 _PROTECTED = re.compile(
-    r"""(?:(?:https?|ftp)://|www\.)[^\s<>"]*[\w/]|[\w.+-]+@[\w-]+\.[\w.-]*\w|\[\^[^\]\s]+\]:?|\[[ xX]\](?=\s)"""
+    r"""(?:(?:https?|ftp)://|www\.)[^\s<>"]*[\w/]|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]*\w"""
+    r"""|\[\^[^\]\s]+\]:?|\[[ xX]\](?=\s)"""
 )
+_DEEPEST = 50  # elements within each other
 _CLOSING = ".,;:!?)]}»”…"
-_OPENING = ("(", "[", "{", "«", "„")
+_OPENING = "([{«„"
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,10 @@ class Paragraph:
 
 
 def units(tokens: Iterable[Token]) -> Iterator[list[Token]]:
-    """What is between breaks, and each break for itself. In a unit, what opens closes; other tags are breaks."""
+    """
+    What is between breaks, and each break for itself. In a unit, what opens closes; other tags are breaks, and so are
+    those of elements too deep within others.
+    """
     tokens = list(tokens)
     while loose := _loose(tokens):
         for place in loose:
@@ -107,44 +114,47 @@ def units(tokens: Iterable[Token]) -> Iterator[list[Token]]:
 
 
 def _loose(tokens: Sequence[Token]) -> list[int]:
-    """Tags without a partner before the next break."""
-    loose, opened = [], []
+    """Tags without a partner before the next break, or within too many others."""
+    loose, opened, names = [], [], Counter()
     for place, token in enumerate(tokens):
         if isinstance(token, Text):
             continue
-        if token.kind == "open":
+        if token.kind == "break" or (token.kind == "open" and len(opened) == _DEEPEST):
+            loose += [*opened, place] if token.kind == "open" else opened
+            opened, names = [], Counter()
+        elif token.kind == "open":
             opened.append(place)
-        elif token.kind == "break":
-            loose += opened
-            opened = []
+            names[token.name] += 1
         elif token.kind == "close":
-            if not any(tokens[each].name == token.name for each in opened):
+            if not names[token.name]:
                 loose.append(place)
                 continue
-            while tokens[opened[-1]].name != token.name:
-                loose.append(opened.pop())
-            opened.pop()
+            while (name := tokens[last := opened.pop()].name) != token.name:
+                loose.append(last)
+                names[name] -= 1
+            names[name] -= 1
     return loose + opened
 
 
 def split_white_space(tokens: Sequence[Token]) -> tuple[list[Token], list[Token], list[Token]]:
     """The white space that a unit begins with, what is between, and the white space that it ends with."""
-    tokens, before, after = list(tokens), [], []
-    while tokens and _is_white(tokens[0]):
-        before.append(tokens.pop(0))
-    while tokens and _is_white(tokens[-1]):
-        after.insert(0, tokens.pop())
-    if tokens and isinstance(first := tokens[0], Text) and first.plain[0].isspace():
-        rest = first.plain.lstrip()
-        white = first.plain[: -len(rest)]
+    first, last = 0, len(tokens)
+    while first < last and _is_white(tokens[first]):
+        first += 1
+    while first < last and _is_white(tokens[last - 1]):
+        last -= 1
+    before, within, after = list(tokens[:first]), list(tokens[first:last]), list(tokens[last:])
+    if within and isinstance(text := within[0], Text) and text.plain[0].isspace():
+        rest = text.plain.lstrip()
+        white = text.plain[: -len(rest)]
         before.append(Text(white, white))
-        tokens[0] = Text(rest, rest)
-    if tokens and isinstance(last := tokens[-1], Text) and last.plain[-1].isspace():
-        rest = last.plain.rstrip()
-        white = last.plain[len(rest) :]
+        within[0] = Text(rest, rest)
+    if within and isinstance(text := within[-1], Text) and text.plain[-1].isspace():
+        rest = text.plain.rstrip()
+        white = text.plain[len(rest) :]
         after.insert(0, Text(white, white))
-        tokens[-1] = Text(rest, rest)
-    return before, tokens, after
+        within[-1] = Text(rest, rest)
+    return before, within, after
 
 
 def _is_white(token: Token) -> bool:
@@ -154,22 +164,30 @@ def _is_white(token: Token) -> bool:
 def paragraph_of(tokens: Iterable[Token]) -> Paragraph:
     """The paragraph that the tokens of a unit make."""
     builder = _Builder()
-    for token in tokens:
-        if isinstance(token, Markup):
-            builder.add_markup(token)
-            continue
-        if token.raw != token.plain:
-            if token.raw.startswith("&"):
-                builder.paragraph.written[token.plain] = token.raw
-            builder.add_text(token.plain)
-            continue
-        end = 0
-        for match in _PROTECTED.finditer(token.plain):
-            builder.add_text(token.plain[end : match.start()])
-            builder.add_markup(Markup("atom", match.group()))
-            end = match.end()
-        builder.add_text(token.plain[end:])
-    return builder.paragraph
+    for is_text, run in groupby(tokens, lambda token: isinstance(token, Text)):
+        if is_text:
+            _add_texts(list(run), builder)
+        else:
+            for markup in run:
+                builder.add_markup(markup)
+    return builder.finished()
+
+
+def _add_texts(texts: list[Text], builder: "_Builder") -> None:
+    """Text that follows on text, as an address does that has entities or escapes in it."""
+    plain = "".join(text.plain for text in texts)
+    raws: list[str] = []  # for each character of the plain text
+    for text in texts:
+        is_same = text.raw == text.plain
+        raws += text.plain if is_same else [text.raw, *[""] * (len(text.plain) - 1)]
+        if not is_same and text.raw.startswith("&"):
+            builder.paragraph.written[text.plain] = text.raw
+    end = 0
+    for match in _PROTECTED.finditer(plain):
+        builder.add_text(plain[end : match.start()])
+        builder.add_markup(Markup("atom", "".join(raws[match.start() : match.end()])))
+        end = match.end()
+    builder.add_text(plain[end:])
 
 
 class _Builder:
@@ -177,43 +195,54 @@ class _Builder:
 
     def __init__(self):
         self.paragraph = Paragraph()
+        self._parts: list[str] = []  # the text, words and spaces
+        self._length = 0
         self._open: list[Element] = []
+        self._empty: list[Element] = []  # those open that have no character yet
         self._has_space = False  # since the last character or atom
         self._atom: Atom | None = None  # the last, if no character has followed
         self._had_space = False  # before the atoms since the last character
 
+    def finished(self) -> Paragraph:
+        """The paragraph, when all is added."""
+        self.paragraph.text = "".join(self._parts)
+        return self.paragraph
+
     def add_text(self, text: str) -> None:
-        for character in text:
-            if character.isspace():
+        for part in re.findall(r"\s+|\S+", text):
+            if part.isspace():
                 self._has_space = True
             else:
-                self._add(character)
+                self._add(part)
 
-    def _add(self, character: str) -> None:
-        paragraph, has_space = self.paragraph, self._has_space or self._had_space
+    def _add(self, word: str) -> None:
+        has_space = self._has_space or self._had_space
         if self._atom is not None:
             self._atom.space_after = self._has_space
             # Without the atom, there would be a space before a full stop or behind a bracket.
-            if not self._has_space and character in _CLOSING:
+            if not self._has_space and word[0] in _CLOSING and not self._empty:
                 has_space = False
-            if not self._had_space and paragraph.text.endswith(_OPENING):
+            if not self._had_space and self._parts and self._parts[-1][-1] in _OPENING:
                 has_space = False
-        if has_space and paragraph.text:
-            paragraph.text += " "
-        for element in self._open:
-            element.start = len(paragraph.text) if element.start < 0 else element.start
-        paragraph.text += character
-        self._has_space, self._atom, self._had_space = False, None, False
+        if has_space and self._length:
+            self._parts.append(" ")
+            self._length += 1
+        for element in self._empty:
+            element.start = self._length
+        self._parts.append(word)
+        self._length += len(word)
+        self._empty, self._has_space, self._atom, self._had_space = [], False, None, False
 
     def add_markup(self, markup: Markup) -> None:
         if markup.kind == "open":
             element = Element(markup)
             self._nodes().append(element)
             self._open.append(element)
+            self._empty.append(element)
         elif markup.kind == "close":
             self._close(markup)
         elif markup.kind == "fold":
-            self.paragraph.folds.append((len(self.paragraph.text), markup))
+            self.paragraph.folds.append((self._length, markup))
             self._has_space = True
         else:
             self._add_atom([markup])
@@ -224,19 +253,23 @@ class _Builder:
     def _add_atom(self, markup: list[Markup]) -> None:
         if self._atom is not None:
             self._atom.space_after = self._has_space
-        self._atom = Atom(markup, len(self.paragraph.text), self._has_space)
+        self._atom = Atom(markup, self._length, self._has_space)
         self._nodes().append(self._atom)
         self._had_space, self._has_space = self._had_space or self._has_space, False
 
     def _close(self, markup: Markup) -> None:
         element = self._open.pop()
-        element.close, element.end = markup, len(self.paragraph.text)
+        element.close, element.end = markup, self._length
         if element.start >= 0:
             return
         # Around no character: an atom, with the atoms in it.
+        self._empty.pop()
         self._nodes().pop()
         inner = [node for node in element.nodes if isinstance(node, Atom)]
-        whole = [element.open, *(each for node in inner for each in node.markup), markup]
+        whole = [element.open]
+        for place, node in enumerate(inner):
+            whole += [Markup("fold", " ")] * (place > 0 and node.space_before) + node.markup
+        whole.append(markup)
         if inner:
             self._atom = Atom(whole, inner[0].at, inner[0].space_before)
             self._nodes().append(self._atom)

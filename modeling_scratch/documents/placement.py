@@ -2,6 +2,8 @@
 
 import re
 import unicodedata
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from ..paragraphs import Translated, guessed_links
@@ -31,103 +33,148 @@ def _is_mark(character: str) -> bool:
     return unicodedata.category(character)[0] == "P" and character not in _KEPT_BY_WORDS
 
 
+def _nearest(numbers: Sequence[int], wanted: float, first: int = 0) -> int | None:
+    """The place of the number nearest to the one wanted, of sorted ones from a place on; None if there are none."""
+    place = bisect_left(numbers, wanted, first)
+    near = [each for each in (place - 1, place) if first <= each < len(numbers)]
+    return min(near, key=lambda each: abs(numbers[each] - wanted), default=None)
+
+
 class _Placement:
     def __init__(self, paragraph: Paragraph, translated: Translated, write: Write, raw: Callable[[Markup], str]):
         self.paragraph, self.write, self.raw = paragraph, write, raw
         self.source, self.target = paragraph.text, translated.text.strip()
         self.source_words, self.target_words = _spans(self.source), _spans(self.target)
-        self.owners = self._owners(translated.links or guessed_links(self.source, self.target))
+        self.owned: dict[int, set[int]] = defaultdict(set)  # the target words that translate a source word
+        for source, target in translated.links or guessed_links(self.source, self.target):
+            self.owned[source].add(target)
+        self.linked = sorted(self.owned)
+        translating = set().union(*self.owned.values())
+        self.linked_before = [0]  # for each target word, how many of those before it translate something
+        for word in range(len(self.target_words)):
+            self.linked_before.append(self.linked_before[-1] + (word in translating))
         self.ranges: dict[int, tuple[int, int]] = {}  # of target characters, by id(element)
         self.folds = self._placed_folds()
 
-    def _owners(self, links: Sequence[tuple[int, int]]) -> list[int | None]:
-        """For each target word, the source word that it translates."""
-        owners: list[int | None] = [None] * len(self.target_words)
-        for source, target in links:
-            if owners[target] is None:
-                owners[target] = source
-        return owners
-
     def written(self) -> str:
         """The translation as it is written."""
-        self._place(self.paragraph.nodes, 0, len(self.target_words), (0, len(self.source_words)))
-        text = self._render(self.paragraph.nodes, 0, len(self.target), [])
+        source_words, target_words = (0, len(self.source_words)), (0, len(self.target_words))
+        self._place(self.paragraph.nodes, target_words, (0, len(self.target)), source_words)
+        whole = (0, len(self.source))
+        text = self._render(self.paragraph.nodes, whole, 0, len(self.target), [])
         return text + self._folds_at(len(self.target), [])
 
     # Elements, by words
 
     def _words_under(self, element: Element) -> tuple[int, int]:
         """The source words that are, in part at least, under an element."""
-        touched = [
-            place for place, (start, end) in enumerate(self.source_words) if start < element.end and end > element.start
-        ]
-        return touched[0], touched[-1] + 1
+        first = bisect_right(self.source_words, element.start, key=lambda span: span[1])
+        return first, bisect_left(self.source_words, element.end, key=lambda span: span[0])
 
-    def _place(self, nodes: Sequence[Atom | Element], low: int, high: int, around: tuple[int, int]) -> None:
+    def _place(
+        self,
+        nodes: Sequence[Atom | Element],
+        words: tuple[int, int],
+        bounds: tuple[int, int],
+        around: tuple[int, int],
+    ) -> None:
         """
         Give each element its words.
 
         Args:
-            low, high: the target words that there are for them.
+            words: the target words that there are for them.
+            bounds: the target characters that there are for them.
             around: the source words under the element that they are in.
         """
         elements = [node for node in nodes if isinstance(node, Element)]
         under = [self._words_under(element) for element in elements]
+        free = list(range(*words)) if elements else []  # sorted
         chosen: list[tuple[int, int] | None] = []
-        for place, words in enumerate(under):
-            if words == around and len(elements) == 1:
-                chosen.append((low, high))
-                continue
+        for place, sources in enumerate(under):
             # A word under two elements is the first one's.
-            first = max(words[0], under[place - 1][1]) if place else words[0]
-            chosen.append(self._longest_run(first, words[1], low, high))
-        free = set(range(low, high)) - {word for run in chosen if run for word in range(*run)}
+            first = max(sources[0], under[place - 1][1]) if place else sources[0]
+            is_all = sources == around and len(elements) == 1
+            run = words if is_all else self._longest_run(range(first, sources[1]), free)
+            chosen.append(run)
+            if run:
+                del free[bisect_left(free, run[0]) : bisect_left(free, run[1])]
+        done = bounds[0]
         for place, element in enumerate(elements):
-            start, end = chosen[place] or self._nearest_free(under[place][0], free, low)
-            self.ranges[id(element)] = self._characters(element, start, end)
-            self._place(element.nodes, start, end, under[place])
+            low, high = bounds
+            if run := chosen[place]:
+                pass
+            elif place and under[place][1] <= under[place - 1][1]:  # within the last word of the one before
+                run, low = chosen[place - 1], done
+            else:
+                run = self._nearest_free(under[place][0], free, words[0])
+            chosen[place] = run
+            begin, done = self._characters(element, *run, low, high)
+            self.ranges[id(element)] = begin, done
+            self._place(element.nodes, run, (begin, done), under[place])
 
-    def _longest_run(self, first: int, last: int, low: int, high: int) -> tuple[int, int] | None:
-        """The run from `low` to `high` with the most words that belong to the source words given, if there are any."""
-        best, most, start, count = None, 0, None, 0
-        for place in range(low, high):
-            owner = self.owners[place]
-            if owner is not None and first <= owner < last:
-                start, count = (place, 1) if start is None else (start, count + 1)
-                if count > most:
-                    best, most = (start, place + 1), count
-            elif owner is not None:
-                start, count = None, 0
+    def _longest_run(self, sources: range, free: list[int]) -> tuple[int, int] | None:
+        """
+        The run of free target words with the most that translate one of the source words. Words in between may be
+        linked to none, but not to others.
+        """
+        owned = sorted({word for source in sources for word in self.owned.get(source, ())})
+        best, most, count, start, last = None, 0, 0, 0, -1
+        for word in owned:
+            place = bisect_left(free, word)
+            if place == len(free) or free[place] != word:
+                continue
+            is_near = last >= 0 and self.linked_before[word] == self.linked_before[last + 1]
+            if is_near and place - bisect_left(free, last) == word - last:
+                count += 1
+            else:
+                start, count = word, 1
+            last = word
+            if count > most:
+                best, most = (start, word + 1), count
         return best
 
-    def _nearest_free(self, source_word: int, free: set[int], low: int) -> tuple[int, int]:
+    def _nearest_free(self, source_word: int, free: list[int], low: int) -> tuple[int, int]:
         """The free target word nearest to where a source word is translated; no words if none is free."""
-        wanted = self._target_of(source_word)
-        if not free:
+        place = _nearest(free, self._target_of(source_word))
+        if place is None:
             return low, low
-        word = min(sorted(free), key=lambda each: abs(each - wanted))
-        free.remove(word)
+        word = free.pop(place)
         return word, word + 1
 
     def _target_of(self, source_word: int, is_last: bool = False) -> int:
         """The first, or last, target word of a source word, or of the nearest that has one."""
-        pairs = [(abs(owner - source_word), place) for place, owner in enumerate(self.owners) if owner is not None]
-        if not pairs:
+        place = bisect_left(self.linked, source_word)
+        near = self.linked[max(place - 1, 0) : place + 1]
+        if not near:
             return 0
-        nearest = min(distance for distance, _ in pairs)
-        places = [place for distance, place in pairs if distance == nearest]
-        return places[-1] if is_last else places[0]
+        least = min(abs(each - source_word) for each in near)
+        words = set().union(*(self.owned[each] for each in near if abs(each - source_word) == least))
+        return max(words) if is_last else min(words)
 
-    def _characters(self, element: Element, start: int, end: int) -> tuple[int, int]:
-        """The target characters for words; punctuation at their edges only where the source has it there too."""
+    def _characters(self, element: Element, start: int, end: int, least: int, greatest: int) -> tuple[int, int]:
+        """
+        The target characters for words; punctuation at their edges only where the source has it there too.
+
+        Args:
+            least, greatest: what the characters must be between.
+        """
         if start >= end:
             place = self.target_words[start][0] if start < len(self.target_words) else len(self.target)
+            low = high = place
+        else:
+            low, high = self.target_words[start][0], self.target_words[end - 1][1]
+        low, high = max(low, least), min(high, greatest)
+        if low >= high:
+            place = min(max(low, least), greatest)
             return place, place
-        low, high = self.target_words[start][0], self.target_words[end - 1][1]
         text = self.source[element.start : element.end]
         around = self.source[max(element.start - 1, 0) : element.start] + self.source[element.end : element.end + 1]
-        if around.strip() and (found := self.target.find(text, low, high)) >= 0:  # a part of a word, which stays
-            return found, found + len(text)
+        if around.strip():  # a part of a word, which stays
+            source_word = self.source_words[self._words_under(element)[0]]
+            same = self.target_words[start][0] + element.start - source_word[0]
+            is_there = same >= low and self.target.startswith(text, same, high)
+            if (found := same if is_there else self.target.find(text, low, high)) >= 0:
+                return found, found + len(text)
         inner_low, inner_high = self._without_marks(low, high)
         if inner_low < inner_high:
             low = low if _is_mark(text[0]) else inner_low
@@ -143,13 +190,24 @@ class _Placement:
 
     # Atoms
 
-    def _spot(self, atom: Atom) -> tuple[int, bool]:
-        """The target character that an atom goes before, and whether it is at the beginning of what follows."""
-        if atom.at == 0 or not self.target_words:
-            return 0, True
-        if atom.at >= len(self.source):
-            return len(self.target), False
-        number = max(place for place, (start, _) in enumerate(self.source_words) if start < atom.at)
+    def _spot(self, atom: Atom, source: tuple[int, int], low: int, high: int) -> tuple[int, bool]:
+        """
+        The target character that an atom goes before, and whether it is at the beginning of what follows.
+
+        Args:
+            source: the characters of the source that the atom is within.
+            low, high: the target characters in their place.
+        """
+        if atom.at <= source[0] or not self.target_words:
+            return low, True
+        if atom.at >= source[1]:
+            return high, False
+        spot, is_before = self._spot_by_words(atom)
+        return min(max(spot, low), high), is_before
+
+    def _spot_by_words(self, atom: Atom) -> tuple[int, bool]:
+        """The same by the word before the atom."""
+        number = bisect_left(self.source_words, atom.at, key=lambda span: span[0]) - 1
         start, end = self.source_words[number]
         rest, begun = self.source[atom.at : end], self.source[start : atom.at]
         if not rest and atom.space_before and not atom.space_after:
@@ -166,18 +224,19 @@ class _Placement:
 
     # Writing
 
-    def _render(self, nodes: Sequence[Atom | Element], low: int, high: int, within: list[Element]) -> str:
-        """The target's characters with markup."""
-        ranges = [self.ranges[id(node)] for node in nodes if isinstance(node, Element)]
+    def _render(
+        self, nodes: Sequence[Atom | Element], source: tuple[int, int], low: int, high: int, within: list[Element]
+    ) -> str:
+        """The target's characters from `low` to `high` with markup; `source` are those of the source."""
+        ranges = sorted(self.ranges[id(node)] for node in nodes if isinstance(node, Element))
         places = []
         for order, node in enumerate(nodes):
             if isinstance(node, Element):
                 places.append((self.ranges[id(node)][0], order, node, False))
                 continue
-            spot, is_before = self._spot(node)
-            spot = min(max(spot, low), high)
-            for start, end in ranges:
-                spot = end if start < spot < end else spot
+            spot, is_before = self._spot(node, source, low, high)
+            number = bisect_left(ranges, (spot,)) - 1  # the last element that begins before it
+            spot = max(spot, ranges[number][1]) if number >= 0 else spot
             places.append((spot, order, node, is_before))
         parts, done = [], low
         for spot, _, node, is_before in sorted(places, key=lambda place: place[:2]):
@@ -195,7 +254,7 @@ class _Placement:
         return "".join(parts)
 
     def _element(self, element: Element, low: int, high: int, within: list[Element]) -> str:
-        inner = self._render(element.nodes, low, high, [*within, element])
+        inner = self._render(element.nodes, (element.start, element.end), low, high, [*within, element])
         if not inner and element.open.is_optional:
             return ""
         return self.raw(element.open) + inner + self.raw(element.close)
@@ -221,13 +280,15 @@ class _Placement:
             for (_, end), (start, _) in zip(self.target_words, self.target_words[1:], strict=False)
             if start == end + 1
         ]
+        every, before_letters = [gap for gap, _ in gaps], [gap for gap, is_letter in gaps if is_letter]
         folds: dict[int, list[Markup]] = {}
+        gap = -1
         for at, markup in self.paragraph.folds:
-            ideal = at * len(self.target) / len(self.source)
-            possible = [end for end, is_letter in gaps if is_letter or not markup.is_before_letter]
-            gap = min(possible, key=lambda each: abs(each - ideal), default=len(self.target))
+            possible = before_letters if markup.is_before_letter else every
+            wanted = at * len(self.target) / len(self.source)
+            place = _nearest(possible, wanted, bisect_right(possible, gap))
+            gap = len(self.target) if place is None else possible[place]
             folds.setdefault(gap, []).append(markup)
-            gaps = [each for each in gaps if each[0] > gap]
         return folds
 
     def _folds_at(self, place: int, within: list[Element]) -> str:

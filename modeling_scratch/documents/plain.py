@@ -4,10 +4,10 @@ from ..paragraphs import TranslateParagraphs
 
 
 def translate_plain(text: str, translate: TranslateParagraphs) -> str:
-    """A text with each line translated; lines of white space alone, and white space around a line, stay."""
-    lines = text.split("\n")
+    """A text with each line translated; line breaks of all kinds, and white space around a line, stay."""
+    lines = text.splitlines(keepends=True)
     places = [place for place, line in enumerate(lines) if line.strip()]
     for place, found in zip(places, translate([lines[place].strip() for place in places]), strict=True):
         before, _, after = lines[place].partition(lines[place].strip())
         lines[place] = before + found.text + after
-    return "\n".join(lines)
+    return "".join(lines)

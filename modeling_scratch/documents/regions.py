@@ -1,6 +1,6 @@
 """The parts of a document that hold text, translated all at once and written again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..paragraphs import TranslateParagraphs
@@ -16,10 +16,12 @@ class Region:
     Args:
         tokens: all that is in it.
         write: writes text so that it is read as text here; see `placed`.
+        begin: makes what has been written text where it begins after a break; the first argument is the source.
     """
 
     tokens: Sequence[Token]
     write: Write
+    begin: Callable[[str, str], str] = lambda source, written: written
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ def translate_regions(regions: Sequence[Region], translate: TranslateParagraphs)
         if unit.paragraph is None:
             yield from map(raw, unit.within)
         else:
-            yield placed(unit.paragraph, next(found), region.write, raw)
+            source = "".join(token.raw for token in unit.within)
+            yield region.begin(source, placed(unit.paragraph, next(found), region.write, raw))
         yield from map(raw, unit.after)
 
     return [

@@ -3,14 +3,15 @@
 import re
 from collections.abc import Iterator
 
-from pysubs2 import SSAFile
 from pysubs2.formats.subrip import SubripFormat
 
+from ..errors import UserError
 from ..paragraphs import TranslateParagraphs
 from .marked_text import Markup, Text, Token
 from .regions import Region, translate_regions
 
-_TAG = re.compile(r"<\s*(/?)\s*([A-Za-z]+)[^<>]*>|\{\\[^{}]*\}")
+_NUMBER = re.compile(r"\n[ \t]*\d+[ \t]*\r?\n\Z")  # of the next cue
+_TAG = re.compile(r"<\s*(/?)\s*([A-Za-z]+)[^<>]*>|\{\\[^{}]*\}|\\[Nnh]")
 _LINE_BEGINS = re.compile(r"(?:\{\\[^{}]*\}|\s|[-–—♪]+)+")  # noqa: RUF001
 _SENTENCE_END = re.compile(r"""[.!?…。！？♪:\])]["'”’»)]*$""")  # noqa: RUF001
 _SPEAKER_BEGINS = re.compile(r"[-–—♪#\[(]")  # noqa: RUF001
@@ -26,27 +27,27 @@ def translate_srt(text: str, translate: TranslateParagraphs) -> str:
     proportion to their lengths.
 
     Raises:
-        ValueError: there is no cue.
+        UserError: there is no cue.
     """
     return translate_regions([Region(list(_tokens(text)), lambda words, _: words)], translate)[0]
 
 
 def _cues(text: str) -> list[tuple[int, int, int, int]]:
     """The beginning and end of each cue, in milliseconds, and of its text, in characters."""
-    events = list(SSAFile.from_string(text, format_="srt", keep_html_tags=True))
-    places, place = [], 0
+    lines, place = [], 0  # of times: where the line begins and ends, and what it says
     for line in text.split("\n"):
+        stamps = SubripFormat.TIMESTAMP.findall(line)
+        if len(stamps) == 2:
+            lines.append((place, place + len(line), *map(SubripFormat.timestamp_to_ms, stamps)))
         place += len(line) + 1
-        if len(SubripFormat.TIMESTAMP.findall(line)) == 2:
-            places.append(place)
-    if not places and text.strip():
-        raise ValueError("it has no subtitles in the format SRT")
+    if not lines and text.strip():
+        raise UserError("it has no subtitles in the format SRT")
     cues = []
-    for event, after in zip(events, places, strict=True):
-        shown = event.text.replace("\\N", "\n")
-        start = text.find(shown, after)
-        if shown and start >= 0:
-            cues.append((event.start, event.end, start, start + len(shown)))
+    for number, (_, start, begin, end) in enumerate(lines, start=1):
+        shown = _NUMBER.sub("", text[start : lines[number][0]]) if number < len(lines) else text[start:]
+        if shown.strip():
+            start += len(shown) - len(shown.lstrip())
+            cues.append((begin, end, start, start + len(shown.strip())))
     return cues
 
 
@@ -77,7 +78,7 @@ def _line(line: str) -> Iterator[Token]:
     done = 0
     for match in _TAG.finditer(line):
         yield Text(line[done : match.start()], line[done : match.start()])
-        kind = "atom" if match[2] is None else "close" if match[1] else "open"
+        kind = "fold" if match.group()[0] == "\\" else "atom" if match[2] is None else "close" if match[1] else "open"
         yield Markup(kind, match.group(), (match[2] or "").lower())
         done = match.end()
     yield Text(line[done:], line[done:])

@@ -9,7 +9,7 @@ from test_translation_pipeline import SENTENCES, by_hand, make_folder
 
 from modeling_scratch.commands import translate
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
-from modeling_scratch.paragraphs import cut, join
+from modeling_scratch.paragraphs import Translated, cut, translate_paragraphs
 
 ENGLISH = "Dr. Smith came at 5 p.m. on Monday.  He left.\tWhy? Nobody knows (e.g. I don't)."
 
@@ -21,6 +21,10 @@ ENGLISH = "Dr. Smith came at 5 p.m. on Monday.  He left.\tWhy? Nobody knows (e.g
         ("Am 3. Mai kam er, z.B. heute. Gut!", "de", ["Am 3. Mai kam er, z.B. heute.", "Gut!"]),
         ("你好。今天天气很好。", "zh", ["你好。", "今天天气很好。"]),
         ("  One.\n\n- Two.  ", "en", ["One.", "", "- Two."]),
+        ("See figure B\u00a0.", "en", ["See figure B\u00a0."]),
+        ("One.\u2028Two.\x85 \x0bThree\u3000.", "en", ["One.", "Two.", "Three\u3000."]),
+        ("Am 3. Mai kam er.", "de_AT", ["Am 3. Mai kam er."]),
+        ("Am 3. Mai kam er.", "DE-at", ["Am 3. Mai kam er."]),
         (" \t ", "en", [""]),
         ("", "en", []),
     ],
@@ -39,12 +43,14 @@ def test_sentences_and_the_white_space_around_them(text, language, sentences):
         ("一。二。", ("zh", "en"), "<一。> <二。>"),
         ("一。二。", ("zh", "ja"), "<一。><二。>"),
         ("One.\n\nTwo.", ("en", "ja"), "<One.>\n\n<Two.>"),
+        ("One. Two.", ("en", "zh_TW"), "<One.><Two.>"),
     ],
 )
 def test_spaces_between_sentences_are_the_target_s(text, languages, expected):
-    pieces = cut(text, languages[0])
-    translations = [piece.sentence and f"<{piece.sentence}>" for piece in pieces]
-    assert join(pieces, translations, languages[1]) == expected
+    def quoted(sentences: list[str]) -> list[Translated]:
+        return [Translated(f"<{sentence}>") for sentence in sentences]
+
+    assert translate_paragraphs([text], quoted, *languages)[0].text == expected
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +89,7 @@ def test_a_long_sentence_stays_as_it_is(folder, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         translated(text, folder, monkeypatch, capsys, format="text")
     assert re.match(
-        r"error: standard input, sentence 2: \d+ tokens, but the model takes 60 \('b b", capsys.readouterr().err
+        r"error: standard input: sentence 2: \d+ tokens, but the model takes 60 \('b b", capsys.readouterr().err
     )
     found, said = translated(text, folder, monkeypatch, capsys, format="text", keep_going=True)
     first, second = by_hand(folder, SENTENCES[:2])

@@ -9,9 +9,10 @@ import pytest
 from stand_ins import Shouting, backwards
 from test_translation_pipeline import SENTENCES, by_hand, make_folder
 
-from modeling_scratch.commands import translate
+from modeling_scratch.commands import document_input, translate
 from modeling_scratch.documents import FORMATS, translate_document
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
+from modeling_scratch.model.batched_generation import SourceTooLong
 from modeling_scratch.paragraphs import Translated, translate_paragraphs
 
 CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
@@ -26,8 +27,9 @@ def test_a_mark_and_line_ends_stay(format):
 
 
 def test_lines_of_plain_text_are_paragraphs():
-    given = "  One. Two.\t\n\n \n- Three\r\n"
-    assert translate_document(given, "text", Shouting()) == given.upper()
+    given, translate = "  One. Two.\t\n\n \n- Three\r\nFour\rFive\u2028Six\fSeven\x85Eight", Shouting()
+    assert translate_document(given, "text", translate) == given.upper()
+    assert translate.given == ["One. Two.", "- Three", "Four", "Five", "Six", "Seven", "Eight"]
 
 
 def test_links_count_the_words_of_a_paragraph():
@@ -136,3 +138,32 @@ def test_what_is_no_document(format, text, message, folder, monkeypatch, capsys)
     with pytest.raises(SystemExit):
         translate.main(str(folder), format=format)
     assert capsys.readouterr().err == message
+
+
+def test_a_fault_of_the_program_is_not_the_user_s(folder, monkeypatch, capsys):
+    def fail(*_):
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(document_input, "translate_document", fail)
+    with pytest.raises(SystemExit) as ended:
+        run(folder, "x", monkeypatch, capsys, format="text")
+    assert ended.value.code == 1
+
+
+def test_each_sentence_is_checked_once():
+    """However many are too long."""
+    checked = []
+
+    class Pipeline:
+        def preprocess(self, sentences):
+            checked.extend(sentences)
+            if len(sentences[0]) > 3:
+                raise SourceTooLong(0, len(sentences[0]), 3)
+
+        def __call__(self, sentences, **_):
+            return [{"translation_text": sentence} for sentence in sentences]
+
+    sentences = ["long", "a", "longer", "b"] * 3
+    translate = document_input.SentenceTranslator(Pipeline(), None, {}, "x", keep_going=True, is_seen=False)
+    assert [each.text for each in translate(sentences)] == sentences
+    assert checked == sentences

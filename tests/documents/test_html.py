@@ -1,5 +1,6 @@
 """HTML: the tree of tags stays, as lxml reads it; every sentence is translated; what is protected is never read."""
 
+import time
 from collections import Counter
 
 import pytest
@@ -89,6 +90,10 @@ def test_nothing_is_lost_of_a_broken_page(page):
         ("a <i>b</i> <a href=u>c</a>", "A B", [(0, 0), (1, 1)], "<a href=u>A</a> <i>B</i>"),
         # More links than words.
         ("<a href=u>a</a> <a href=v>b</a>", "A", [(0, 0)], "<a href=u>A</a><a href=v></a>"),
+        # Two words are translated by one: the element's own link counts.
+        ("He does not <b>sleep</b>", "Er schläft nicht", [(0, 0), (1, 1), (3, 1), (2, 2)], "Er <b>schläft</b> nicht"),
+        # Within one word, of which nothing is found in the translation.
+        ("<b>a</b><i>b</i> c", "X C", [(0, 0), (1, 1)], "<b>X</b><i></i> C"),
         # In proportion.
         ("a b <i>c d</i>", "A B C D E F", [], "A B C <i>D E F</i>"),
         ("<i>a</i> b", "", [], "<i></i>"),
@@ -97,3 +102,42 @@ def test_nothing_is_lost_of_a_broken_page(page):
 )
 def test_where_a_tag_goes(page, translation, links, expected):
     assert translate_document(page, "html", lambda given: [Translated(translation, links)]) == expected
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "See <a href=u><img src=x> Home</a> now.",
+        "<a href=u>Home <img src=x></a> now",
+        "<a><img> <img></a> x <a href=u><img><img> y</a>",
+        "<p>one <code>a</code>, <b><code>b</code> two</b>.</p>",
+        "x <b>a</b><i>b</i><u>c</u> d <b>e</b>f",
+        "un<b>d<i>o</i></b>ing foo<b>o <i>p</i></b>q",
+        "https://x.y/?a=1&amp;b=2 x",
+    ],
+)
+def test_a_round_trip(page):
+    assert translate_document(page, "html", lambda given: [Translated(text) for text in given]) == page
+
+
+def test_elements_too_deep_within_others_are_not_placed():
+    page = "<b>x" * 2222 + "</b>" * 2222
+    assert translate_document(page, "html", lambda given: [Translated(text) for text in given]) == page
+
+
+@pytest.mark.parametrize("page", ["<pre>", "<b>x</b> ", "<b>x</b><img>", "x\n", "a.", "&#1;"])
+def test_the_time_is_in_proportion_to_the_length(page):
+    """Quadratic, each would take many times as long for eight times the length."""
+
+    def seconds(times: int) -> float:
+        begin = time.process_time()
+        translate_document(page * times, "html", Shouting())
+        return time.process_time() - begin
+
+    seconds(10)
+    assert seconds(4000) < 24 * seconds(500)
+
+
+def test_many_tags_that_do_not_end():
+    with pytest.raises(ValueError, match="more than 200 tags or comments that do not end"):
+        translate_document("<!--" * 5000, "html", Shouting())

@@ -119,8 +119,68 @@ def test_nothing_is_lost(text):
         ("one", "- a", "\\- a"),
         ("- one", "# a", "- \\# a"),
         ("one *two*", "", ""),
+        ("- one  \n  two", "+ a", "- \\+ a  \n  \\+ a"),
         ("| a |\n|---|", "b|c", "| b\\|c |\n|---|"),
     ],
 )
 def test_a_translation_is_not_taken_for_markup(text, translation, expected):
-    assert translate_document(text, "markdown", lambda given: [Translated(translation)]) == expected
+    assert translate_document(text, "markdown", lambda given: [Translated(translation)] * len(given)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Code at the beginning or end of other markup.
+        "See [`a` b](u).",
+        "x *`a` b* y",
+        "[`foo` function](u)",
+        "(`a` b) and [`x`](u), [`y` `z` w](v).",
+        "x **[`a` b](u)** y `c`.",
+        "Text [`a`.](u) b (*`c` d*) e",
+        "*a `b` c `d`* e `f`'s g [h `i`](u) j",
+        # Addresses in which there are characters of markup.
+        "See https://en.wikipedia.org/wiki/Machine_translation_x now.",
+        "https://x.y/a_b_c~d*e and a_b_c@x.y",
+        "to https://x.y/a\\_b?c=1&amp;d=2, x",
+        # Markup within words.
+        "**a***b* c",
+    ],
+)
+def test_a_round_trip(text):
+    assert translate_document(text, "markdown", lambda given: [Translated(each) for each in given]) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("> <p>Hi there</p>\n", ["Hi there"]),
+        ('- <div\n  title="One two">\n  Some\n  text</div>\n\n> > <p>a</p>', ["Some text", "a", "One two"]),
+        ("Text[^src] more.\n\n[^src]: https://example.com/a", ["Text more."]),
+        (
+            "Text[^s] more.\n\n[^s]: Word\n[^t_u_]: Two words\n",
+            ["Text more.", "Word", "Two words"],
+        ),
+        ("> [!NOTE]\n> Some text\n> here.", ["Some text here."]),
+        ("# A title {#a_title_x}\n\nSee {#id} x.", ["A title", "See {#id} x."]),
+    ],
+)
+def test_what_is_beside_the_text(text, read):
+    given = []
+
+    def translate(paragraphs):
+        given.extend(paragraphs)
+        return [Translated(each) for each in paragraphs]
+
+    found = translate_document(text, "markdown", translate)
+    assert (given, found) == (read, text)
+
+
+def test_addresses_are_not_read():
+    translate = Shouting()
+    translate_document("See https://x.y/a_b_c&amp;d[e now.", "markdown", translate)
+    assert translate.given == ["See now."]
+
+
+def test_many_brackets():
+    with pytest.raises(ValueError, match="a paragraph has more than 2,000 brackets"):
+        translate_document("[" * 20000, "markdown", Shouting())

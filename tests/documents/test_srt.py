@@ -39,6 +39,9 @@ after a pause
 """
 
 
+TIMES = "00:00:01,000 --> 00:00:02,000\n"
+
+
 def cues(text: str) -> list[tuple[str, int]]:
     """The number and times of each cue, and how many lines it has."""
     blocks = re.split(r"\n\n(?=\d+\n\d\d:)", text.strip("\n"))
@@ -76,3 +79,12 @@ def test_a_sentence_is_spread_over_its_cues_in_proportion():
 def test_it_must_be_srt():
     with pytest.raises(ValueError, match="no subtitles"):
         translate_document("Some text.\n", "srt", Shouting())
+
+
+def test_what_looks_like_markup_of_other_formats_stays_in_its_cue():
+    """A cue with `\\N`, the same text again, and no empty lines; the last number is text."""
+    text = f"{TIMES}One\\Ntwo.\n2\n{TIMES}One\ntwo.\n3\n{TIMES}{TIMES}42\n\n{TIMES}Number\n7"
+    translate = Shouting()
+    found = translate_document(text, "srt", translate)
+    assert found == text.replace("One", "ONE").replace("two", "TWO").replace("Number", "NUMBER")
+    assert translate.given == ["One two.", "One two.", "Number 7"]
