@@ -1,6 +1,7 @@
 """What the service translates with: PyTorch or CTranslate2, behind one interface."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from ..alignments import Aligner
 from ..loading import load_config, load_tokenizers
 from ..model.batched_generation import tokenize
 from ..pipelines import load_pipeline
+
+_CT2_TOKENS = 512  # a batch; benchmarks/translation.py
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,9 @@ class CTranslate2Engine:
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "model"
             write_ctranslate2(name, folder)
-            self.translator = ctranslate2.Translator(str(folder), device="cpu", intra_threads=torch.get_num_threads())
+            # A thread for a batch: several for one would wait for each other at each step.
+            options = {"inter_threads": torch.get_num_threads(), "intra_threads": 1}
+            self.translator = ctranslate2.Translator(str(folder), device="cpu", **options)
             self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self.num_beams = self.settings["beam_size"]
         self.tokenizer, self.target_tokenizer = load_tokenizers(name)
@@ -113,8 +118,15 @@ class CTranslate2Engine:
         sources = [self.tokenizer.convert_ids_to_tokens(row) for row in tokenize(self.tokenizer, sentences, self.limit)]
         found = [[Hypothesis("", 0.0, False)] * search.several for _ in sentences]
         filled = [place for place, source in enumerate(sources) if source]
+        sources = [sources[place] for place in filled]
+        share = math.ceil(sum(map(len, sources)) / self.translator.num_translators)
         results = self.translator.translate_batch(
-            [sources[place] for place in filled], return_scores=True, return_end_token=True, **settings
+            sources,
+            max_batch_size=max(1, min(share, _CT2_TOKENS)),
+            batch_type="tokens",
+            return_scores=True,
+            return_end_token=True,
+            **settings,
         )
         for place, result in zip(filled, results, strict=True):
             found[place] = [self._hypothesis(*each) for each in zip(result.hypotheses, result.scores, strict=True)]

@@ -12,13 +12,14 @@ from urllib.request import Request, urlopen
 
 import uvicorn
 
+from modeling_scratch.commands.serve import listening
 from modeling_scratch.serve.service import Service
 
 
 @contextmanager
 def running(service: Service) -> Iterator[str]:
     """Where a service listens, until the end of the block."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = listening("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(service.app, log_level="critical", timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
