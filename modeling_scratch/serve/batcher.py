@@ -109,8 +109,10 @@ class Batcher:
             first, items, answered = batch
             started = time.monotonic()
             self._translate(first, items)
-            # Clients that are answered together ask again together: they are worth a short wait.
-            patience = min((time.monotonic() - started) / 10, _LONGEST_WAIT)
+            # Clients that are answered together ask again together. They are worth a short wait, or else there are two
+            # halves of them that take turns.
+            answered += len(self._requests)
+            patience = min((time.monotonic() - started) / 4, _LONGEST_WAIT)
 
     def _next_batch(self, patience: float, wanted: int) -> tuple[_Request, list[tuple[str, Future]], int] | None:
         """
