@@ -138,14 +138,14 @@ class Remarks:
 
     def __init__(self, unit: str = "line"):
         self.unit = unit
-        self.numbers: dict[str, list[int]] = {}
+        self.numbers: dict[str, set[int]] = {}
 
     def add(self, kind: str, number: int, what: str) -> None:
         """Say something of a line."""
-        told = self.numbers.setdefault(kind, [])
-        if told and number <= told[-1]:  # a text may be read twice
+        told = self.numbers.setdefault(kind, set())
+        if number in told:  # a text may be read twice
             return
-        told.append(number)
+        told.add(number)
         if len(told) <= _TOLD:
             logger.warning(f"{self.unit} {number}: {what}")
 
@@ -153,7 +153,7 @@ class Remarks:
         """Say how many there were of each kind, if not all were said."""
         for kind, told in self.numbers.items():
             if len(told) > _TOLD:
-                logger.warning(f"{len(told):,} {self.unit}s {kind}, the last of them {self.unit} {told[-1]}")
+                logger.warning(f"{len(told):,} {self.unit}s {kind}, the last of them {self.unit} {max(told)}")
 
 
 def remark_lengths(

@@ -1,6 +1,5 @@
 """HTML: the tree of tags stays, as lxml reads it; every sentence is translated; what is protected is never read."""
 
-import time
 from collections import Counter
 
 import pytest
@@ -123,19 +122,6 @@ def test_a_round_trip(page):
 def test_elements_too_deep_within_others_are_not_placed():
     page = "<b>x" * 2222 + "</b>" * 2222
     assert translate_document(page, "html", lambda given: [Translated(text) for text in given]) == page
-
-
-@pytest.mark.parametrize("page", ["<pre>", "<b>x</b> ", "<b>x</b><img>", "x\n", "a.", "&#1;"])
-def test_the_time_is_in_proportion_to_the_length(page):
-    """Quadratic, each would take many times as long for eight times the length."""
-
-    def seconds(times: int) -> float:
-        begin = time.process_time()
-        translate_document(page * times, "html", Shouting())
-        return time.process_time() - begin
-
-    seconds(10)
-    assert seconds(4000) < 24 * seconds(500)
 
 
 def test_many_tags_that_do_not_end():
