@@ -13,7 +13,7 @@ from ..files import one_line
 from ..model.batched_generation import SourceTooLong
 from ..model.translation_pipeline import ScratchTranslationPipeline
 from ..paragraphs import Translated, guessed_links, translate_paragraphs
-from .text_input import CUT, CUT_ADVICE, Remarks
+from .text_input import CUT, CUT_ADVICE, Remarks, remark_lengths
 
 # The kinds of documents, by the ends of their files' names.
 ENDINGS = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".srt": "srt"}
@@ -72,7 +72,7 @@ class SentenceTranslator:
         fitting, kept = list(sentences), set()
         for number, sentence in enumerate(sentences, start=1):
             try:
-                self.pipeline.preprocess([sentence])
+                remark_lengths(self.remarks, self.pipeline, self.pipeline.preprocess([sentence]), first=number - 1)
             except SourceTooLong as too_long:
                 what = f"{too_long.length} tokens, but the model takes {too_long.limit} ({_beginning(sentence)})"
                 if not self.keep_going:
