@@ -4,10 +4,12 @@ import io
 import random
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 from stand_ins import Shouting, backwards
 from test_translation_pipeline import SENTENCES, by_hand, make_folder
+from transformers import GenerationConfig
 
 from modeling_scratch.commands import document_input, translate
 from modeling_scratch.documents import FORMATS, translate_document
@@ -155,10 +157,13 @@ def test_each_sentence_is_checked_once():
     checked = []
 
     class Pipeline:
+        model = SimpleNamespace(generation_config=GenerationConfig())
+
         def preprocess(self, sentences):
             checked.extend(sentences)
             if len(sentences[0]) > 3:
                 raise SourceTooLong(0, len(sentences[0]), 3)
+            return [[0] * len(sentences[0])]
 
         def __call__(self, sentences, **_):
             return [{"translation_text": sentence} for sentence in sentences]
