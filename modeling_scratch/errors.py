@@ -1,7 +1,12 @@
-"""The exceptions that end a command."""
+"""The exceptions that end a command, and how they quote a text."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+def beginning(text: str) -> str:
+    """The beginning of a text in quotation marks, for a message."""
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
 class UserError(ValueError):

@@ -1,6 +1,7 @@
 """Loading models, tokenizers and configs from a folder or the Hub, and saving tokenizers."""
 
 import json
+import re
 from pathlib import Path
 
 import torch
@@ -99,6 +100,12 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     if missing := sorted(report["missing_keys"]):
         raise UserError(f"{name}: its weights are incomplete: {missing[0]} and {len(missing) - 1} others are missing")
     return model
+
+
+def named_languages(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The codes of source and target that a saved tokenizer names, such as en and pt-BR; [] if it does not."""
+    codes = [str(tokenizer.init_kwargs.get(f"{side}_lang")).replace("_", "-") for side in ("source", "target")]
+    return codes if all(re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", code) for code in codes) else []
 
 
 def save_tokenizers(

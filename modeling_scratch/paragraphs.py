@@ -54,7 +54,7 @@ def cut(text: str, language: str) -> list[Piece]:
     # A copy of the same length: sentencex fails on some white space, such as a no-break space before a full stop.
     plain = "".join(" " if each.isspace() and each not in "\n\r\t" else each for each in text)
     pieces, start = [], 0
-    for part in segment(_base(language), plain):
+    for part in segment(base_language(language), plain):
         part = text[start : start + len(part)]
         start += len(part)
         sentence = part.strip() if any(map(str.isalnum, part)) else ""
@@ -63,7 +63,7 @@ def cut(text: str, language: str) -> list[Piece]:
     return pieces
 
 
-def _base(language: str) -> str:
+def base_language(language: str) -> str:
     """The language alone: `de` of `de-AT` and `de_DE`."""
     return re.split("[-_]", language)[0].lower()
 
@@ -73,7 +73,7 @@ def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str)
     Each translation, with the white space before and after it: between sentences on one line there is a space where
     the target language has one.
     """
-    spaceless, written = _base(language) in _WITHOUT_SPACES, []
+    spaceless, written = base_language(language) in _WITHOUT_SPACES, []
     for place, (piece, translation) in enumerate(zip(pieces, translations, strict=True)):
         after = piece.after
         if piece.sentence and place + 1 < len(pieces):

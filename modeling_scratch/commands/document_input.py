@@ -8,7 +8,7 @@ from tqdm.auto import tqdm
 
 from ..alignments import Aligner
 from ..documents import translate_document
-from ..errors import UserError, as_user_error
+from ..errors import UserError, as_user_error, beginning
 from ..files import one_line
 from ..model.batched_generation import SourceTooLong
 from ..model.translation_pipeline import ScratchTranslationPipeline
@@ -74,17 +74,13 @@ class SentenceTranslator:
             try:
                 remark_lengths(self.remarks, self.pipeline, self.pipeline.preprocess([sentence]), first=number - 1)
             except SourceTooLong as too_long:
-                what = f"{too_long.length} tokens, but the model takes {too_long.limit} ({_beginning(sentence)})"
+                what = f"{too_long.length} tokens, but the model takes {too_long.limit} ({beginning(sentence)})"
                 if not self.keep_going:
                     raise UserError(f"sentence {number}: {what}") from None
                 self.remarks.add("could not be translated and stay as they are", number, f"{what}; left as it is")
                 fitting[number - 1] = ""
                 kept.add(number)
         return fitting, kept
-
-
-def _beginning(sentence: str) -> str:
-    return repr(sentence if len(sentence) <= 40 else sentence[:40] + "...")
 
 
 def translated_document(

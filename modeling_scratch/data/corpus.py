@@ -286,31 +286,36 @@ def make_corpus(
     Returns:
         {"train": ..., "validation": ..., "test": ...}, each a list of {"en": ..., "de": ...}.
     """
-    splits = make_marked_corpus(train_size, validation_size, test_size, seed)
-    return {
-        split: [{language: unmarked(text) for language, text in pair.items()} for pair in pairs]
-        for split, pairs in splits.items()
-    }
+    pairs = _drawn(train_size + validation_size + test_size, seed)
+    return _splits([plain for plain, _ in pairs], train_size, validation_size)
 
 
 def make_marked_corpus(
     train_size: int, validation_size: int, test_size: int, seed: int = 0
 ) -> dict[str, list[dict[str, str]]]:
     """As `make_corpus`, with the marks that `gold_links` reads."""
+    pairs = _drawn(train_size + validation_size + test_size, seed)
+    return _splits([marked for _, marked in pairs], train_size, validation_size)
+
+
+def _drawn(size: int, seed: int) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+    """Pairs without marks, of which no two share a sentence, and the same with marks."""
     grammar = Grammar(seed)
-    pairs: list[dict[str, str]] = []
     seen_english: set[str] = set()
     seen_german: set[str] = set()
-    while len(pairs) < train_size + validation_size + test_size:
+    while len(seen_english) < size:
         marked = grammar.marked_pair()
         english, german = map(unmarked, marked)
         if english in seen_english or german in seen_german:
             continue
         seen_english.add(english)
         seen_german.add(german)
-        pairs.append(dict(zip(("en", "de"), marked, strict=True)))
-    train, validation = train_size, train_size + validation_size
-    return {"train": pairs[:train], "validation": pairs[train:validation], "test": pairs[validation:]}
+        yield (english, german), marked
+
+
+def _splits(pairs: list[tuple[str, str]], train: int, validation: int) -> dict[str, list[dict[str, str]]]:
+    rows = [{"en": english, "de": german} for english, german in pairs]
+    return {"train": rows[:train], "validation": rows[train : train + validation], "test": rows[train + validation :]}
 
 
 @cache

@@ -8,6 +8,8 @@ from typing import Any
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from ..errors import UserError
+from ..loading import named_languages
+from ..paragraphs import base_language
 from ..web.about import describe_origin
 from .engines import Engine
 
@@ -15,7 +17,7 @@ _TAG = r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]+)*"
 _NAMED = re.compile(rf"({_TAG}):({_TAG})=(.+)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Direction:
     """From one language into another, by their codes; `described` is what the page says of the model."""
 
@@ -38,11 +40,9 @@ def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
     given = _NAMED.fullmatch(name)
     name = given[3] if given else name
     engine = load(name)
-    saved = engine.tokenizer.init_kwargs
-    languages = list(given.groups()[:2]) if given else [str(saved.get(f"{side}_lang")) for side in ("source", "target")]
-    if not all(re.fullmatch(_TAG, language) for language in languages):
+    languages = [tag.replace("_", "-") for tag in given.groups()[:2]] if given else named_languages(engine.tokenizer)
+    if not languages:
         raise UserError(f"{name} does not say its languages; name them, as in en:de={name}")
-    languages = [language.replace("_", "-") for language in languages]
     return Direction(*languages, engine, describe_origin(name, languages))
 
 
@@ -70,7 +70,7 @@ class Directions:
         self._detector = None
         if len(self.sources) > 1:
             self._detector = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-            known = {source for source in map(_base, self.sources) if source in self._detector.labels}
+            known = {source for source in map(base_language, self.sources) if source in self._detector.labels}
             self._detector = self._detector if len(known) > 1 else None
             if self._detector:
                 self._detector.set_languages(known)
@@ -96,14 +96,10 @@ class Directions:
         if self._detector is None or len(sources) < 2:
             return [(source, 1.0 / len(sources)) for source in sources]
         likely = dict(self._detector.rank(text))
-        found = [(source, likely.get(_base(source), 0.0)) for source in sources]
+        found = [(source, likely.get(base_language(source), 0.0)) for source in sources]
         total = sum(probability for _, probability in found) or 1.0
         return sorted(((source, each / total) for source, each in found), key=lambda each: -each[1])
 
 
 def _normalized(code: str) -> str:
     return code.lower().replace("_", "-")
-
-
-def _base(code: str) -> str:
-    return _normalized(code).split("-")[0]

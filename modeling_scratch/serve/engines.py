@@ -30,6 +30,10 @@ class Search:
     several: int = 1
     align: bool = False
 
+    def beams(self, own: int) -> int:
+        """The beams to search with, where the model has its own number: at least one for each translation."""
+        return max(self.num_beams or own, self.several)
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -76,7 +80,7 @@ class TorchEngine:
         self.pipeline.preprocess(list(sentences))
 
     def translate(self, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
-        beams = max(search.num_beams or self.num_beams, search.several)
+        beams = search.beams(self.num_beams)
         found = self.pipeline(iter(sentences), num_beams=beams, num_return_sequences=search.several, return_scores=True)
         results = [
             [Hypothesis(each["translation_text"], each["score"], each.get("cut", False)) for each in row]
@@ -113,8 +117,7 @@ class CTranslate2Engine:
         tokenize(self.tokenizer, sentences, self.limit)
 
     def translate(self, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
-        beams = max(search.num_beams or self.num_beams, search.several)
-        settings = self.settings | {"beam_size": beams, "num_hypotheses": search.several}
+        settings = self.settings | {"beam_size": search.beams(self.num_beams), "num_hypotheses": search.several}
         sources = [self.tokenizer.convert_ids_to_tokens(row) for row in tokenize(self.tokenizer, sentences, self.limit)]
         found = [[Hypothesis("", 0.0, False)] * search.several for _ in sentences]
         filled = [place for place, source in enumerate(sources) if source]

@@ -180,7 +180,7 @@ class Service:
         return JSONResponse({"parts": cut_into_sentences(text, source)})
 
     async def translate_for_page(self, request: Request) -> Response:
-        """Translate `sentences` as they are, each with `several` hypotheses, with a beam of `numBeams`."""
+        """Translate `sentences` as they are, each with all hypotheses of a beam of `numBeams`."""
         parameters = await self._parameters(request)
         sentences = parameters.get("sentences")
         if not isinstance(sentences, list):

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..alignments import links_of
 from ..documents import translate_document
+from ..errors import beginning
 from ..files import one_line
 from ..model.batched_generation import SourceTooLong
 from ..paragraphs import Translated, TranslateParagraphs, cut, guessed_links, translate_paragraphs
@@ -42,10 +43,10 @@ def translate_texts(
         ticket.check()
         return translate_document(text, format, paragraphs)
 
-    found: dict[tuple[str, str], dict[str, list[Hypothesis]]] = {}
+    found: dict[Direction, dict[str, list[Hypothesis]]] = {}
     pairs = list(zip(texts, directions, strict=True))
     for text, direction in pairs:  # first, so that the sentences of all texts are translated together
-        sentences = found.setdefault((direction.source, direction.target), {})
+        sentences = found.setdefault(direction, {})
 
         def note(each: list[str], sentences: dict = sentences) -> list[Translated]:
             sentences.update(dict.fromkeys(each))
@@ -55,14 +56,13 @@ def translate_texts(
             rendered(text, direction, note)
         except ValueError as error:
             raise CannotTranslate(str(error)) from error
-    for pair, sentences in found.items():
-        engine = next(each.engine for each in directions if (each.source, each.target) == pair)
-        _check(engine, list(sentences))
-        hypotheses = ticket.translate(engine, list(sentences), search)
+    for direction, sentences in found.items():
+        _check(direction.engine, list(sentences))
+        hypotheses = ticket.translate(direction.engine, list(sentences), search)
         sentences.update(zip(sentences, hypotheses, strict=True))
 
     def written(text: str, direction: Direction, rank: int) -> str:
-        known = found[direction.source, direction.target]
+        known = found[direction]
         return rendered(text, direction, lambda each: [_translated(one, known[one][rank]) for one in each])
 
     return [[written(*pair, rank) for rank in range(search.several)] for pair in pairs]
@@ -76,8 +76,8 @@ def _check(engine: Engine, sentences: list[str]) -> None:
 
 
 def _too_long(error: SourceTooLong, sentence: str) -> str:
-    shown = sentence if len(sentence) <= 40 else f"{sentence[:40]}..."
-    return f"a sentence has {error.length} tokens, and the model takes {error.limit}; split it: {shown!r}"
+    begins = beginning(sentence)
+    return f"a sentence has {error.length} tokens, and the model takes {error.limit}; split it: {begins}"
 
 
 def _translated(sentence: str, hypothesis: Hypothesis) -> Translated:

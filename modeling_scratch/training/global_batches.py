@@ -119,6 +119,7 @@ class EpochBatches(GlobalBatches):
         self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
         self.redraw, self.weights = redraw, weights
         self._use(dataset)
+        self.longest_source = int(self.lengths[0].max())  # in tokens, as segmented without dropout
         self.epoch, self.next_batch = 0, 0
         self._planned: tuple[int, EpochPlan] | None = None  # the epoch that was planned last
         # The same in every epoch, since the sorted lengths alone determine where batches are cut; nearly the same where

@@ -19,7 +19,7 @@ from transformers import (
 from ..data.batching import PairCollator
 from ..data.sources import load_pairs
 from ..data.streaming import PairStream, open_stream
-from ..data.tokenization import PairTokenizer, pair_lengths, redraw_pairs, texts, tokenize_pairs
+from ..data.tokenization import PairTokenizer, redraw_pairs, texts, tokenize_pairs
 from ..data.tokenizer import adopt_tokenizer, sample_sentences, train_tokenizer, vocabulary_size
 from ..errors import UserError, as_user_error
 from ..loading import load_config, load_tokenizers, load_translator
@@ -197,10 +197,9 @@ def prepare_inputs(
         else:
             redraw = partial(redraw_pairs, *texts(train), tokenizer) if tokenizer.merge_dropout else None
             weights = np.asarray(train["weight"]) if recipe.data.mix else None
-            training_pairs = tokenized("train")
+            batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, redraw, weights)
             # For a warning by `scratch translate`.
-            model.generation_config.longest_training_source = int(pair_lengths(training_pairs)[0].max())
-            batches = EpochBatches(training_pairs, recipe, collate, accelerator, redraw, weights)
+            model.generation_config.longest_training_source = batches.longest_source
         return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
 
 

@@ -1,11 +1,9 @@
 """The tokenizers of a model, as JavaScript reads them."""
 
-import json
-import re
 from pathlib import Path
 
 from ..errors import UserError
-from ..loading import load_tokenizers, save_tokenizers
+from ..loading import load_tokenizers, named_languages, save_tokenizers
 from ..model.translation_pipeline import TARGET_FOLDER
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -36,6 +34,4 @@ def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[st
         for path in part.iterdir():
             if path.is_file() and path.name not in TOKENIZER_FILES:
                 path.unlink()
-    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    languages = [str(settings.get(f"{side}_lang")).replace("_", "-") for side in ("source", "target")]
-    return two, languages if all(re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", each) for each in languages) else []
+    return two, named_languages(source)
