@@ -1,41 +1,49 @@
-"""The `scratch` command, which dispatches to the commands of this package."""
+"""The `scratch` command. It imports the module of a command when that is run, so that help does not wait for torch."""
+
+from importlib import import_module
 
 import typer
+import typer.main
+from typer.core import TyperGroup
 
-from .commands import (
-    compare,
-    convert,
-    corpus,
-    evaluate,
-    export,
-    figures,
-    improve,
-    recipes,
-    serve,
-    train,
-    translate,
-    upload,
-)
+# Modules of this package's `commands`, with what `scratch --help` says of each.
+COMMANDS = {
+    "train": "Train a translator from a recipe; resume a run.",
+    "evaluate": "Score a model on the data of a recipe.",
+    "compare": "Compare the scores of runs, with intervals and significance.",
+    "improve": "Train a better model of the same size from a run's own pairs.",
+    "translate": "Translate lines, texts and documents.",
+    "serve": "Serve a page and LibreTranslate's interface.",
+    "upload": "Check a model folder and push it to the Hub as one commit.",
+    "convert": "Convert models from and to Marian, PyTorch and CTranslate2.",
+    "export": "Make a page, or a folder for transformers.js, of a model.",
+    "figures": "Draw curves, attention, positions and the architecture.",
+    "corpus": "Write the embedded corpus to text files.",
+    "recipes": "List the recipes that come with this package.",
+}
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
-app.command("train")(train.main)
-app.command("evaluate")(evaluate.main)
-app.command("compare")(compare.main)
-app.command("improve")(improve.main)
-app.command("translate")(translate.main)
-app.command("serve")(serve.main)
-app.command("upload")(upload.main)
-app.add_typer(convert.app, name="convert")
-app.add_typer(export.app, name="export")
-app.add_typer(figures.app, name="figures")
-app.command("corpus")(corpus.main)
-app.command("recipes")(recipes.main)
+
+class _Commands(TyperGroup):
+    def resolve_command(self, ctx, args):
+        name, _, rest = super().resolve_command(ctx, args)
+        module = import_module(f".commands.{name}", __package__)
+        app = getattr(module, "app", None)
+        if app is None:
+            app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            app.command()(module.main)
+        return name, typer.main.get_command(app), rest
+
+
+app = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
 @app.callback()
 def describe() -> None:
     """Train a Transformer translator from sentence pairs, score it, translate with it, share it."""
 
+
+for _name, _what in COMMANDS.items():
+    app.command(_name, help=_what)(lambda: None)  # `resolve_command` puts the command in its place
 
 if __name__ == "__main__":
     app()

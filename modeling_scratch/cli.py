@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import torch
-import transformers
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
@@ -47,7 +45,9 @@ def log_to_terminal(level: int) -> None:
     logger.setLevel(level)
     logger.handlers = [_BarHandler()]
     logger.propagate = False
-    transformers.utils.logging.disable_progress_bar()
+    from transformers.utils.logging import disable_progress_bar  # not before a command that needs it
+
+    disable_progress_bar()
     logging.getLogger("accelerate.accelerator").setLevel(logging.ERROR)  # warns that tied weights are saved once
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
 
@@ -145,5 +145,6 @@ def wait_for_threads() -> None:
     Call this before one of several processes exits: Gloo's threads need the GIL to release the tensors of the last
     collective, and taking it while Python exits aborts the process ("terminate called without an active exception").
     """
-    if torch.distributed.is_initialized():
+    torch = sys.modules.get("torch")
+    if torch and torch.distributed.is_initialized():
         time.sleep(1)

@@ -1,9 +1,10 @@
 """The command `scratch`, as it is installed: in an empty folder, with recipes by name."""
 
 import pytest
+from conftest import run_command
 from typer.testing import CliRunner
 
-from modeling_scratch.__main__ import app
+from modeling_scratch.__main__ import COMMANDS, app
 
 
 @pytest.fixture(autouse=True)
@@ -30,23 +31,21 @@ def test_recipes_are_listed_with_a_line_each():
     assert all(len(what) > 20 for _, what in names)
 
 
-def test_help_names_every_command_and_where_keys_are_explained():
-    listed = scratch("--help")
-    for command in (
-        "train",
-        "evaluate",
-        "compare",
-        "improve",
-        "translate",
-        "upload",
-        "convert",
-        "figures",
-        "corpus",
-        "recipes",
-    ):
-        assert f" {command} " in listed
-        assert scratch(command, "--help")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_listed_and_has_help(command):
+    assert f" {command} " in scratch("--help")
+    assert scratch(command, "--help")
+
+
+def test_the_help_of_training_says_where_keys_are_explained():
     assert "schema.py" in scratch("train", "--help").replace("\n", "")
+
+
+def test_help_does_not_wait_for_torch():
+    script = "import sys; from runpy import run_module; sys.argv = ['scratch', '--help']\n"
+    script += "try: run_module('modeling_scratch', run_name='__main__')\n"
+    script += "finally: print('torch' in sys.modules)"
+    assert run_command("-c", script).stdout.splitlines()[-1] == "False"
 
 
 @pytest.mark.parametrize("config", [[], ["--config", "embedded"], ["--config", "own-text"]], ids=str)
