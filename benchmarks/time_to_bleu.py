@@ -1,15 +1,22 @@
 """
-Minutes of training to reach a BLEU (greedy, sacreBLEU's 13a, cased) on a validation split, of this project's train.py
-and of Seq2SeqTrainer with MarianMTModel of the same shape, on the same tokenizer and pairs with the same settings:
-learning rate and its schedule, smoothing, dropout, and pairs an update, on average. Seq2SeqTrainer does as it does by
-default: batches of a fixed number of pairs in random order, each padded to its longest. Evaluation is not counted.
+Minutes of training to reach a BLEU (greedy, sacreBLEU's 13a, cased) on a validation split. Evaluation is not counted.
 
-    python benchmarks/time_to_bleu.py TRAINING_FILES VALIDATION_FILES        # prefixes, as data.train_files takes them
+    python benchmarks/time_to_bleu.py TRAINING_FILES VALIDATION_FILES --work FOLDER --peer marian
+    python benchmarks/time_to_bleu.py TRAINING_FILES VALIDATION_FILES --peer seq2seqtrainer
+
+The files are prefixes, as data.train_files takes them. Against Marian in C++, which is installed into an environment of
+its own, both read the same tokens and have settings that suit them: train.py those of the recipe multi30k-en-de and
+`--overrides`, Marian those of MARIAN below and `--marian`, for a post-norm model of the size of tiny. Against
+Seq2SeqTrainer with MarianMTModel, both have the same shape, learning rate and its schedule, smoothing, dropout, and
+pairs an update, on average; Seq2SeqTrainer does as it does by default: batches of a fixed number of pairs in random
+order, each padded to its longest.
 """
 
 import argparse
 import contextlib
 import json
+import re
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -17,9 +24,30 @@ from pathlib import Path
 import figures
 import peers
 import torch
+import trainers
+import yaml
 from matplotlib.figure import Figure
 
 RECIPE = peers.ROOT / "configuration" / "recipes" / "multi30k-en-de.yaml"
+
+
+# Seq2SeqTrainer's peer: as MarianMTModel has it.
+SAME = [
+    "model.config=tiny",
+    "model.overrides.norm_position=post",
+    "model.overrides.final_norm=false",
+    "model.overrides.dropout=0.2",
+    "model.overrides.init_std=0.02",  # MarianConfig's own
+    # Section 5.3's peak for this width and 2,000 warm-up steps, reached after half of them: the recipe's own
+    # rate, 5.0e-3, is for norms before the sub-layers.
+    "optimization.learning_rate=2.0e-3",
+    "optimization.warmup_steps=1000",
+    "optimization.optimizer=adamw",
+    "optimization.schedule=inverse_sqrt",
+]
+
+
+MARIAN = {"learn-rate": 2e-3, "lr-warmup": "1000", "lr-decay-inv-sqrt": ["1000"], "transformer-dropout": 0.1}
 
 
 class Reached(Exception):
@@ -52,7 +80,66 @@ def train_ours(overrides: list[str], bleu: float) -> dict:
     return {"curve": curve, "updates": run.progress.step}
 
 
-def train_marian(overrides: list[str], bleu: float, every: int, give_up: float, work: Path) -> dict:
+def train_marian(
+    overrides: list[str], settings: dict, bleu: float, every: int, give_up: float, work: Path, prefix: str
+) -> dict:
+    """Marian in C++, for at most this many minutes. It reads what train_ours reads, tokenized alike."""
+    from modeling_scratch.data.sources import load_pairs
+    from modeling_scratch.data.tokenization import texts
+    from modeling_scratch.metrics import score
+    from modeling_scratch.recipe.reading import load_recipe
+
+    name = "Marian in C++"
+    python = trainers.install(name, trainers.TRAINERS[name], work.resolve())
+    data = trainers.prepare(prefix, work.resolve() / "data", None)
+    recipe = load_recipe(RECIPE, overrides)
+    sources, references = texts(load_pairs(recipe.data, recipe.seed)["validation"])
+    for side, lines in (("source", sources), ("target", references)):
+        trainers.write_words(data.folder / f"validation.{side}", data.tokenizer, lines)
+    translations = data.folder / "translations.txt"
+    options = trainers.marian_options(data) | {
+        "valid-sets": [data.text("validation", "source"), data.text("validation", "target")],
+        "valid-metrics": ["translation"],
+        "valid-translation-output": str(translations),
+        "valid-script-path": "true",
+        "valid-freq": f"{every}u",
+        "beam-size": 1,
+        "early-stopping": trainers.MANY,
+        "quiet-translation": True,
+        "disp-freq": f"{every}u",
+        **MARIAN,
+        **settings,
+    }
+    config = data.folder / "time-to-bleu.yml"
+    config.write_text(yaml.safe_dump(options))
+    curve: list[tuple[float, float]] = []
+    evaluating, asked, updates, began = 0.0, 0.0, 0, None
+    command = [python, "-m", "pymarian", "train", "--config", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        log: list[str] = []
+        for line in process.stderr:
+            log.append(line)
+            if "Training started" in line:
+                began = time.perf_counter()
+            elif update := re.search(r"Up\. (\d+) : Sen", line):  # it translates next
+                asked, updates = time.perf_counter(), int(update[1])
+            elif "[valid]" in line and "translation :" in line:
+                minutes = (asked - began - evaluating) / 60
+                words = [row.split() for row in translations.read_text(encoding="utf-8").splitlines()]
+                hypotheses = data.tokenizer.batch_decode(list(map(data.tokenizer.convert_tokens_to_ids, words)))
+                found = score(sources, hypotheses, references, final=False)["bleu"]
+                evaluating += time.perf_counter() - asked
+                curve.append((minutes, found))
+                print(f"  {name}: update {updates}, {minutes:.1f} minutes, BLEU {found:.2f}", flush=True)
+                if found >= bleu or minutes > give_up:
+                    process.terminate()
+                    break
+        else:
+            raise SystemExit(f"Marian ended: {''.join(log[-5:])}")
+    return {"curve": curve, "updates": updates}
+
+
+def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up: float, work: Path) -> dict:
     """For at most this many minutes. With the tokenizer of what train_ours has left in the folder `work`."""
     from datasets import Dataset
     from transformers import (
@@ -162,11 +249,10 @@ def main() -> None:
     parser.add_argument("--bleu", type=float, default=35.0)
     parser.add_argument("--overrides", nargs="*", default=[], help="of the recipe multi30k-en-de")
     parser.add_argument("--every", type=int, default=200, help="updates between evaluations")
+    parser.add_argument("--peer", choices=["marian", "seq2seqtrainer"], default="marian")
+    parser.add_argument("--marian", nargs="*", default=[], help="Marian's options, as NAME=VALUE")
     parser.add_argument(
-        "--patience",
-        type=float,
-        default=float("inf"),
-        help="stop Seq2SeqTrainer after this many times our minutes",
+        "--patience", type=float, default=float("inf"), help="stop the peer after this many times our minutes"
     )
     parser.add_argument(
         "--work", type=Path, help="keep what is trained in this folder; what is there is not made again"
@@ -181,16 +267,7 @@ def main() -> None:
             f"data.train_files={options.train}",
             f"data.validation_files={options.validation}",
             f"output_dir={work}/ours",
-            "model.overrides.norm_position=post",
-            "model.overrides.final_norm=false",
-            "model.overrides.dropout=0.2",
-            "model.overrides.init_std=0.02",  # MarianConfig's own
-            # Section 5.3's peak for this width and 2,000 warm-up steps, reached after half of them: the recipe's own
-            # rate, 5.0e-3, is for norms before the sub-layers.
-            "optimization.learning_rate=2.0e-3",
-            "optimization.warmup_steps=1000",
-            "optimization.optimizer=adamw",
-            "optimization.schedule=inverse_sqrt",
+            *(SAME if options.peer == "seq2seqtrainer" else []),
             f"evaluation.every={options.every}",
             "evaluation.translate_every=1",
             "evaluation.validation_beams=1",
@@ -207,7 +284,13 @@ def main() -> None:
             raise SystemExit(f"{kept} was made with other {' and '.join(changed)}; name another folder with --work")
         minutes, _ = found["modeling_scratch"]["curve"][-1]
         give_up = options.patience * minutes
-        found["MarianMT, Seq2SeqTrainer"] = train_marian(overrides, options.bleu, options.every, give_up, work)
+        limits = options.bleu, options.every, give_up, work
+        if options.peer == "marian":
+            given = (each.partition("=") for each in options.marian)
+            settings = {name: yaml.safe_load(value) for name, _, value in given}
+            found["Marian in C++"] = train_marian(overrides, settings, *limits, options.train)
+        else:
+            found["MarianMT, Seq2SeqTrainer"] = train_seq2seqtrainer(overrides, *limits)
     print(f"\n| | minutes of training to BLEU {options.bleu:g} | updates | BLEU then |\n|---|---|---|---|")
     for name, each in found.items():
         minutes, bleu = each["curve"][-1]

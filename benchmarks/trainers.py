@@ -16,12 +16,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import peers
 import yaml
+from transformers import PreTrainedTokenizerBase
 
 from modeling_scratch.data.sources import load_pairs
 from modeling_scratch.data.tokenization import texts
@@ -44,6 +45,7 @@ class Work:
     learning_rate: float
     pairs: int
     target_tokens: int  # an epoch
+    tokenizer: PreTrainedTokenizerBase
 
     def text(self, split: str, side: str) -> str:
         return str(self.folder / f"{split}.{side}")
@@ -74,7 +76,8 @@ def ours(precision: str) -> Callable[[Work, int], list[str]]:
             "data.test_files": "null",
             "tokenizer.existing": work.folder / "tokenizer",
             "optimization.max_epochs": epochs,
-            "optimization.optimizer": "adamw",  # as the others
+            "model.config": "tiny",  # as the others
+            "optimization.optimizer": "adamw",
             "evaluation.every": MANY,
             "evaluation.num_beams": 1,
             "evaluation.max_new_tokens": 2,
@@ -88,14 +91,15 @@ def ours(precision: str) -> Callable[[Work, int], list[str]]:
     return command
 
 
-def marian(work: Work, epochs: int) -> list[str]:
+def marian_options(work: Work) -> dict:
+    """Of a training that goes on until it is stopped."""
     shape = work.shape
     vocabulary = work.folder / "vocabulary.yml"
-    options = {
+    return {
         "type": "transformer",
         "train-sets": [work.text("train", "source"), work.text("train", "target")],
         "vocabs": [str(vocabulary), str(vocabulary)],
-        "model": str(work.folder / f"marian-{epochs}.npz"),
+        "model": str(work.folder / "marian.npz"),
         "dim-emb": shape["d_model"],
         "enc-depth": shape["encoder_layers"],
         "dec-depth": shape["decoder_layers"],
@@ -113,7 +117,6 @@ def marian(work: Work, epochs: int) -> list[str]:
         "max-length": 256,
         "cpu-threads": 2,
         "sync-sgd": True,
-        "after": f"{epochs}e",
         "save-freq": f"{MANY}u",
         "shuffle-in-ram": True,
         "overwrite": True,
@@ -121,8 +124,11 @@ def marian(work: Work, epochs: int) -> list[str]:
         "workspace": 1024,
         "tempdir": str(work.folder),
         "seed": 1,
-        "quiet": True,
     }
+
+
+def marian(work: Work, epochs: int) -> list[str]:
+    options = marian_options(work) | {"after": f"{epochs}e", "quiet": True}
     config = work.folder / f"marian-{epochs}.yml"
     config.write_text(yaml.safe_dump(options))
     return ["-m", "pymarian", "train", "--config", str(config)]
@@ -260,8 +266,15 @@ TRAINERS = {
 }
 
 
-def prepare(prefix: str, folder: Path, pairs: int) -> Work:
-    """Write the data and vocabularies that all trainers read."""
+def write_words(path: Path, tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> int:
+    """Write the tokens of each line, and return how many there are, with the end token that every trainer adds."""
+    rows = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(lines).input_ids]
+    path.write_text("".join(" ".join(row[:-1]) + "\n" for row in rows), encoding="utf-8")
+    return sum(map(len, rows))
+
+
+def prepare(prefix: str, folder: Path, pairs: int | None) -> Work:
+    """Write the data and vocabularies that all trainers read, of so many pairs (None: all)."""
     recipe = load_recipe(RECIPE)
     section = DataSection(train_files=prefix, source_language="en", target_language="de")
     sources, targets = texts(load_pairs(section, 0, only="train")["train"])
@@ -270,11 +283,8 @@ def prepare(prefix: str, folder: Path, pairs: int) -> Work:
     tokenizer.save_pretrained(folder / "tokenizer")
     count = 0
     for side, language, lines in (("source", "en", sources), ("target", "de", targets)):
-        rows = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(lines[:pairs]).input_ids]
-        count = sum(map(len, rows))  # with the end token, as every trainer adds one
-        for split, part in (("train", slice(None)), ("dev", slice(10))):
-            words = "".join(" ".join(row[:-1]) + "\n" for row in rows[part])
-            (folder / f"{split}.{side}").write_text(words, encoding="utf-8")
+        count = write_words(folder / f"train.{side}", tokenizer, lines[:pairs])
+        write_words(folder / f"dev.{side}", tokenizer, lines[:10])
         for name, part in (("plain", slice(pairs)), ("few", slice(10))):
             (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines[part]), encoding="utf-8")
     tokens = [token for token, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])]
@@ -285,8 +295,8 @@ def prepare(prefix: str, folder: Path, pairs: int) -> Work:
     for name, padding in (("joeynmt", "<pad>"), ("eole", "<blank>")):
         words = ["<unk>", padding, "<s>", "</s>", *ordinary]
         (folder / f"vocabulary.{name}").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    how = recipe.optimization
-    return Work(folder, model_fields(recipe.model), how.tokens_per_batch, how.learning_rate, pairs, count)
+    how, size = recipe.optimization, len(sources[:pairs])
+    return Work(folder, model_fields(recipe.model), how.tokens_per_batch, how.learning_rate, size, count, tokenizer)
 
 
 def install(name: str, trainer: Trainer, folder: Path) -> str:
