@@ -1,11 +1,11 @@
 """
 What a service costs: sentences a second of one batch job (the pipeline, all sentences at once), against `scratch serve`
-with several clients, each of which sends a sentence and waits for its translation. In turn, several rounds; then the
+with several clients, each of which sends a text and waits for its translation. In turn, several rounds; then the
 latency of one client alone.
 
-    python benchmarks/service.py FOLDER SOURCES [--engine ctranslate2] [--clients 32]
+    python benchmarks/service.py FOLDER SOURCES [--engine ctranslate2] [--clients 32] [--sentences 10] [--pair de:en]
 
-FOLDER holds a trained model, SOURCES a sentence a line.
+FOLDER holds a trained model, SOURCES a sentence a line; a text is so many of them (one unless told otherwise).
 """
 
 import argparse
@@ -48,9 +48,9 @@ def batch_job(folder: str, engine: str, sources: str) -> tuple[subprocess.Popen,
     return process, seconds
 
 
-def started_service(folder: str, engine: str) -> tuple[subprocess.Popen, int]:
+def started_service(folder: str, engine: str, pair: str) -> tuple[subprocess.Popen, int]:
     """A service and its port."""
-    command = [sys.executable, "-m", "modeling_scratch", "serve", f"en:de={folder}", "--port", "0", "--engine", engine]
+    command = [sys.executable, "-m", "modeling_scratch", "serve", f"{pair}={folder}", "--port", "0", "--engine", engine]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
         if "serving at" in line:
@@ -61,15 +61,16 @@ def started_service(folder: str, engine: str) -> tuple[subprocess.Popen, int]:
 class Clients:
     """Clients that each keep a connection."""
 
-    def __init__(self, port: int, number: int):
+    def __init__(self, port: int, number: int, pair: str):
         self.port, self.mine = port, local()
+        self.source, self.target = pair.split(":")
         self.threads = ThreadPoolExecutor(number)
 
-    def ask(self, sentence: str) -> float:
-        """Seconds until a sentence is translated."""
+    def ask(self, text: str) -> float:
+        """Seconds until a text is translated."""
         if not hasattr(self.mine, "connection"):
             self.mine.connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        body = json.dumps({"q": sentence, "source": "en", "target": "de"})
+        body = json.dumps({"q": text, "source": self.source, "target": self.target})
         start = time.perf_counter()
         self.mine.connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
         response = self.mine.connection.getresponse()
@@ -77,10 +78,10 @@ class Clients:
         assert response.status == 200, answer
         return time.perf_counter() - start
 
-    def seconds(self, sentences: list[str]) -> tuple[float, list[float]]:
-        """For all sentences, and for each."""
+    def seconds(self, texts: list[str]) -> tuple[float, list[float]]:
+        """For all texts, and for each."""
         start = time.perf_counter()
-        each = list(self.threads.map(self.ask, sentences))
+        each = list(self.threads.map(self.ask, texts))
         return time.perf_counter() - start, each
 
 
@@ -91,24 +92,29 @@ def main() -> None:
     parser.add_argument("sources")
     parser.add_argument("--engine", choices=["torch", "ctranslate2"], default="torch")
     parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--sentences", type=int, default=1, help="of a text")
+    parser.add_argument("--pair", default="en:de", help="the languages of the model")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     sentences = Path(arguments.sources).read_text(encoding="utf-8").splitlines()
     job, job_seconds = batch_job(arguments.folder, arguments.engine, arguments.sources)
-    service, port = started_service(arguments.folder, arguments.engine)
+    size = arguments.sentences
+    texts = ["\n".join(sentences[start : start + size]) for start in range(0, len(sentences), size)]
+    service, port = started_service(arguments.folder, arguments.engine, arguments.pair)
     try:
-        Clients(port, arguments.clients).seconds(sentences[:100])
+        Clients(port, arguments.clients, arguments.pair).seconds(texts[:100])
         ratios, latencies = [], []
-        print(f"{len(sentences):,} sentences, {arguments.engine}, {arguments.clients} clients; sentences a second")
+        what = f"{len(sentences):,} sentences, {arguments.engine}, {arguments.clients} clients, {size} in a request"
+        print(f"{what}; sentences a second")
         for _ in range(arguments.rounds):
             whole = job_seconds()
             # New ones: the service closes connections that have nothing to ask for five seconds.
-            served, each = Clients(port, arguments.clients).seconds(sentences)
+            served, each = Clients(port, arguments.clients, arguments.pair).seconds(texts)
             latencies += each
             ratios.append(whole / served)
             rates = f"batch job {len(sentences) / whole:8,.1f}   service {len(sentences) / served:8,.1f}"
             print(f"{rates}   {whole / served:.0%}", flush=True)
-        alone = Clients(port, 1).seconds(sentences[:100])[1]
+        alone = Clients(port, 1, arguments.pair).seconds(texts[:100])[1]
         print(f"median {statistics.median(ratios):.0%} of the batch job's throughput")
         for name, seconds in ((f"{arguments.clients} clients", latencies), ("one client alone", alone)):
             middle, high = statistics.median(seconds), statistics.quantiles(seconds, n=20)[-1]
