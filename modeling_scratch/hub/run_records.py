@@ -44,7 +44,7 @@ class RunRecords:
         final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
         self.finished = bool(final)
         self.scored = list(final.values()) if final else self._best(records, going_on)
-        self.records, self.updates = records, records[-1]["step"]
+        self.updates = records[-1]["step"]
         self.evaluations = self._evaluations(records)
         self.train = next((record for record in reversed(records) if record["split"] == "train"), {})
         self.machine = next((record for record in reversed(records) if record["split"] == "run"), {})
@@ -70,14 +70,13 @@ class RunRecords:
 
     def _evaluations(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """
-        The evaluations while the model was trained, with `train_loss`, the cross-entropy that was logged last before;
-        in a record of an earlier version, the loss with label smoothing. Of many there are some, evenly, the best and
-        the last among them.
+        The evaluations while the model was trained, with `train_loss`, the cross-entropy that was logged last before.
+        Of many there are some, evenly, the best and the last among them.
         """
         found, train_loss = [], None
         for record in records:
             if record["split"] == "train":
-                train_loss = record.get("cross_entropy", record.get("loss", train_loss))
+                train_loss = record.get("cross_entropy", train_loss)
             elif record["split"] == "validation" and not record.get("final"):
                 found.append(record | {"train_loss": train_loss})
         every = -(-len(found) // _ROWS) or 1

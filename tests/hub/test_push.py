@@ -126,42 +126,6 @@ def test_each_push_generates_the_scores_anew_and_the_names_of_its_repository(run
     assert "license: mit" in pushes.card()
 
 
-def client_upload_as_earlier(folder: str, repo_id: str) -> list:
-    """A push that leaves what earlier versions left: a card without marked parts, and another record."""
-    from modeling_scratch.hub import card_edits
-
-    def without_marks(card) -> str:
-        front = card_edits.yaml_dump(card.metadata, sort_keys=False).strip()
-        return f"---\n{front}\n---\n" + "".join((card.above, card.generated or "", card.below))
-
-    marked = card_edits.EditableCard.__str__
-    card_edits.EditableCard.__str__ = without_marks
-    try:
-        result = client_upload(folder, repo_id)
-    finally:
-        card_edits.EditableCard.__str__ = marked
-    path = Path(folder) / ".hub.json"
-    last = json.loads(path.read_text())["repositories"][repo_id]["main"] | {"parent": None}
-    record = {"written": last["card"], "repositories": {repo_id: {"main": {"done": last}}}}
-    path.write_text(json.dumps(record))
-    (Path(folder) / ".card.md").write_text(last["card"])
-    return result
-
-
-@pytest.mark.parametrize("edited", [False, True], ids=["as generated", "edited"])
-def test_a_folder_that_an_earlier_version_pushed(edited, hub, run, pushes):
-    assert pushes.client(client_upload_as_earlier, folder=str(run), repo_id=NAME)[0] == 0
-    if edited:
-        pushes.edit("## Results", "My own words.\n\n## Results")
-    weights = change_weights(run, 0.5)
-    said = pushes()
-    assert hub.files(NAME)[WEIGHTS] == weights
-    assert ("the card's text is kept as it is" in said) == edited
-    assert ("modeling_scratch: the next push replaces" in pushes.card()) != edited
-    assert ("My own words." in pushes.card()) == edited
-    assert not (run / ".card.md").exists()
-
-
 def test_the_license_lasts(hub, run, pushes):
     pushes(license="mit")
     pushes()
