@@ -49,7 +49,7 @@ class RunRecords:
         self.train = next((record for record in reversed(records) if record["split"] == "train"), {})
         self.machine = next((record for record in reversed(records) if record["split"] == "run"), {})
         # Written when a run ends: what a run that goes on has is of an earlier end.
-        self.samples = _read_samples(folder / SAMPLES) if final else []
+        self.samples = read_samples(folder) if final else []
         data = self.recipe.data
         self.tags = [tag.strip().replace("_", "-") for tag in (data.source_language, data.target_language)]
 
@@ -164,11 +164,14 @@ def without_folders(value: Any) -> Any:
     return value
 
 
-def _read_samples(path: Path) -> list[dict[str, str]]:
+def read_samples(folder: Path) -> list[dict[str, str]]:
     """{source, reference, translation} of each sample; a text may have several lines."""
-    samples: list[dict[str, str]] = []
-    field = None
-    for line in path.read_text(encoding="utf-8").split("\n") if path.is_file() else []:
+    path, samples, field = folder / SAMPLES, [], None
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not valid UTF-8 ({error.reason}); delete it, or score the run again") from None
+    for line in lines:
         start = re.match(r"(?:- (source)|  (reference|translation)): ?", line)
         if start and (start[1] or samples):
             field = start[1] or start[2]
