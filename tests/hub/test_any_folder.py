@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
-from loopback_push import client_push_from_memory, client_push_thrice
+from loopback_push import client_push_from_memory, client_push_twice
 from test_convert_command import invoke, opus_folder  # noqa: F401
 from transformers import AutoTokenizer
 
@@ -103,7 +103,7 @@ def test_a_model_that_was_saved(plain, tmp_path):
 def test_a_folder_is_pushed_in_one_commit(converted, plain, hub, client, tmp_path):
     """What the first push was told, the next ones remember."""
     folders = {"ada/opus": Path(shutil.copytree(converted, tmp_path / "opus")), "ada/plain": plain}
-    assert client(client_push_thrice, folders={name: str(folder) for name, folder in folders.items()}) == []
+    assert client(client_push_twice, folders={name: str(folder) for name, folder in folders.items()}) == []
     for name, folder in folders.items():
         assert [commit["title"] for commit in hub.commits(name)].count("Upload model") == 1
         files = hub.files(name)

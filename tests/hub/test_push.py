@@ -3,13 +3,15 @@
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
-from conftest import ROOT, run_command
+from conftest import run_command
 from loopback_client import ADA, READER
-from loopback_push import change_weights, client_train, client_upload
+from loopback_push import call, change_weights, client_train, client_upload
 
+from modeling_scratch.commands import upload
 from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
@@ -21,27 +23,24 @@ def run(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
-def upload(hub, *arguments: str, token: str | None = ADA, **environment: str):
-    """hub_upload.py in a process of its own."""
-    home = hub.store.root.parent / "home"
-    result = run_command(
-        str(ROOT / "hub_upload.py"), *map(str, arguments), **hub.environment(token, home), **environment
-    )
-    assert token is None or token not in result.stdout + result.stderr
-    return result
+def client_upload_checked(folder: str, **options) -> list:
+    """As client_upload, with the check of what is in the folder."""
+    from modeling_scratch.hub import check, push
+
+    with patch.object(push, "check_folder", check.check_folder):
+        return call(upload.main, folder, NAME, **options)
 
 
-def test_the_command_pushes_exactly_what_was_chosen(hub, run):
-    result = upload(hub, run, NAME, "--tag", "v1", "--message", "First")
-    assert result.returncode == 0, result.stderr
+def test_the_command_pushes_exactly_what_was_chosen(hub, client, run):
+    code, said = client(client_upload_checked, folder=str(run), tag="v1", message="First")
+    assert code == 0, said
     (first, _) = hub.commits(NAME)
     assert first["title"] == "First"
     assert hub.references(NAME)["refs/tags/v1"] == first["id"]
     files = hub.files(NAME)
     assert files[WEIGHTS] == (run / WEIGHTS).read_bytes()
     assert set(files) - {".gitattributes"} == {*chosen_files(run), "README.md"}
-    card = files["README.md"].decode()
-    assert ADA not in card
+    assert ADA not in files["README.md"].decode() + said
 
 
 @pytest.mark.slow
@@ -178,8 +177,8 @@ def test_what_replaces_a_model_leaves_nothing_of_it(hub, run, pushes):
 
 def test_a_recipe_pushes_each_better_model_and_the_last(hub, client, tmp_path):
     run = tmp_path / "pushing"
-    arguments = [f"output_dir={run}", "hub.repository=ada/pushed", "hub.push=best", "optimization.max_steps=10"]
-    code, said = client(client_train, arguments=arguments)
+    arguments = ["hub.repository=ada/pushed", "hub.push=best", "optimization.max_steps=10"]
+    code, said = client(client_train, output_dir=str(run), arguments=arguments)
     assert code == 0, said
     titles = [commit["title"] for commit in hub.commits("ada/pushed")]
     assert titles == ["Upload model", "Upload model of step 10", "initial commit"]
@@ -194,8 +193,8 @@ def test_a_recipe_pushes_each_better_model_and_the_last(hub, client, tmp_path):
 def test_a_recipe_s_push_that_would_fail_is_refused_before_anything_is_deleted(token, message, hub, client, run):
     hub.create("ada/taken")
     hub.commit("ada/taken", {"config.json": b"{}", WEIGHTS: b"theirs"}, "Somebody's model")
-    arguments = [f"output_dir={run}", "hub.repository=ada/taken"]
-    code, said = client(client_train, token=token, arguments=arguments, overwrite=True)
+    arguments = ["hub.repository=ada/taken"]
+    code, said = client(client_train, token=token, output_dir=str(run), arguments=arguments, overwrite=True)
     assert code == 2
     assert message in said
     assert (run / WEIGHTS).exists()

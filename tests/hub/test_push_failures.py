@@ -92,9 +92,7 @@ def test_a_commit_that_is_never_answered_is_not_waited_for_longer(hub, run, push
 
 AFTER = {
     ".hub.json": ("disk", "No space left on device"),
-    "README.md": ("disk", "No space left on device"),
     "tag": ("refused", "tagging it 'v1': the Hub refused this for ada/model and changed nothing (403: Frozen)"),
-    "silent tag": ("silent", "tagging it 'v1': the Hub has not answered within 0.5 seconds"),
     "Ctrl-C": ("interrupt", "interrupted before all was recorded"),
 }
 
@@ -119,7 +117,7 @@ def client_after(folder: str, how: str, name: str) -> list[list]:
         written(path, text)
 
     pushing.HubRepository.commit, pushing.write_whole, push_record.write_whole = note, write, write
-    first = client_upload(folder, NAME, tag="v1", timeout=0.5)
+    first = client_upload(folder, NAME, tag="v1")
     pushing.HubRepository.commit, pushing.write_whole, push_record.write_whole = commit, written, written
     return [first, client_upload(folder, NAME, tag="v1")]
 
@@ -129,8 +127,6 @@ def test_whatever_fails_after_the_commit_the_message_begins_with_where_the_model
     how, why = AFTER[name]
     if how == "refused":
         hub.fail(403, path="/tag/", words="Frozen")
-    if how == "silent":
-        hub.fail("silence", path="/tag/", times=4)
     (code, said), again = pushes.client(client_after, folder=str(run), how=how, name=name)
     commit = hub.commits(NAME)[0]["id"]
     assert code == (130 if how == "interrupt" else 2)
@@ -149,7 +145,7 @@ REFUSALS = {
     "/commit/": "committing",
     "/tag/": "tagging it 'v1'",
 }
-REFUSED = [(status, path) for status in (403, 412) for path in REFUSALS] + [(409, "/commit/"), (409, "/tag/")]
+REFUSED = [*((403, path) for path in REFUSALS), (412, "/commit/"), (409, "/tag/")]
 
 
 def client_refused(folder: str, cases: list[tuple[int, str]]) -> list[list]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import SMALL_MODEL, read_metrics, small_run
+from conftest import SMALL_MODEL, quick_run, read_metrics
 from huggingface_hub import ModelCard
 from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM
@@ -160,7 +160,7 @@ def test_the_recipe_is_there_whole(trained):
 def test_the_code_in_it_runs(trained, tmp_path, two, capsys):
     folder = trained
     if two:
-        folder = small_run(tmp_path / "run", "tokenizer.shared=false", "optimization.max_steps=2")
+        folder = quick_run(tmp_path / "run", "tokenizer.shared=false", "optimization.max_steps=2")
     text = card_of(folder)
     assert ("target_tokenizer" in text) == two
     blocks = python_blocks(text)
