@@ -45,7 +45,7 @@ def running_hub(folder: Path) -> Iterator[LoopbackHub]:
 
 @contextmanager
 def lasting_client(hub: LoopbackHub) -> Iterator[Callable]:
-    """A process for many functions, one after another: called with one and its arguments, what the function returns."""
+    """A process that runs one function after another. What is yielded takes a function and arguments: its result."""
     home = hub.store.root.parent / "home"
     process = subprocess.Popen(
         [sys.executable, __file__],

@@ -41,7 +41,7 @@ class Destination:
     own: str | None = None  # this folder's newest commit, if the branch holds its model
     tree: dict[str, str] = field(default_factory=dict)  # the files of `head`; see `HubRepository.tree`
     card: str | None = None  # with edits to keep
-    tag: str | None = None  # the commit that already has the tag's name
+    tag: str | None = None  # the commit that already has the tag
     belongs: Callable[[str], bool] = is_model_file  # whether a file is part of what is pushed there
 
     def holds(self, files: dict[str, Path], card: str) -> bool:
@@ -92,7 +92,7 @@ def look(
 
 
 def _own_commit(repository: HubRepository, branch: str, last: LastPush, head: str) -> str | None:
-    """This folder's newest commit, if nothing but the card has changed since; its arrival need not have been seen."""
+    """This folder's newest commit, even if nobody saw it arrive; None if more than the card has changed since."""
     own = last.commit
     if last.mark and own != head:
         own = repository.find_commit(branch, last.mark) or own

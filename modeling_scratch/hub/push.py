@@ -37,7 +37,7 @@ class Prepared:
     files: dict[str, Path]  # {path in the repository: a file with its contents}; all but the card
     card: str
     findings: list[str]  # of the check
-    remembered: LastPush  # what the next push is to know of this one, but for its commit
+    remembered: LastPush  # what the next push must know of this one, except its commit
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file."""
@@ -181,7 +181,7 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
     Check a model's folder and push it. Pushing again without changes makes no commit.
 
     Args:
-        kind, prepare: of something that is made from the folder and pushed in its stead.
+        kind, prepare: what is pushed instead of the model, and how it is made from the folder.
 
     Raises:
         ArrivedError: the model was pushed, and what was left to do failed.

@@ -1,8 +1,6 @@
 """The push: files, card, branches, tags, pull requests, and pushes from a run."""
 
 import json
-import shutil
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -16,11 +14,6 @@ from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 NAME = "ada/model"
-
-
-@pytest.fixture
-def run(trained, tmp_path) -> Path:
-    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 def client_upload_checked(folder: str, **options) -> list:

@@ -1,7 +1,6 @@
 """Pushes that fail: true messages, nothing twice, nobody else's work overwritten."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,6 @@ from loopback_push import change_weights, client_upload, without_waits
 from modeling_scratch.runs.folder import WEIGHTS
 
 NAME = "ada/model"
-
-
-@pytest.fixture
-def run(trained, tmp_path) -> Path:
-    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 def client_lost(folder: str, faults: list[dict]) -> list:
@@ -74,7 +68,7 @@ def test_what_nobody_could_see_is_not_called_nothing(hub, run, pushes):
     hub.fail("drop", path="/commit/main")
     hub.fail(lambda: hub.commit(NAME, {WEIGHTS: b"theirs"}, "Theirs"), path="/commit/main", at=2)
     said = pushes(code=2)
-    assert "it is not to be seen there" in said
+    assert "the Hub does not show it" in said
     assert "push again: what has arrived is not sent twice" in said
     assert "changed nothing" not in said
 
@@ -87,17 +81,17 @@ def test_a_commit_that_is_never_answered_is_not_waited_for_longer(hub, run, push
     asked = [entry["time"] for entry in hub.requests if "/commit/main" in entry["path"]]
     assert len(asked) == 2
     assert asked[1] - asked[0] < 1 + 1 + 1  # half of the limit, the wait, and the look
-    assert "it is not to be seen there (no answer for 1 seconds); push again" in said
+    assert "the Hub does not show it (no answer for 1 seconds); push again" in said
 
 
 AFTER = {
-    ".hub.json": ("disk", "No space left on device"),
-    "tag": ("refused", "tagging it 'v1': the Hub refused this for ada/model and changed nothing (403: Frozen)"),
-    "Ctrl-C": ("interrupt", "interrupted before all was recorded"),
+    "full disk": "No space left on device",
+    "refused tag": "tagging it 'v1': the Hub refused this for ada/model and changed nothing (403: Frozen)",
+    "interrupt": "interrupted before all was recorded",
 }
 
 
-def client_after(folder: str, how: str, name: str) -> list[list]:
+def client_after(folder: str, what: str) -> list[list]:
     """A push that something ends once its commit is there, and another."""
     from modeling_scratch.hub import push as pushing
     from modeling_scratch.hub import record as push_record
@@ -110,9 +104,9 @@ def client_after(folder: str, how: str, name: str) -> list[list]:
         return arrived[0]
 
     def write(path: Path, text: str) -> None:
-        if arrived and how == "interrupt":
+        if arrived and what == "interrupt":
             raise KeyboardInterrupt
-        if arrived and how == "disk" and path.name == name:
+        if arrived and what == "full disk":
             raise OSError(28, "No space left on device", str(path))
         written(path, text)
 
@@ -122,17 +116,16 @@ def client_after(folder: str, how: str, name: str) -> list[list]:
     return [first, client_upload(folder, NAME, tag="v1")]
 
 
-@pytest.mark.parametrize("name", AFTER)
-def test_whatever_fails_after_the_commit_the_message_begins_with_where_the_model_is(name, hub, run, pushes):
-    how, why = AFTER[name]
-    if how == "refused":
+@pytest.mark.parametrize("what", AFTER)
+def test_whatever_fails_after_the_commit_the_message_begins_with_where_the_model_is(what, hub, run, pushes):
+    if what == "refused tag":
         hub.fail(403, path="/tag/", words="Frozen")
-    (code, said), again = pushes.client(client_after, folder=str(run), how=how, name=name)
+    (code, said), again = pushes.client(client_after, folder=str(run), what=what)
     commit = hub.commits(NAME)[0]["id"]
-    assert code == (130 if how == "interrupt" else 2)
+    assert code == (130 if what == "interrupt" else 2)
     line = said.strip().splitlines()[-1].removeprefix("error: ")
     assert line.startswith(f"the model is at {hub.url}/{NAME}/commit/{commit} (revision {commit}); "), line
-    assert why in line
+    assert AFTER[what] in line
     assert again[0] == 0, again
     assert [entry["title"] for entry in hub.commits(NAME)] == ["Upload model", "initial commit"]
     assert hub.references(NAME)["refs/tags/v1"] == commit

@@ -1,10 +1,8 @@
 """A model's page goes to a static Space beside the model, linked both ways, one commit each."""
 
-import shutil
 from pathlib import Path
 from unittest.mock import patch
 
-import pytest
 from huggingface_hub import ModelCard
 from loopback_push import change_weights, client_upload
 
@@ -25,11 +23,6 @@ def client_upload_with_stand_in(folder: str, repo_id: str, **options) -> list:
 
     with patch.object(space, "export_page", write_page):
         return client_upload(folder, repo_id, **options)
-
-
-@pytest.fixture
-def run(trained, tmp_path) -> Path:
-    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 def upload(client, run, code=0, **options) -> str:
