@@ -52,7 +52,7 @@ def check_folder(folder: Path, copy: Path) -> list[str]:
     """
     files = copy_files(folder, copy)
     try:
-        return _check_files(files, copy, probe_sentences(folder))
+        return _check_files(files, copy, [sample["source"] for sample in read_samples(folder)] + PROBES)
     except ValueError as error:  # the user knows nothing of the copy
         raise UserError(str(error).replace(str(copy), str(folder))) from error
 
@@ -159,11 +159,6 @@ def check_generation(path: Path) -> None:
 
 
 # -- what a stranger gets ----------------------------------------------------------------------------------------------
-
-
-def probe_sentences(folder: Path) -> list[str]:
-    """The run's own sample sources, and `PROBES`."""
-    return [sample["source"] for sample in read_samples(folder)] + PROBES
 
 
 def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
         last = read_last_push(folder, key, options.branch)
         found = look(repository, options, last, kind.belongs)
         prepared = prepare(folder, options, Path(copy), found.card)
-        stale = found.files() - prepared.files.keys()
+        stale = found.files - prepared.files.keys()
         changes = found.tag is not None and (stale or not found.holds(prepared.files, prepared.card))
         if found.tag is not None and (found.tag != found.head or changes):
             raise PushError(f"the tag {options.tag} exists, at {found.tag[:7]}; choose another, or delete it there")

@@ -4,10 +4,8 @@ import json
 from unittest.mock import patch
 
 import pytest
-import torch
-from conftest import run_command
 from loopback_client import ADA, READER
-from loopback_push import call, change_weights, client_train, client_upload
+from loopback_push import call, change_weights, client_train
 
 from modeling_scratch.commands import upload
 from modeling_scratch.hub.allowed_files import chosen_files
@@ -34,42 +32,6 @@ def test_the_command_pushes_exactly_what_was_chosen(hub, client, run):
     assert files[WEIGHTS] == (run / WEIGHTS).read_bytes()
     assert set(files) - {".gitattributes"} == {*chosen_files(run), "README.md"}
     assert ADA not in files["README.md"].decode() + said
-
-
-@pytest.mark.slow
-def test_a_stranger_loads_what_was_pushed(hub, run, client, tmp_path):
-    """With nothing of this project, the same logits from the repository's name."""
-    assert client(client_upload, folder=str(run), repo_id=NAME)[0] == 0
-    script = """
-import json, sys, torch
-from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding, AutoTokenizer
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "modeling_scratch": raise ImportError(name)
-sys.meta_path.insert(0, Refuse())
-name = sys.argv[1]
-tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
-model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True).eval()
-inputs = tokenizer(["The cat sleeps.", "The dog can see her."], padding=True, return_tensors="pt")
-target = torch.arange(6).repeat(2, 1)
-AutoModel.from_pretrained(name, trust_remote_code=True)
-AutoModelForTextEncoding.from_pretrained(name, trust_remote_code=True)
-with torch.no_grad():
-    logits = model(**inputs, decoder_input_ids=target).logits
-print(json.dumps([inputs.input_ids.tolist(), logits.tolist(), model.generate(**inputs, max_new_tokens=6).tolist()]))
-"""
-    stranger = run_command("-c", script, NAME, **hub.environment(None, tmp_path / "stranger"))
-    assert stranger.returncode == 0, stranger.stderr
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-    tokenizer, model = AutoTokenizer.from_pretrained(run), AutoModelForSeq2SeqLM.from_pretrained(run).eval()
-    inputs = tokenizer(["The cat sleeps.", "The dog can see her."], padding=True, return_tensors="pt")
-    ids, logits, generated = json.loads(stranger.stdout.splitlines()[-1])
-    assert ids == inputs.input_ids.tolist()
-    with torch.no_grad():
-        expected = model(**inputs, decoder_input_ids=torch.arange(6).repeat(2, 1)).logits
-    torch.testing.assert_close(torch.tensor(logits), expected, rtol=0, atol=1e-6)
-    assert generated == model.generate(**inputs, max_new_tokens=6).tolist()
 
 
 def test_edits_on_the_hub_and_in_the_folder_stay(hub, run, pushes):

@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, run_command
-from loopback_client import ADA, GRACE, READER, running_hub
+from loopback_client import ADA, GRACE, READER
 from loopback_push import change_weights, client_upload, without_waits
 
 from modeling_scratch.runs.folder import WEIGHTS
@@ -230,16 +229,6 @@ def client_mistakes(cases: list[list]) -> list[list]:
         os.environ["HF_TOKEN"] = token
         results.append(client_upload(folder, repo_id, private=private))
     return results
-
-
-@pytest.mark.slow
-def test_no_network(run, tmp_path):
-    with running_hub(tmp_path / "gone") as hub:
-        environment = hub.environment(ADA, tmp_path / "home")
-    result = run_command(str(ROOT / "hub_upload.py"), str(run), NAME, "--timeout", "1", **environment)
-    assert result.returncode == 2
-    assert "no connection to the Hub" in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
 
 
 def test_somebody_else_s_commit_is_not_overwritten(hub, run, pushes):
