@@ -10,6 +10,7 @@ from conftest import SMALL_MODEL, quick_run
 from loopback_client import MODEL
 from safetensors.torch import load_file, save_file
 
+from modeling_scratch.commands import upload
 from modeling_scratch.hub.allowed_files import copy_files
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
@@ -33,10 +34,8 @@ def call(main: Callable, folder: str, *arguments, **options) -> list:
 
 
 def client_upload(folder: str, repo_id: str, **options) -> list:
-    from modeling_scratch.commands import upload
-
     skip_the_check()
-    return call(upload.main, folder, repo_id, **({"message": "Upload model"} | options))
+    return call(upload.main, folder, repo_id, **options)
 
 
 def client_download_space(repo_id: str, folder: str) -> None:
