@@ -23,7 +23,7 @@ import pytest
 import torch
 import yaml
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from loopback_fixtures import client, hub, hub_and_client, pushes  # noqa: F401
+from loopback_fixtures import client, copied_run, hub, hub_and_client, pushes  # noqa: F401
 from matplotlib.figure import Figure
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration

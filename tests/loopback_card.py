@@ -17,68 +17,27 @@ _LICENSES = """
 """
 LICENSES = _LICENSES.split()
 
-_PIPELINE_TAGS = """
-    text-classification token-classification table-question-answering question-answering zero-shot-classification
-    translation summarization feature-extraction text-generation text2text-generation fill-mask sentence-similarity
-    text-to-speech text-to-audio automatic-speech-recognition audio-to-audio audio-classification text-ranking
-    image-classification object-detection image-segmentation text-to-image image-to-text image-to-image
-    image-text-to-text any-to-any tabular-classification tabular-regression reinforcement-learning other
-"""
-PIPELINE_TAGS = _PIPELINE_TAGS.split()
-
 STRINGS = ("license", "license_name", "license_link", "library_name", "pipeline_tag")
 STRINGS_OR_LISTS = ("language", "tags", "datasets", "metrics", "base_model")
-
-
-class _Loader(yaml.SafeLoader):
-    """Rejects a key that is given twice, as the Hub's parser does."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if isinstance(key, str) and keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"duplicated mapping key: {key}", node.start_mark)
-        return super().construct_mapping(node, deep=deep)
-
-
-def split(content: str) -> str | None:
-    """The YAML between the two lines of dashes that begin a card, None where there is none."""
-    found = re.match(r"\ufeff?\s*---[ \t]*\r?\n(.*?\r?\n)?---[ \t]*(\r?\n|\Z)", content, re.DOTALL)
-    return found and (found.group(1) or "")
-
-
-def metadata(content: str) -> dict:
-    """The metadata of a card; empty where it has none or is invalid."""
-    try:
-        data = yaml.load(split(content) or "", _Loader)
-    except yaml.YAMLError:
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def validate(content: str) -> dict[str, list[dict]]:
     """{"errors": [{"message": ...}], "warnings": [...]}, as POST /api/validate-yaml answers."""
     errors, warnings = [], []
-    text = split(content)
-    if text is None or not text.strip():
-        warnings.append("empty or missing yaml metadata in repo card")
-    else:
+    found = re.match(r"\ufeff?\s*---[ \t]*\r?\n(.*?\r?\n)?---[ \t]*(\r?\n|\Z)", content, re.DOTALL)
+    if found and (found[1] or "").strip():
         try:
-            data = yaml.load(text, _Loader)
+            data = yaml.safe_load(found[1])
         except yaml.YAMLError as error:
             errors.append(f"YAML parsing error: {getattr(error, 'problem', None) or error}")
         else:
             if isinstance(data, dict):
                 errors += _check_fields(data) + _check_model_index(data.get("model-index"))
-                tag = data.get("pipeline_tag")
-                if isinstance(tag, str) and tag not in PIPELINE_TAGS:
-                    warnings.append(f'The pipeline tag "{tag}" is not in the official list: {", ".join(PIPELINE_TAGS)}')
             else:
                 errors.append('"value" must be of type object')
-    return {
-        "errors": [{"message": message} for message in errors],
-        "warnings": [{"message": message} for message in warnings],
-    }
+    else:
+        warnings.append("empty or missing yaml metadata in repo card")
+    return {"errors": [{"message": each} for each in errors], "warnings": [{"message": each} for each in warnings]}
 
 
 def _check_fields(data: dict) -> list[str]:

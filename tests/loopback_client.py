@@ -1,4 +1,4 @@
-"""Runs functions of a test file in processes of their own, as clients of a loopback Hub.
+"""Runs functions of a test file in another process, as a client of a loopback Hub.
 
 huggingface_hub reads HF_ENDPOINT and its siblings once, at import: a client of a test's own server needs a new process.
 By convention the functions that run there are named client_*; their arguments and results are JSON.
@@ -30,26 +30,6 @@ ADA, READER, GRACE = (
 MODEL = "ada/model"
 ANSWER = "=> "
 
-CARD = """---
-language:
-- en
-- de
-license: apache-2.0
-library_name: transformers
-pipeline_tag: translation
-tags: [scratch]
-datasets: [bentrevett/multi30k]
-metrics: [bleu]
-model-index:
-- name: model
-  results:
-  - task: {type: translation}
-    dataset: {type: bentrevett/multi30k, name: Multi30k}
-    metrics: [{type: bleu, value: 31.5}]
----
-# Model
-"""
-
 
 @contextmanager
 def running_hub(folder: Path) -> Iterator[LoopbackHub]:
@@ -63,31 +43,9 @@ def running_hub(folder: Path) -> Iterator[LoopbackHub]:
         assert [entry for entry in hub.requests if entry["status"] == 501] == []  # a defect of the Hub itself
 
 
-def start_client(hub: LoopbackHub, function: Callable, token: str | None = ADA, **arguments) -> subprocess.Popen:
-    home = hub.store.root.parent / "home"
-    return subprocess.Popen(
-        [sys.executable, __file__, inspect.getfile(function), function.__name__, json.dumps(arguments)],
-        env=os.environ | hub.environment(token, home) | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "PYTHONPATH": IMPORTS},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish_client(process: subprocess.Popen):
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    return json.loads(output.splitlines()[-1])
-
-
-def run_client(hub: LoopbackHub, function: Callable, token: str | None = ADA, **arguments):
-    """What the function returns in a process of its own."""
-    return finish_client(start_client(hub, function, token, **arguments))
-
-
 @contextmanager
 def lasting_client(hub: LoopbackHub) -> Iterator[Callable]:
-    """One process for many functions, one after another: call it as `run_client`, without the Hub."""
+    """A process that runs one function after another. What is yielded takes a function and arguments: its result."""
     home = hub.store.root.parent / "home"
     process = subprocess.Popen(
         [sys.executable, __file__],
@@ -156,8 +114,4 @@ def answer_calls() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
-        answer_calls()
-    else:
-        _, file, name, text = sys.argv
-        print(json.dumps(runpy.run_path(file)[name](**json.loads(text))))
+    answer_calls()

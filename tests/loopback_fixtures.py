@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from loopback_client import lasting_client, running_hub
@@ -34,9 +35,15 @@ def client(hub_and_client) -> Callable:
     return hub_and_client[1]
 
 
+@pytest.fixture(name="run")
+def copied_run(trained, tmp_path) -> Path:
+    """The folder of a run, to change and to push."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
 @pytest.fixture
 def pushes(hub, client, run):
-    """Pushes the folder of the test file's fixture `run`."""
+    """Pushes the folder `run`."""
     from loopback_push import Pushes  # which imports conftest, and that this file
 
     return Pushes(client, hub, run)

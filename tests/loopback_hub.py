@@ -5,19 +5,15 @@
         subprocess.run([...], env=os.environ | hub.environment("hf_ada", tmp_path / "home"))
         assert hub.files("ada/model")["config.json"] == b"{}"
 
-It keeps models on disk and speaks what huggingface_hub 2.4 speaks without Xet; it can be told to fail (`fail`) and
-keeps a record of the requests (`requests`). Another process does the same through POST and DELETE /_loopback/fault, GET
-and DELETE /_loopback/requests and POST /_loopback/token, whose JSON holds the arguments of `fail` and `add_token`. As
-on the Hub, large files come from and go to another address, which takes signed links and should never see a token.
-
-    python tests/loopback_hub.py --root DIR --port N --token hf_ada=ada:write
+It keeps models on disk and speaks what pushes and downloads with huggingface_hub 2.4 need, without Xet; it can be told
+to fail (`fail`) and keeps a record of the requests (`requests`). Another process does the same through POST and DELETE
+/_loopback/fault, whose JSON holds the arguments of `fail`, and GET and DELETE /_loopback/requests. As on the Hub, large
+files come from and go to another address, which takes signed links and should never see a token.
 
 The server itself is in loopback_server.py, its answers in loopback_reading.py and loopback_writing.py on top of
 loopback_protocol.py, the check of model cards in loopback_card.py, the repositories in loopback_store.py.
 """
 
-import argparse
-import contextlib
 import secrets
 import threading
 from collections.abc import Callable
@@ -31,14 +27,14 @@ from loopback_store import Store
 class LoopbackHub:
     """The server, its tokens, its faults and its record. It runs from `start` (or `with`) to `stop`."""
 
-    def __init__(self, root: str | Path, port: int = 0):
+    def __init__(self, root: str | Path):
         self.store = Store(Path(root))
         self.tokens: dict[str, Account] = {}
         self.faults: list[Fault] = []
         self.requests: list[dict] = []
         self.lock = threading.Lock()
         self.stopped = threading.Event()
-        self.listeners = [Listener(self, "hub", port), Listener(self, "storage", 0)]
+        self.listeners = [Listener(self, role) for role in ("hub", "storage")]
         # Another host by its name: clients of huggingface_hub 1 take a redirect within one host for the Hub's own.
         self.url, storage_url = (
             f"http://{host}:{listener.server_port}"
@@ -67,12 +63,9 @@ class LoopbackHub:
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
-    def add_token(self, token: str, user: str, role: str = "write", organizations=(), writes=()) -> str:
-        """A token of role read, write or fineGrained, which writes only the repositories or namespaces in `writes`."""
-        if role not in ("read", "write", "fineGrained"):
-            raise ValueError(f"role is {role!r}; it must be read, write or fineGrained")
-        self.tokens[token] = Account(user, role, tuple(organizations), tuple(writes))
-        return token
+    def add_token(self, token: str, user: str, role: str = "write") -> None:
+        """A token of role read or write."""
+        self.tokens[token] = Account(user, role)
 
     def environment(self, token: str | None, home: str | Path) -> dict[str, str]:
         """What a client process needs, over its other variables, to talk to this server and to no other."""
@@ -165,24 +158,3 @@ class LoopbackHub:
     def leaks(self) -> list[dict]:
         """The requests that carried a token anywhere but in the Authorization header to the Hub."""
         return [entry for entry in list(self.requests) if entry["leaks"]]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A small Hugging Face Hub on 127.0.0.1")
-    parser.add_argument("--root", required=True, help="folder of the repositories")
-    parser.add_argument("--port", type=int, default=0, help="0: any free one; it is printed")
-    parser.add_argument("--token", action="append", default=[], metavar="TOKEN=USER[:ROLE]")
-    arguments = parser.parse_args()
-    hub = LoopbackHub(arguments.root, arguments.port)
-    for text in arguments.token:
-        token, _, account = text.partition("=")
-        user, _, role = account.partition(":")
-        hub.add_token(token, user, role or "write")
-    with hub:
-        print(hub.url, flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

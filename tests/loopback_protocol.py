@@ -15,22 +15,16 @@ INVALID_CREDENTIALS = "Invalid credentials in Authorization header"
 
 @dataclass(frozen=True)
 class Account:
-    """Who a token stands for. A fine-grained token writes only the repositories and namespaces it names."""
+    """Who a token stands for."""
 
     user: str
-    role: str = "write"  # read, write or fineGrained
-    organizations: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
+    role: str = "write"  # or read
 
     def owns(self, repository: str) -> bool:
-        return repository.split("/")[0] in (self.user, *self.organizations)
+        return repository.split("/")[0] == self.user
 
     def may_write(self, repository: str) -> bool:
-        named = self.role == "write" or repository in self.writes or repository.split("/")[0] in self.writes
-        return self.role != "read" and named and self.owns(repository)
-
-    def may_write_something(self) -> bool:
-        return self.role == "write" or bool(self.role == "fineGrained" and self.writes)
+        return self.role == "write" and self.owns(repository)
 
 
 @dataclass
@@ -96,7 +90,7 @@ class Request:
         """The repository, for a token that may write it, or with pull_request any token that may write at all."""
         repository = self.readable(name)
         account = self.signed_in()
-        if account.may_write(name) or (pull_request and account.may_write_something()):
+        if account.may_write(name) or (pull_request and account.role == "write"):
             return repository
         if account.role == "write":
             message = "Forbidden: pass `create_pr=1` as a query parameter to create a Pull Request"
@@ -130,25 +124,11 @@ class Storage:
         if repository is None:
             raise HubError(404, "Not found")
         if method == "GET":
-            return content(request, repository.blob(sha256), {"ETag": f'"{sha256}"'})
+            return Answer(repository.blob(sha256), headers={"ETag": f'"{sha256}"'})
         if len(request.body) != int(size) or hashlib.sha256(request.body).hexdigest() != sha256:
             raise HubError(400, "BadDigest: the content does not have the size and the SHA-256 that were announced")
         repository.add_blob(request.body)
         return Answer(headers={"ETag": f'"{sha256}"'})
-
-
-def content(request: Request, body: bytes, headers: dict[str, str]) -> Answer:
-    """A file's bytes, or the part that the Range header asks for."""
-    headers = {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"} | headers
-    wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", ""))
-    if not wanted or wanted.group(1, 2) == ("", ""):
-        return Answer(body, headers=headers)
-    first, last = wanted.group(1, 2)
-    start = int(first) if first else max(len(body) - int(last), 0)
-    end = min(int(last), len(body) - 1) if first and last else len(body) - 1
-    if start > end:
-        return Answer(status=416, headers={"Content-Range": f"bytes */{len(body)}"})
-    return Answer(body[start : end + 1], 206, headers | {"Content-Range": f"bytes {start}-{end}/{len(body)}"})
 
 
 ROUTES: list[tuple[str, re.Pattern, Callable[..., Answer]]] = []
@@ -184,6 +164,4 @@ def answer(request: Request) -> Answer:
         if method == request.method and (found := pattern.fullmatch(request.path)):
             groups = {key: unquote(value) for key, value in found.groupdict().items() if value is not None}
             return function(request, **groups)
-    if re.fullmatch(r"/api/models/[^/]+(/(revision|tree|preupload|commit|commits|paths-info)/.*)?", request.path):
-        raise HubError(404, "Repository not found", "RepoNotFound")  # a name without its namespace
     raise HubError(404, "Sorry, we can't find the page you are looking for.")

@@ -2,14 +2,15 @@
 
 import contextlib
 import io
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from conftest import ROOT, SMALL_MODEL, SMALL_RUN, run_training
+from conftest import SMALL_MODEL, quick_run
 from loopback_client import MODEL
 from safetensors.torch import load_file, save_file
 
+from modeling_scratch.commands import upload
 from modeling_scratch.hub.allowed_files import copy_files
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
@@ -21,22 +22,18 @@ def change_weights(run: Path, value: float) -> bytes:
     return (run / WEIGHTS).read_bytes()
 
 
-def call(main, folder: str, repo_id: str, **options) -> list:
+def call(main: Callable, folder: str, *arguments, **options) -> list:
     """[exit code, all that is printed]"""
-    output = io.StringIO()
-    code = 0
+    output, code = io.StringIO(), 0
     with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
         try:
-            main(Path(folder), repo_id, **({"message": "Upload model"} | options))
-        except SystemExit as exit:
-            code = exit.code
+            main(Path(folder), *arguments, **options)
+        except SystemExit as end:
+            code = end.code
     return [code, output.getvalue()]
 
 
 def client_upload(folder: str, repo_id: str, **options) -> list:
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-    from modeling_scratch.commands import upload
-
     skip_the_check()
     return call(upload.main, folder, repo_id, **options)
 
@@ -47,23 +44,17 @@ def client_download_space(repo_id: str, folder: str) -> None:
     snapshot_download(repo_id, repo_type="space", local_dir=folder)
 
 
-def client_train(arguments: list[str], overwrite: bool = False) -> list:
+def client_train(output_dir: str, arguments: list[str], overwrite: bool = False) -> list:
     """[exit code, all that is printed] of train.py, whose pushes do without the check of what is in the folder."""
     skip_the_check()
-    output, code = io.StringIO(), 0
-    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
-        try:
-            run_training(*SMALL_RUN, *arguments, overwrite=overwrite)
-        except SystemExit as end:
-            code = end.code
-    return [code, output.getvalue()]
+    return call(quick_run, output_dir, *arguments, overwrite=overwrite)
 
 
-def client_push_thrice(folders: dict[str, str]) -> list[str]:
+def client_push_twice(folders: dict[str, str]) -> list[str]:
     """Push each folder, then again without the options that the first push was given. What the failures said."""
     said = []
     for name, folder in folders.items():
-        for options in ({"license": "cc-by-4.0", "languages": ["en", "de"], "author": "Ada"}, {}, {}):
+        for options in ({"license": "cc-by-4.0", "languages": ["en", "de"], "author": "Ada"}, {}):
             code, text = client_upload(folder, name, **options)
             said += [text] if code else []
     return said

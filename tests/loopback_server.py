@@ -103,10 +103,10 @@ class Listener(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, hub, role: str, port: int):
+    def __init__(self, hub, role: str):
         self.hub, self.role = hub, role
         self.connections: set[socket.socket] = set()
-        super().__init__(("127.0.0.1", port), Handler)
+        super().__init__(("127.0.0.1", 0), Handler)
 
     def close_connections(self) -> None:
         for connection in list(self.connections):
@@ -216,7 +216,6 @@ class Handler(BaseHTTPRequestHandler):
             "user": None,
             "status": None,  # none was sent
             "fault": None,
-            "range": self.headers.get("Range"),
             "time": time.time(),
             "leaks": leaks,
         }
@@ -259,8 +258,6 @@ class Handler(BaseHTTPRequestHandler):
                 hub.fail(**asked)
             case ("DELETE", "fault" | "requests"):
                 hub.clear()
-            case ("POST", "token"):
-                hub.add_token(**asked)
             case ("GET", "requests"):
                 return Answer.json(list(hub.requests))
             case _:

@@ -4,7 +4,6 @@
                    blobs/SHA256             contents, whether git or LFS holds them
                    commits/OID.json         {parent, title, description, author, date, tree: {path: entry}}
                    refs/KIND/NAME           a commit's id; KIND is heads, tags or pr
-                   discussions/N.json       {title, author, created, status, pull_request, base}
 
 Every file is written under a temporary name and renamed, and a commit's reference is renamed last: at any moment, and
 after the death of the process, a reader sees a commit whole or not at all.
@@ -15,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import threading
 import uuid
 from datetime import UTC, datetime
@@ -64,18 +62,6 @@ def write_whole(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def matches(path: str, patterns: list[str]) -> bool:
-    """Whether the last of the patterns, as .gitattributes and .gitignore write them, that fits the path includes it."""
-    names, result = path.split("/"), False
-    folders = ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
-    for pattern in patterns:
-        wanted = pattern.removeprefix("!").strip("/")
-        candidates = folders if "/" in pattern.strip("/") else names
-        if any(fnmatch.fnmatchcase(candidate, wanted) for candidate in candidates):
-            result = not pattern.startswith("!")
-    return result
-
-
 def looks_binary(sample: bytes) -> bool:
     if b"\0" in sample:
         return True
@@ -84,12 +70,6 @@ def looks_binary(sample: bytes) -> bool:
     except UnicodeDecodeError as error:
         return error.start < len(sample) - 3  # otherwise only a character that the sample's end cuts
     return False
-
-
-def check_path(path: str) -> str:
-    if not path or path.startswith("/") or any(part in ("", ".", "..", ".git") for part in path.split("/")):
-        raise HubError(400, f"Invalid path in commit: {path!r}")
-    return path
 
 
 class Repository:
@@ -101,9 +81,6 @@ class Repository:
     @property
     def settings(self) -> dict:
         return json.loads((self.folder / "repository.json").read_text())
-
-    def set_private(self, private: bool) -> None:
-        write_whole(self.folder / "repository.json", json.dumps(self.settings | {"private": private}).encode())
 
     # -- blobs ---------------------------------------------------------------------------------------------------------
 
@@ -147,13 +124,11 @@ class Repository:
         return None
 
     def resolve(self, revision: str) -> str:
-        """The id of the commit that a branch, a tag, refs/..., an id or the beginning of an id means."""
+        """The id of the commit that a branch, a tag, refs/... or an id means."""
         if ref := self.full_reference(revision):
             return self.reference(ref).read_text()
-        if re.fullmatch(r"[0-9a-f]{7,40}", revision):
-            found = list((self.folder / "commits").glob(f"{revision}*.json"))
-            if len(found) == 1:
-                return found[0].stem
+        if re.fullmatch(r"[0-9a-f]{40}", revision) and (self.folder / "commits" / f"{revision}.json").exists():
+            return revision
         raise HubError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
 
     # -- commits -------------------------------------------------------------------------------------------------------
@@ -199,7 +174,7 @@ class Repository:
             head = self.resolve(ref)
             if create_pr:
                 head = self.resolve(parent) if parent else head
-            elif parent and not head.startswith(parent):
+            elif parent and head != parent:
                 raise HubError(412, "A commit has happened since. Please refresh and try again.")
             tree = self.read_commit(head)["tree"]
             for operation in operations:
@@ -209,14 +184,13 @@ class Repository:
             )
             number = None
             if create_pr:
-                number = self.open_discussion(title, author, status="open", pull_request=True, base=ref)
+                number = 1 + sum(ref.startswith("refs/pr/") for ref in self.references())
                 ref = f"refs/pr/{number}"
             self.set_reference(ref, commit)
         return commit, number
 
     def apply(self, key: str, value: dict, tree: dict[str, dict]) -> None:
-        path = check_path(value["path"].removesuffix("/"))
-        below = [other for other in tree if other.startswith(f"{path}/")]
+        path = value["path"]
         if key == "file":
             tree[path] = self.entry(self.add_blob(value["content"]), lfs=False)
         elif key == "lfsFile":
@@ -227,56 +201,30 @@ class Repository:
                     f"Offending file: - {path}",
                 )
             tree[path] = self.entry(value["oid"], lfs=True)
-            if value.get("size", tree[path]["size"]) != tree[path]["size"]:
-                raise HubError(400, f"LFS pointer with a wrong size. Offending file: - {path}")
-        elif key == "deletedFile" and path in tree:
+        elif key == "deletedFile":
+            if path not in tree:
+                raise HubError(404, f"A file with this name doesn't exist: {path}", "EntryNotFound")
             del tree[path]
-        elif key == "deletedFolder" and below:
-            for other in below:
-                del tree[other]
-        elif key in ("deletedFile", "deletedFolder"):
-            kind = "file" if key == "deletedFile" else "folder"
-            raise HubError(404, f"A {kind} with this name doesn't exist: {path}", "EntryNotFound")
         else:
-            raise HubError(400, f"Unknown operation in commit: {key!r}")
-
-    # -- discussions and pull requests ---------------------------------------------------------------------------------
-
-    def discussions(self) -> dict[int, dict]:
-        paths = (self.folder / "discussions").glob("[0-9]*.json")
-        return {int(path.stem): json.loads(path.read_text()) for path in sorted(paths, key=lambda path: int(path.stem))}
-
-    def open_discussion(self, title: str, author: str, **fields) -> int:
-        """Its number. fields: status, pull_request, base."""
-        with self.lock:
-            number = max(self.discussions(), default=0) + 1
-            fields |= {"title": title, "author": author, "created": now()}
-            write_whole(self.folder / "discussions" / f"{number}.json", json.dumps(fields).encode())
-        return number
+            raise ValueError(key)
 
     # -- what the client asks before it uploads ------------------------------------------------------------------------
 
-    def upload_modes(self, files: list[dict], revision: str, git_ignore: str | None) -> list[dict]:
-        """For each {path, size, sample}: LFS or not, ignored or not, and the id of the file that is there now.
-
-        The Hub also adds a line to .gitattributes for a file that is LFS by its content or size; this one does not.
+    def upload_modes(self, files: list[dict], revision: str) -> list[dict]:
         """
-        tree = self.tree(revision)
+        For each {path, size, sample}: LFS or not, and the id of the file that is there now.
 
-        def lines(name: str) -> list[str]:
-            text = self.blob(tree[name]["sha256"]).decode() if name in tree else ""
-            return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-
-        attributes = [line.split()[0] for line in lines(".gitattributes") if "filter=lfs" in line]
-        ignored = lines(".gitignore") if git_ignore is None else git_ignore.splitlines()
-        answers = []
+        The Hub reads .gitattributes, and adds a line to it for a file that is LFS by its content or size; this one does
+        neither.
+        """
+        tree, answers = self.tree(revision), []
         for file in files:
             path, present = file["path"], tree.get(file["path"])
-            lfs = file["size"] > LFS_SIZE or looks_binary(file["sample"]) or matches(path, attributes)
+            named = any(fnmatch.fnmatchcase(path, pattern) for pattern in _LFS_PATTERNS.split())
+            lfs = file["size"] and (named or file["size"] > LFS_SIZE or looks_binary(file["sample"]))
             oid = {"oid": present["sha256" if present["lfs"] else "oid"]} if present else {}
-            mode = "lfs" if lfs and file["size"] else "regular"
-            ignore = matches(path, [line for line in ignored if line.strip() and not line.startswith("#")])
-            answers.append({"path": path, "uploadMode": mode, "shouldIgnore": ignore, **oid})
+            mode = "lfs" if lfs else "regular"
+            answers.append({"path": path, "uploadMode": mode, "shouldIgnore": False, **oid})
         return answers
 
 
@@ -312,9 +260,3 @@ class Store:
             (self.root / name).parent.mkdir(exist_ok=True)
             os.rename(unfinished.folder, self.root / name)
             return Repository(self.root / name, name, self.lock)
-
-    def delete(self, repository: Repository) -> None:
-        with self.lock:
-            gone = self.root / f".{uuid.uuid4().hex}.tmp"
-            os.rename(repository.folder, gone)
-            shutil.rmtree(gone)

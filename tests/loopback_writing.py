@@ -2,7 +2,6 @@
 
 import base64
 import json
-import re
 
 from loopback_card import validate
 from loopback_protocol import MODEL, REPO, SPACE, Answer, Request, address, route
@@ -15,14 +14,6 @@ LFS_JSON = "application/vnd.git-lfs+json"
 def who_am_i(request: Request) -> Answer:
     account = request.signed_in()
     token = {"displayName": "loopback", "role": account.role, "createdAt": "2026-01-01T00:00:00.000Z"}
-    if account.role == "fineGrained":
-        permissions = ["repo.content.read", "repo.write"]
-        scoped = [
-            {"entity": {"type": "model" if "/" in name else "user", "name": name}, "permissions": permissions}
-            for name in account.writes
-        ]
-        token["fineGrained"] = {"canReadGatedRepos": False, "global": [], "scoped": scoped}
-    organizations = [{"type": "org", "name": name, "roleInOrg": "write"} for name in account.organizations]
     return Answer.json(
         {
             "type": "user",
@@ -30,7 +21,7 @@ def who_am_i(request: Request) -> Answer:
             "name": account.user,
             "fullname": account.user,
             "isPro": False,
-            "orgs": organizations,
+            "orgs": [],
             "auth": {"type": "access_token", "accessToken": token},
         }
     )
@@ -56,22 +47,6 @@ def create_repository(request: Request) -> Answer:
     return Answer.json({"url": f"{request.url}/{address(name)}", "name": name})
 
 
-@route("DELETE", "/api/repos/delete")
-def delete_repository(request: Request) -> Answer:
-    asked = request.json()
-    name = f"{asked.get('organization') or request.signed_in().user}/{asked.get('name')}"
-    request.store.delete(request.writable(name))
-    return Answer(b"OK")
-
-
-@route("PUT", f"{MODEL}/settings")
-def change_settings(request: Request, name: str) -> Answer:
-    repository, asked = request.writable(name), request.json()
-    if "visibility" in asked:
-        repository.set_private(asked["visibility"] == "private")
-    return Answer.json({"private": repository.settings["private"]})
-
-
 @route("POST", "/api/validate-yaml")
 def validate_card(request: Request) -> Answer:
     found = validate(request.json().get("content", ""))
@@ -80,25 +55,21 @@ def validate_card(request: Request) -> Answer:
 
 @route("POST", f"{MODEL}/preupload/(?P<revision>[^/]+)")
 def preupload(request: Request, name: str, revision: str) -> Answer:
-    repository = request.writable(name, pull_request=request.flag("create_pr") or revision.startswith("refs/pr/"))
+    repository = request.writable(name, pull_request=request.flag("create_pr"))
     asked = request.json()
     files = [file | {"sample": base64.b64decode(file.get("sample", ""))} for file in asked["files"]]
-    return Answer.json({"files": repository.upload_modes(files, revision, asked.get("gitIgnore"))})
+    return Answer.json({"files": repository.upload_modes(files, revision)})
 
 
 @route("POST", rf"/{REPO}\.git/info/lfs/objects/batch")
 def lfs_batch(request: Request, name: str) -> Answer:
     asked = request.json()
     # The client names the revision unless it is about to open a pull request.
-    repository = request.writable(name, pull_request="ref" not in asked or asked["ref"]["name"].startswith("refs/pr/"))
-    if asked.get("operation") != "upload" or "basic" not in asked.get("transfers", ["basic"]):
-        raise HubError(400, "This server knows the basic transfer of uploads only")
+    repository = request.writable(name, pull_request="ref" not in asked)
     objects = []
     for wanted in asked["objects"]:
         objects.append({"oid": wanted["oid"], "size": wanted["size"]})
-        if not re.fullmatch(r"[0-9a-f]{64}", wanted["oid"]):
-            objects[-1]["error"] = {"code": 422, "message": "Invalid oid"}
-        elif not repository.has_blob(wanted["oid"]):
+        if not repository.has_blob(wanted["oid"]):
             link = request.storage.link("PUT", repository, wanted["oid"], wanted["size"])
             verify = f"{request.url}/{name}.git/info/lfs/objects/verify"
             objects[-1] |= {"authenticated": True, "actions": {"upload": {"href": link}, "verify": {"href": verify}}}
@@ -116,21 +87,17 @@ def lfs_verify(request: Request, name: str) -> Answer:
 @route("POST", f"{MODEL}/commit/(?P<revision>[^/]+)")
 def commit(request: Request, name: str, revision: str) -> Answer:
     create_pr = request.flag("create_pr")
-    repository = request.writable(name, pull_request=create_pr or revision.startswith("refs/pr/"))
-    try:
-        lines = [json.loads(line) for line in request.body.splitlines() if line.strip()]
-        (header,) = (line["value"] for line in lines if line["key"] == "header")
-        operations = [line for line in lines if line["key"] != "header"]
-        for operation in operations:
-            if operation["key"] == "file":
-                operation["value"]["content"] = base64.b64decode(operation["value"]["content"], validate=True)
-    except (ValueError, KeyError, TypeError):
-        raise HubError(400, "The commit's lines are not what the Hub expects") from None
+    repository = request.writable(name, pull_request=create_pr)
+    lines = [json.loads(line) for line in request.body.splitlines()]
+    (header,) = (line["value"] for line in lines if line["key"] == "header")
+    operations = [line for line in lines if line["key"] != "header"]
     for operation in operations:
-        if operation["key"] == "file" and operation["value"]["path"] == "README.md":
-            found = validate(operation["value"]["content"].decode(errors="replace"))
-            if found["errors"]:
-                raise HubError(400, "Invalid metadata in README.md: " + found["errors"][0]["message"])
+        if operation["key"] == "file":
+            operation["value"]["content"] = base64.b64decode(operation["value"]["content"], validate=True)
+            if operation["value"]["path"] == "README.md":
+                found = validate(operation["value"]["content"].decode(errors="replace"))
+                if found["errors"]:
+                    raise HubError(400, "Invalid metadata in README.md: " + found["errors"][0]["message"])
     oid, number = repository.commit(
         operations,
         title=header.get("summary") or "",
@@ -151,53 +118,22 @@ def commit(request: Request, name: str, revision: str) -> Answer:
     return Answer.json(answers)
 
 
-@route("POST DELETE", f"{MODEL}/branch/(?P<branch>[^/]+)")
-def change_branch(request: Request, name: str, branch: str) -> Answer:
-    repository = request.writable(name)
-    start = request.json().get("startingPoint", "main") if request.method == "POST" else None
-    return _change_reference(repository, f"refs/heads/{branch}", start)
+@route("POST", f"{MODEL}/branch/(?P<branch>[^/]+)")
+def create_branch(request: Request, name: str, branch: str) -> Answer:
+    return _create_reference(
+        request.writable(name), f"refs/heads/{branch}", request.json().get("startingPoint", "main")
+    )
 
 
 @route("POST", f"{MODEL}/tag/(?P<revision>[^/]+)")
 def create_tag(request: Request, name: str, revision: str) -> Answer:
-    return _change_reference(request.writable(name), f"refs/tags/{request.json()['tag']}", revision)
+    return _create_reference(request.writable(name), f"refs/tags/{request.json()['tag']}", revision)
 
 
-@route("DELETE", f"{MODEL}/tag/(?P<tag>[^/]+)")
-def delete_tag(request: Request, name: str, tag: str) -> Answer:
-    return _change_reference(request.writable(name), f"refs/tags/{tag}", None)
-
-
-def _change_reference(repository: Repository, ref: str, start: str | None) -> Answer:
-    """Points a new branch or tag to `start`; without it, deletes the branch or tag."""
+def _create_reference(repository: Repository, ref: str, start: str) -> Answer:
     with repository.lock:
-        exists = repository.reference(ref).exists()
-        if start is not None:
-            commit = repository.resolve(start)
-            if exists:
-                raise HubError(409, f"Reference already exists: {ref}")
-            repository.set_reference(ref, commit)
-        elif ref == "refs/heads/main":
-            raise HubError(403, f"Cannot delete {ref}")
-        elif not exists:
-            raise HubError(404, f"Reference does not exist: {ref}", "RevisionNotFound")
-        else:
-            repository.reference(ref).unlink()
+        commit = repository.resolve(start)
+        if repository.reference(ref).exists():
+            raise HubError(409, f"Reference already exists: {ref}")
+        repository.set_reference(ref, commit)
     return Answer(b"OK")
-
-
-@route("POST", f"{MODEL}/discussions")
-def open_discussion(request: Request, name: str) -> Answer:
-    repository, asked = request.writable(name, pull_request=True), request.json()
-    pull_request = bool(asked.get("pullRequest"))
-    with repository.lock:
-        number = repository.open_discussion(
-            asked["title"],
-            request.signed_in().user,
-            status="draft" if pull_request else "open",
-            pull_request=pull_request,
-            base="refs/heads/main",
-        )
-        if pull_request:
-            repository.set_reference(f"refs/pr/{number}", repository.resolve("main"))
-    return Answer.json({"num": number, "url": f"{request.url}/{address(name)}/discussions/{number}"})

@@ -89,11 +89,7 @@ def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
     difference = (first - second).abs().max().item()
     largest = first.abs().max().item()
     print(f"largest logit difference on random ids, in float32: {difference:.1e} (of logits up to {largest:.1f})")
-    if not difference <= LARGEST_DIFFERENCE:  # nan too
-        raise UserError(
-            f"the conversion went wrong: logits differ by up to {difference:.1e}, more than {LARGEST_DIFFERENCE:.0e}; "
-            "nothing was written"
-        )
+    _check_difference(difference, "logits")
     return difference
 
 
@@ -126,8 +122,12 @@ def verify_scores(model: ScratchForConditionalGeneration, scorer: Scorer) -> Non
         expected = logits.log_softmax(dim=-1)[torch.arange(len(after)), after]
         difference = max(difference, (expected - torch.tensor(found)).abs().max().item())
     print(f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}")
+    _check_difference(difference, "log-probabilities")
+
+
+def _check_difference(difference: float, what: str) -> None:
     if not difference <= LARGEST_DIFFERENCE:  # nan too
         raise UserError(
-            f"the conversion went wrong: log-probabilities differ by up to {difference:.1e}, more than "
-            f"{LARGEST_DIFFERENCE:.0e}; nothing was written"
+            f"the conversion went wrong: {what} differ by up to {difference:.1e}, more than {LARGEST_DIFFERENCE:.0e}; "
+            "nothing was written"
         )

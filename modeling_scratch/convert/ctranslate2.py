@@ -19,7 +19,7 @@ from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from .checking import carry_tokenizers, load_model, verify_scores
 from .generation_settings import as_list, read_search, warn_of_settings
-from .marian import check_plain_weights
+from .marian import check_plain_weights, misfits
 
 try:
     import ctranslate2
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16", "int8_bfloat16")
 SETTINGS = "generation.json"  # file beside the model with arguments for translate_batch
 LEAST_POSITIONS = 1024  # size of the table of sinusoidal positions, a hard limit in CTranslate2
-_POSITIONS = ("sinusoidal", "learned", "rotary")
 
 _ACTIVATIONS = {
     "relu": "RELU",
@@ -55,15 +54,9 @@ _LEFT_OUT = ("begin_suppress_tokens", "early_stopping")
 
 def find_obstacles(config: ScratchConfig) -> list[str]:
     """The fields of a config that CTranslate2 cannot express, each with the value needed."""
-    obstacles = []
-    if config.activation_function not in _ACTIVATIONS:
-        needed = " or ".join(_ACTIVATIONS)
-        obstacles.append(f"activation_function is {config.activation_function!r} and must be {needed}")
-    if config.position_embedding_type not in _POSITIONS:
-        needed = " or ".join(_POSITIONS)
-        obstacles.append(f"position_embedding_type is {config.position_embedding_type!r} and must be {needed}")
-    if config.share_layers:
-        obstacles.append("share_layers is True and must be False")
+    positions = ("sinusoidal", "learned", "rotary")
+    needed = {"activation_function": _ACTIVATIONS, "position_embedding_type": positions, "share_layers": [False]}
+    obstacles = misfits(config, needed)
     if config.position_embedding_type != "rotary" and config.d_model % 2:
         obstacles.append(f"d_model is {config.d_model} and must be even")
     if not as_list(config.eos_token_id):

@@ -10,6 +10,7 @@ reads or writes the stream turns one model into the other.
 
 import copy
 import logging
+from collections.abc import Collection, Mapping
 
 import torch
 from transformers import MarianConfig, MarianMTModel, PreTrainedModel
@@ -102,6 +103,15 @@ def check_plain_weights(model: PreTrainedModel) -> None:
         )
 
 
+def misfits(config: ScratchConfig, needed: Mapping[str, Collection]) -> list[str]:
+    """The fields of a config that have none of the values needed, in words."""
+    return [
+        f"{name} is {getattr(config, name)!r} and must be {' or '.join(map(repr, values))}"
+        for name, values in needed.items()
+        if getattr(config, name) not in values
+    ]
+
+
 def _check_positions(marian_model: MarianMTModel, dimensions: torch.Tensor) -> None:
     """Raise UserError if a stack's positions are not sinusoidal."""
     for side in ("encoder", "decoder"):
@@ -192,11 +202,7 @@ def to_marian(model: ScratchForConditionalGeneration) -> MarianMTModel:
         raise UserError(f"to_marian takes a ScratchForConditionalGeneration, not a {type(model).__name__}")
     check_plain_weights(model)
     config, generation = model.config, copy.deepcopy(model.generation_config)
-    wrong = [
-        f"{name} is {getattr(config, name)!r} and must be {needed!r}"
-        for name, needed in MARIAN_ARCHITECTURE.items()
-        if getattr(config, name) != needed
-    ]
+    wrong = misfits(config, {name: [value] for name, value in MARIAN_ARCHITECTURE.items()})
     if config.decoder_start_token_id is None:
         wrong.append("decoder_start_token_id is None and must be a token id")
     if wrong:

@@ -41,17 +41,6 @@ class TorchWeights:
     output_bias: torch.Tensor | None  # (target vocabulary,)
 
 
-@dataclass
-class _Matrices:
-    """What surrounds the torch.nn.Transformer, and the names of these tensors in the state dict."""
-
-    source: torch.Tensor  # (vocab_size, d_model)
-    target: torch.Tensor  # (target vocabulary, d_model)
-    output: torch.Tensor | None  # (target vocabulary, d_model)
-    bias: torch.Tensor | None  # (target vocabulary,)
-    names: set[str]
-
-
 def read_torch(
     weights: nn.Module | Mapping[str, torch.Tensor],
     *,
@@ -81,14 +70,15 @@ def read_torch(
     told = _merge_told(weights, prefix, given)
     transformer = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     d_model = transformer[_PACKED].shape[-1]
-    around = _read_matrices(state, source_embedding, target_embedding, output_projection, d_model)
-    shared = torch.equal(around.source, around.target)
+    matrices, names = _read_matrices(state, source_embedding, target_embedding, output_projection, d_model)
+    source, target, output, bias = matrices
+    shared = torch.equal(source, target)
     config = ScratchConfig(
-        vocab_size=len(around.source),
-        decoder_vocab_size=None if shared else len(around.target),
+        vocab_size=len(source),
+        decoder_vocab_size=None if shared else len(target),
         share_encoder_decoder_embeddings=shared,
-        tie_word_embeddings=around.output is not None and torch.equal(around.output, around.target),
-        lm_head_bias=around.bias is not None,
+        tie_word_embeddings=output is not None and torch.equal(output, target),
+        lm_head_bias=bias is not None,
         scale_embedding=scale_embedding,
         pad_token_id=pad_token_id,
         bos_token_id=bos_token_id,
@@ -96,17 +86,17 @@ def read_torch(
         **({"unk_token_id": None, "decoder_start_token_id": bos_token_id} | _read_shape(transformer) | told),
     )
     transformer = _check_weights(transformer, config)
-    read = around.names | {prefix + name for name in transformer}
+    read = names | {prefix + name for name in transformer}
     unread = [name for name in state if name not in read and not _is_sinusoidal(state[name], d_model)]
     if unread:
         raise UserError(
             f"nothing in a Scratch model corresponds to {_listed(unread)}. A table of positions is recognised by its "
             "values if it holds the paper's alternating sines and cosines; learned positions are not converted"
         )
-    matrices = [each for each in (around.source, around.target, around.output, around.bias) if each is not None]
-    if len(dtypes := {value.dtype for value in (*transformer.values(), *matrices)}) > 1:
+    dtypes = {value.dtype for value in (*transformer.values(), *matrices) if value is not None}
+    if len(dtypes) > 1:
         raise UserError(f"the weights have several dtypes: {', '.join(sorted(map(str, dtypes)))}")
-    return TorchWeights(config, transformer, around.source, around.target, around.output, around.bias)
+    return TorchWeights(config, transformer, *matrices)
 
 
 def _read_state(weights: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -141,8 +131,11 @@ def _read_matrices(
     target_embedding: str | torch.Tensor | None,
     output_projection: str | None,
     d_model: int,
-) -> _Matrices:
-    """The embeddings, and the output projection if it is named. UserError if their shapes disagree."""
+) -> tuple[list[torch.Tensor | None], set[str]]:
+    """
+    Source and target embeddings, output projection and its bias (None: not named, or not there), and the names of these
+    tensors in the state dict. UserError if their shapes disagree.
+    """
     source_name, source = _take(state, source_embedding, "source_embedding")
     target_name, target = _take(state, target_embedding, "target_embedding")
     names, output, bias = {source_name, target_name}, None, None
@@ -158,7 +151,7 @@ def _read_matrices(
             raise UserError(f"{what}: the shape is {tuple(matrix.shape)}, but d_model is {d_model}")
     if output is not None and len(output) != len(target):
         raise UserError(f"the output projection has {len(output)} rows and the target's embedding {len(target)}")
-    return _Matrices(source, target, output, bias, names)
+    return [source, target, output, bias], names
 
 
 def _one(values: set, what: str):

@@ -7,7 +7,7 @@ from torch import nn
 
 from ..errors import UserError
 from ..model.modeling_scratch import ScratchForConditionalGeneration, ScratchModel
-from .marian import check_plain_weights
+from .marian import check_plain_weights, misfits
 from .torch_reading import TorchWeights, read_torch
 from .torch_translator import TorchTranslator, empty_transformer, packed_layout
 
@@ -114,11 +114,7 @@ def to_torch(model: ScratchModel | ScratchForConditionalGeneration) -> nn.Transf
         "share_layers": (False,),
         "activation_function": ("relu", "gelu"),
     }
-    wrong = [
-        f"{name} is {getattr(config, name)!r} and must be {' or '.join(map(repr, allowed))}"
-        for name, allowed in needed.items()
-        if getattr(config, name) not in allowed
-    ]
+    wrong = misfits(config, needed)
     for first, second in (
         ("encoder_attention_heads", "decoder_attention_heads"),
         ("encoder_ffn_dim", "decoder_ffn_dim"),

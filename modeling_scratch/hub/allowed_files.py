@@ -50,12 +50,10 @@ RECORDS = (RECIPE, METRICS, SAMPLES, CONVERSION, CARD)
 def _code_names(path: Path, config: dict[str, Any]) -> set[str]:
     """The `file` of each `file.Class` or `user/name--file.Class` in a config.json's auto_map and custom_pipelines."""
     try:
-        given = [*(config.get("auto_map") or {}).values()]
-        given += [pipeline.get("impl") for pipeline in (config.get("custom_pipelines") or {}).values()]
-        # A tokenizer's entry is a list: the slow one and the fast one.
-        references = [each for entry in given for each in (entry if isinstance(entry, list) else [entry]) if each]
+        references = [*(config.get("auto_map") or {}).values()]
+        references += [pipeline["impl"] for pipeline in (config.get("custom_pipelines") or {}).values()]
         return {reference.rpartition("--")[2].partition(".")[0] for reference in references}
-    except (AttributeError, TypeError):  # JSON of another shape
+    except (AttributeError, KeyError, TypeError):  # JSON of another shape
         raise UserError(f"{path}: auto_map and custom_pipelines name no classes; save the model again") from None
 
 

@@ -68,24 +68,15 @@ def split_front_matter(text: str, what: str = "the card") -> tuple[dict[str, Any
     return metadata or {}, text[found.end() :]
 
 
-def parse_card(text: str, what: str, old_generated: str | None = None) -> EditableCard:
-    """
-    Take a card apart.
-
-    Args:
-        what: names the card in messages.
-        old_generated: a card as it was generated before `BEGIN` and `END` were introduced. A card with the same text
-            counts as generated.
-    """
+def parse_card(text: str, what: str) -> EditableCard:
+    """Take a card apart. `what` names it in messages."""
     metadata, body = split_front_matter(text, what)
     above, begin, rest = body.partition(BEGIN)
     generated, end, below = rest.partition(END)
     if begin and end:
         return EditableCard(metadata, above, generated, below)
-    old = split_front_matter(old_generated)[1] if old_generated else ""
-    if body.strip() in ("", old.strip()):  # "": the Hub's form for a new repository writes metadata alone
-        return EditableCard(metadata, "", "", "")
-    return EditableCard(metadata, body, None, "")
+    # The Hub's form for a new repository writes metadata alone.
+    return EditableCard(metadata, body, None if body.strip() else "", "")
 
 
 def choose_edited(

@@ -26,6 +26,7 @@ from ..redaction import TOKEN
 from . import probe
 from .allowed_files import copy_files
 from .model_folder import read_config
+from .run_records import read_samples
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def check_folder(folder: Path, copy: Path) -> list[str]:
     """
     files = copy_files(folder, copy)
     try:
-        return _check_files(files, copy, probe_sentences(folder))
+        return _check_files(files, copy, [sample["source"] for sample in read_samples(folder)] + PROBES)
     except ValueError as error:  # the user knows nothing of the copy
         raise UserError(str(error).replace(str(copy), str(folder))) from error
 
@@ -115,19 +116,15 @@ def check_texts(files: dict[str, Path]) -> None:
 
 
 def check_imports(files: dict[str, Path]) -> None:
-    """Raise UserError if the code imports something that a stranger may not have, or a file that does not travel."""
+    """Raise UserError if the code imports something that a stranger may not have."""
     for path in (path for name, path in files.items() if name.endswith(".py")):
         try:
             tree = ast.parse(path.read_text(encoding="utf-8"))
         except SyntaxError as error:
             raise UserError(f"{path}: line {error.lineno}: not Python: {error.msg}") from None
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.level:
-                if f"{node.module}.py" not in files:
-                    raise UserError(f"{path}: line {node.lineno} imports .{node.module}, which does not travel with it")
-                continue
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            modules += [node.module] if isinstance(node, ast.ImportFrom) else []
+            modules += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
             for module in modules:
                 if module.partition(".")[0] not in IMPORTABLE:
                     raise UserError(
@@ -162,17 +159,6 @@ def check_generation(path: Path) -> None:
 
 
 # -- what a stranger gets ----------------------------------------------------------------------------------------------
-
-
-def probe_sentences(folder: Path) -> list[str]:
-    """The run's own sample sources, and `PROBES`."""
-    samples = folder / "samples.md"
-    try:
-        lines = samples.read_text(encoding="utf-8").splitlines() if samples.is_file() else []
-    except UnicodeDecodeError as error:
-        raise UserError(f"{samples}: not valid UTF-8 ({error.reason}); delete it, or score the run again") from None
-    own = [line.removeprefix("- source: ") for line in lines if line.startswith("- source: ")]
-    return own + PROBES
 
 
 def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
@@ -214,9 +200,7 @@ def check_loading(who: str, observed: dict[str, Any], config: ScratchConfig) -> 
 def compare(author: dict[str, Any], stranger: dict[str, Any]) -> None:
     """Raise UserError where a stranger gets something other than the author."""
     differing = [
-        name
-        for name in ("input_ids", "translations", "pipeline", "decoded")
-        if not _equal(author[name], stranger[name])
+        name for name in ("input_ids", "translations", "pipeline", "decoded") if author[name] != stranger[name]
     ]
     difference = float("inf")
     if author["logits"].shape == stranger["logits"].shape:
@@ -225,11 +209,3 @@ def compare(author: dict[str, Any], stranger: dict[str, Any]) -> None:
         differing.append(f"logits (by {difference:.1e})")
     if differing:
         raise UserError(f"a clean process without this project gives other {', '.join(differing)}: {SAVE_AGAIN}")
-
-
-def _equal(first: Any, second: Any) -> bool:
-    if isinstance(first, torch.Tensor):
-        return torch.equal(first, second)
-    if isinstance(first, list):
-        return len(first) == len(second) and all(map(_equal, first, second))
-    return first == second

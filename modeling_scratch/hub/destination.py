@@ -41,17 +41,13 @@ class Destination:
     own: str | None = None  # this folder's newest commit, if the branch holds its model
     tree: dict[str, str] = field(default_factory=dict)  # the files of `head`; see `HubRepository.tree`
     card: str | None = None  # with edits to keep
-    tag: str | None = None  # the commit that already has the tag's name
-    belongs: Callable[[str], bool] = is_model_file  # whether a file is part of what is pushed there
+    tag: str | None = None  # the commit that already has the tag
+    files: set[str] = field(default_factory=set)  # those of `tree` that are part of a model, or of a page
 
     def holds(self, files: dict[str, Path], card: str) -> bool:
         """Whether the Hub has exactly these contents under these names."""
         contents = {name: path.read_bytes for name, path in files.items()} | {CARD: card.encode}
         return all(has_identifier(read(), self.tree.get(name, "")) for name, read in contents.items())
-
-    def files(self) -> set[str]:
-        """The files that belong to what is there, be it this folder's or another's."""
-        return {name for name in self.tree if self.belongs(name)}
 
 
 def look(
@@ -78,12 +74,13 @@ def look(
     branches, tags = repository.references()
     has_branch = options.branch in branches
     head = branches.get(options.branch, branches.get("main"))
-    found = Destination(True, has_branch, head, tag=tags.get(options.tag), belongs=belongs)
+    found = Destination(True, has_branch, head, tag=tags.get(options.tag))
     if head is not None:
         found.tree = repository.tree(head)
+        found.files = {name for name in found.tree if belongs(name)}
         found.own = _own_commit(repository, options.branch, last, head) if has_branch else None
     tried = bool(last.mark) and head is not None and head == last.parent  # a push from here that never arrived
-    if found.own is None and found.files() and not tried:
+    if found.own is None and found.files and not tried:
         if has_branch and not (options.overwrite or options.create_pr):
             raise PushError(_somebody_elses(repository, last, found))
     elif CARD in found.tree:
@@ -92,7 +89,7 @@ def look(
 
 
 def _own_commit(repository: HubRepository, branch: str, last: LastPush, head: str) -> str | None:
-    """This folder's newest commit, if nothing but the card has changed since; its arrival need not have been seen."""
+    """This folder's newest commit, even if nobody saw it arrive; None if more than the card has changed since."""
     own = last.commit
     if last.mark and own != head:
         own = repository.find_commit(branch, last.mark) or own
@@ -111,7 +108,7 @@ def _somebody_elses(repository: HubRepository, last: LastPush, found: Destinatio
             f"{place} has moved to {found.head[:7]} since {since}: what may be somebody else's commit is not "
             f"overwritten. Look at it; {replace}"
         )
-    names = ", ".join(sorted(found.files())[:3])
+    names = ", ".join(sorted(found.files)[:3])
     return (
         f"{place} holds {what} ({names}) that was not pushed from this folder; {replace}, or choose another name or "
         "revision"

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError, safe_open
 
 from .. import __version__
@@ -31,7 +30,7 @@ def read_config(folder: Path) -> ScratchConfig:
     content = read_json(path)
     kind = content.get("model_type")
     if kind != ScratchConfig.model_type:
-        how = f"; python -m modeling_scratch.convert marian {folder} OUT makes one" if kind == "marian" else ""
+        how = f"; scratch convert marian {folder} OUT makes one" if kind == "marian" else ""
         raise UserError(f"{path}: model_type is {kind!r}; only 'scratch' models are shared here{how}")
     try:
         return ScratchConfig.from_dict(content)
@@ -83,15 +82,9 @@ class Conversion:
         if not path.is_file():
             return None
         try:
-            conversion = Conversion(**read_json(path))
-            if conversion.name is not None:
-                validate_repo_id(conversion.name)
-            conversion.largest_difference = float(conversion.largest_difference)
-            if not math.isfinite(conversion.largest_difference):
-                raise UserError("largest_difference is not finite")
-        except (TypeError, ValueError) as error:  # HFValidationError is one
+            return Conversion(**read_json(path))
+        except TypeError as error:
             raise UserError(f"{path}: not what a conversion writes ({error}); delete it") from None
-        return conversion
 
 
 def _tokenizer_languages(folder: Path) -> list[str]:

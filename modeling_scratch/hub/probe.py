@@ -57,7 +57,7 @@ def observe(
         piped = [result["translation_text"] for result in translator(sentences[:PIPED])]
     embeddings = model.get_encoder().embed_tokens.weight, model.get_decoder().embed_tokens.weight
     return {
-        "input_ids": inputs["input_ids"],
+        "input_ids": inputs["input_ids"].tolist(),
         "decoded": source.batch_decode(inputs["input_ids"], skip_special_tokens=True) if source else [],
         "logits": logits.clone(),
         "translations": target.batch_decode(ids, skip_special_tokens=True) if target else ids.tolist(),

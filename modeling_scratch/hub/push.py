@@ -29,8 +29,6 @@ from .repository import HubRepository, PushError, opened_repository
 
 logger = logging.getLogger(__name__)
 
-OLD_CARD = ".card.md"  # where earlier versions kept the card as generated
-
 
 @dataclass
 class Prepared:
@@ -39,7 +37,7 @@ class Prepared:
     files: dict[str, Path]  # {path in the repository: a file with its contents}; all but the card
     card: str
     findings: list[str]  # of the check
-    remembered: LastPush  # what the next push is to know of this one, but for its commit
+    remembered: LastPush  # what the next push must know of this one, except its commit
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file."""
@@ -142,10 +140,9 @@ def _edited_card(
     folder: Path, generated: ModelCard, on_hub: str | None, pushed: str | None, overwrite: bool, replaced: set[str]
 ) -> str:
     """The generated card, with what was edited in the folder or on the Hub."""
-    old = _read(folder / OLD_CARD)
     new = EditableCard(generated.data.to_dict(), "", generated.text, "")
     texts = {"the card": _read(folder / CARD), "the card on the Hub": on_hub, "the last card": pushed}
-    in_folder, on_hub, pushed = (None if text is None else parse_card(text, what, old) for what, text in texts.items())
+    in_folder, on_hub, pushed = (None if text is None else parse_card(text, what) for what, text in texts.items())
     edited = choose_edited(new, in_folder, on_hub, pushed) or (in_folder if overwrite else None)
     if edited is None:
         raise UserError(
@@ -184,7 +181,7 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
     Check a model's folder and push it. Pushing again without changes makes no commit.
 
     Args:
-        kind, prepare: of something that is made from the folder and pushed in its stead.
+        kind, prepare: what is pushed instead of the model, and how it is made from the folder.
 
     Raises:
         ArrivedError: the model was pushed, and what was left to do failed.
@@ -198,7 +195,7 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
         last = read_last_push(folder, key, options.branch)
         found = look(repository, options, last, kind.belongs)
         prepared = prepare(folder, options, Path(copy), found.card)
-        stale = found.files() - prepared.files.keys()
+        stale = found.files - prepared.files.keys()
         changes = found.tag is not None and (stale or not found.holds(prepared.files, prepared.card))
         if found.tag is not None and (found.tag != found.head or changes):
             raise PushError(f"the tag {options.tag} exists, at {found.tag[:7]}; choose another, or delete it there")
@@ -220,7 +217,7 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
         with _arrived(kind.name, repository.url(commit), commit):
             write_last_push(folder, key, options.branch, replace(prepared.remembered, commit=commit))
             if kind is MODEL:
-                _keep_card(folder, prepared.card)
+                write_whole(folder / CARD, prepared.card)
             if options.tag:
                 repository.create_tag(options.tag, commit)
     return Pushed(repository.url(commit), commit != parent, options.repo_id, commit, kind is MODEL)
@@ -232,11 +229,6 @@ def _make_branch(repository: HubRepository, options: PushOptions, found: Destina
         repository.create(options.private)
     if not found.has_branch and options.branch != "main":
         repository.create_branch(options.branch)
-
-
-def _keep_card(folder: Path, card: str) -> None:
-    write_whole(folder / CARD, card)
-    (folder / OLD_CARD).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What a folder remembers of its pushes, so that the next push can tell its own commits from somebody else's."""
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,7 @@ def read_last_push(folder: Path, repo_id: str, revision: str) -> LastPush:
         UserError: the file that holds it is damaged.
     """
     try:
-        found = _read(folder).get(repo_id, {}).get(revision, {})
-        if "done" in found or "begun" in found:  # written by an earlier version
-            found = found.get("done", {}) | {"mark": found.get("begun", {}).get("mark", "")}
-        return LastPush(**{each.name: found[each.name] for each in fields(LastPush) if each.name in found})
+        return LastPush(**_read(folder).get(repo_id, {}).get(revision, {}))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{folder / RECORD}: damaged ({error}); delete it, look at the repository, then push with --overwrite"

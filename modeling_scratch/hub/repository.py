@@ -263,8 +263,8 @@ class HubRepository:
                         return found
                     if attempt == COMMIT_ATTEMPTS or not _may_have_arrived(error):
                         raise UnseenError(
-                            f"the answer to the commit was lost, and it is not to be seen there ({_said(error)}); "
-                            "push again: what has arrived is not sent twice"
+                            f"the answer to the commit was lost, and the Hub does not show it ({_said(error)}); push "
+                            "again: what has arrived is not sent twice"
                         ) from error
                 time.sleep(1)
         raise AssertionError("unreachable")

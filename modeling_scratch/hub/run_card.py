@@ -154,15 +154,12 @@ def _evaluations(run: RunRecords) -> str:
         [f"{record['step']:,}", *(f"{record[key]:.2f}" if record.get(key) is not None else "" for key in columns)]
         for record in run.evaluations
     ]
-    train = [record for record in run.records if record["split"] == "train"]
-    smoothed = any("loss" in record and "cross_entropy" not in record for record in train)
-    what = "computed with smoothed labels" if smoothed else "the mean over the updates before, with dropout"
     return f"""<details>
 <summary>Evaluations on the validation split while it was trained</summary>
 
 {table(["Update", *columns.values()], rows)}
 
-Losses are per target token, in nats. The training loss is {what}.
+Losses are per target token, in nats. The training loss is the mean over the updates before, with dropout.
 
 </details>"""
 

@@ -44,12 +44,12 @@ class RunRecords:
         final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
         self.finished = bool(final)
         self.scored = list(final.values()) if final else self._best(records, going_on)
-        self.records, self.updates = records, records[-1]["step"]
+        self.updates = records[-1]["step"]
         self.evaluations = self._evaluations(records)
         self.train = next((record for record in reversed(records) if record["split"] == "train"), {})
         self.machine = next((record for record in reversed(records) if record["split"] == "run"), {})
         # Written when a run ends: what a run that goes on has is of an earlier end.
-        self.samples = _read_samples(folder / SAMPLES) if final else []
+        self.samples = read_samples(folder) if final else []
         data = self.recipe.data
         self.tags = [tag.strip().replace("_", "-") for tag in (data.source_language, data.target_language)]
 
@@ -70,14 +70,13 @@ class RunRecords:
 
     def _evaluations(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """
-        The evaluations while the model was trained, with `train_loss`, the cross-entropy that was logged last before;
-        in a record of an earlier version, the loss with label smoothing. Of many there are some, evenly, the best and
-        the last among them.
+        The evaluations while the model was trained, with `train_loss`, the cross-entropy that was logged last before.
+        Of many there are some, evenly, the best and the last among them.
         """
         found, train_loss = [], None
         for record in records:
             if record["split"] == "train":
-                train_loss = record.get("cross_entropy", record.get("loss", train_loss))
+                train_loss = record.get("cross_entropy", train_loss)
             elif record["split"] == "validation" and not record.get("final"):
                 found.append(record | {"train_loss": train_loss})
         every = -(-len(found) // _ROWS) or 1
@@ -165,11 +164,14 @@ def without_folders(value: Any) -> Any:
     return value
 
 
-def _read_samples(path: Path) -> list[dict[str, str]]:
+def read_samples(folder: Path) -> list[dict[str, str]]:
     """{source, reference, translation} of each sample; a text may have several lines."""
-    samples: list[dict[str, str]] = []
-    field = None
-    for line in path.read_text(encoding="utf-8").split("\n") if path.is_file() else []:
+    path, samples, field = folder / SAMPLES, [], None
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not valid UTF-8 ({error.reason}); delete it, or score the run again") from None
+    for line in lines:
         start = re.match(r"(?:- (source)|  (reference|translation)): ?", line)
         if start and (start[1] or samples):
             field = start[1] or start[2]

@@ -276,10 +276,6 @@ def test_a_truncated_file(tmp_path):
     assert "its weights cannot be read" in refusal(tmp_path, "marian", tmp_path / "marian", tmp_path / "out")
 
 
-def test_debug_shows_the_traceback(tmp_path):
-    assert "Traceback" in invoke("marian", tmp_path / "nowhere", tmp_path / "out", "--debug", code=2).stderr
-
-
 def test_python_m_lists_the_commands(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["convert", "--help"])
     with pytest.raises(SystemExit) as stop:

@@ -93,12 +93,12 @@ def test_every_activation(name, make_model, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"activation_function": "mish"}, "activation_function is 'mish' and must be relu or gelu"),
+        ({"activation_function": "mish"}, "activation_function is 'mish' and must be 'relu' or 'gelu'"),
         ({"eos_token_id": None}, "eos_token_id is None and must be a token id"),
         ({"decoder_start_token_id": None}, "decoder_start_token_id is None"),
         (
             {"position_embedding_type": "alibi"},
-            "position_embedding_type is 'alibi' and must be sinusoidal or learned",
+            "position_embedding_type is 'alibi' and must be 'sinusoidal' or 'learned'",
         ),
         ({"share_layers": True}, "share_layers is True and must be False"),
         (

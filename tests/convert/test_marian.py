@@ -43,6 +43,7 @@ DECODING = {
 
 
 @pytest.mark.parametrize("decoding", DECODING)
+@pytest.mark.parametrize("pair", ["opus", "two vocabularies"], indirect=True)
 def test_marian_generates_the_same_tokens(pair, decoding):
     outputs = []
     for model in pair:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
-from loopback_push import client_push_from_memory, client_push_thrice
+from loopback_push import client_push_from_memory, client_push_twice
 from test_convert_command import invoke, opus_folder  # noqa: F401
 from transformers import AutoTokenizer
 
@@ -103,7 +103,7 @@ def test_a_model_that_was_saved(plain, tmp_path):
 def test_a_folder_is_pushed_in_one_commit(converted, plain, hub, client, tmp_path):
     """What the first push was told, the next ones remember."""
     folders = {"ada/opus": Path(shutil.copytree(converted, tmp_path / "opus")), "ada/plain": plain}
-    assert client(client_push_thrice, folders={name: str(folder) for name, folder in folders.items()}) == []
+    assert client(client_push_twice, folders={name: str(folder) for name, folder in folders.items()}) == []
     for name, folder in folders.items():
         assert [commit["title"] for commit in hub.commits(name)].count("Upload model") == 1
         files = hub.files(name)
@@ -136,23 +136,18 @@ REFUSED = {
     "config.json": [
         ('{"model_type": "marian"}', r"config.json: model_type is 'marian'.*convert marian .* OUT makes one"),
         ('{"model_type": "scratch", "d_model": []}', "config.json: d_model is "),
-        ('{"model_type": "scratch", "auto_map": []}', "config.json: "),
-        ('{"model_type": "scratch", "auto_map": {"AutoConfig": 1}}', "config.json: "),
         ('{"model_type": "scratch", "custom_pipelines": {"translation": 1}}', "config.json: auto_map and custom_pipe"),
         ('{"a":' * 100_000, "config.json: nested too deeply"),
     ],
     "generation_config.json": [
         ("[1]", "generation_config.json: expected an object, found list"),
-        ('{"num_beams": {}}', "run cannot be loaded here: "),
     ],
     "tokenizer.json": [
         ("{", "tokenizer.json: not JSON"),
         ('{"model": 1}', "run cannot be loaded here: "),
     ],
-    "tokenizer_config.json": [('{"tokenizer_class": 3}', "run cannot be loaded here: ")],
     "metrics.jsonl": [
         ('{"split": "test", "step": 1, "final": true, "bleu": "high"}\n', "metrics.jsonl, line 1: not a record that"),
-        ('{"split": [], "step": 1}\n', "metrics.jsonl, line 1: not a record that"),
         ("[" * 100_000 + "\n", "metrics.jsonl, line 1: not JSON"),
     ],
     "conversion.json": [('{"kind": 1}', "conversion.json: not what a conversion writes")],

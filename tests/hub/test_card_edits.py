@@ -57,13 +57,6 @@ def test_a_text_without_the_two_marks_stays_whole(text):
     assert str(card).endswith(f"---\n\n{text}")
 
 
-def test_the_generated_text_of_an_earlier_version_is_replaced():
-    old = "---\nlicense: apache-2.0\n---\n\n# tiny\n\nOld scores.\n"
-    card = parse_card(old.replace("apache-2.0", "mit"), "a card", old)
-    assert "Old scores." not in str(update_card(NEW, card, set()))
-    assert card.metadata["license"] == "mit"
-
-
 def edited(text: str) -> EditableCard:
     return EditableCard(OLD.metadata, text, OLD.generated, "")
 

@@ -1,34 +1,39 @@
-"""The loopback Hub against the real huggingface_hub client, in processes of its own (loopback_client.py)."""
+"""The loopback Hub against the real huggingface_hub client: what it keeps, refuses and records, and how it fails."""
 
-import socket
+import base64
+import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 
-from huggingface_hub import (
-    CommitOperationCopy,
-    CommitOperationDelete,
-    HfApi,
-    hf_hub_download,
-    snapshot_download,
-)
-from loopback_client import (
-    ADA,
-    CARD,
-    GRACE,
-    MODEL,
-    additions,
-    digest,
-    outcome,
-    run_client,
-)
-from loopback_hub import LoopbackHub
+import pytest
+from huggingface_hub import CommitOperationDelete, HfApi, hf_hub_download, snapshot_download
+from loopback_client import ADA, GRACE, MODEL, READER, additions, digest, outcome
+from loopback_server import appears
 
-WEIGHTS = bytes(range(256)) * 800
+CARD = """---
+language:
+- en
+- de
+license: apache-2.0
+library_name: transformers
+pipeline_tag: translation
+tags: [scratch]
+datasets: [bentrevett/multi30k]
+metrics: [bleu]
+model-index:
+- name: model
+  results:
+  - task: {type: translation}
+    dataset: {type: bentrevett/multi30k, name: Multi30k}
+    metrics: [{type: bleu, value: 31.5}]
+---
+# Model
+"""
 FILES = {
     "README.md": CARD.encode(),
     "config.json": b'{"model_type": "marian"}',
-    "model.safetensors": WEIGHTS,
+    "model.safetensors": bytes(range(256)) * 800,
     "curves.png": b"\x89PNG\r\n\x1a\n\0\0\0" + bytes(range(128, 256)),
     "deep/er/notes.txt": "Grüße, 世界".encode(),
     "empty.txt": b"",
@@ -36,7 +41,7 @@ FILES = {
 LFS = {"model.safetensors", "curves.png"}
 
 
-def routes(hub: LoopbackHub) -> list[str]:
+def routes(hub) -> list[str]:
     """The record as METHOD and the part of the path that names the route."""
     short = {"preupload": "preupload", "/commit/": "commit", "batch": "batch", "verify": "verify", "validate": "card"}
     names = []
@@ -49,55 +54,30 @@ def routes(hub: LoopbackHub) -> list[str]:
 # -- pushing and reading back ------------------------------------------------------------------------------------------
 
 
-def client_push(repo: str = MODEL, private: bool = False) -> dict:
+def client_push() -> dict:
     api = HfApi()
-    created = api.create_repo(repo, private=private)
-    commit = api.create_commit(repo, additions(FILES), commit_message="First", commit_description="All of it")
-    return {"url": created.url, "name": created.repo_id, "commit": commit.oid, "commit_url": commit.commit_url}
+    created = api.create_repo(MODEL)
+    commit = api.create_commit(MODEL, additions(FILES), commit_message="First", commit_description="All of it")
+    return {"url": created.url, "commit": commit.oid, "commit_url": commit.commit_url}
 
 
 def client_push_again() -> dict:
-    api = HfApi()
-    again = api.create_repo(MODEL, exist_ok=True)
-    same = api.create_commit(MODEL, additions(FILES), commit_message="Nothing new")
-    return {
-        "name": again.repo_id,
-        "same": same.oid,
-        "create": outcome(api.create_repo, MODEL),
-        "whoami": api.whoami(),
-    }
+    same = HfApi().create_commit(MODEL, additions(FILES), commit_message="Nothing new")
+    return {"same": same.oid, "create": outcome(HfApi().create_repo, MODEL)}
 
 
 def client_read() -> dict:
-    api = HfApi()
-    info = api.model_info(MODEL, files_metadata=True)
-    snapshot = Path(snapshot_download(MODEL))
-    tree = list(api.list_repo_tree(MODEL, recursive=True, expand=True))
+    api, snapshot = HfApi(), Path(snapshot_download(MODEL))
     return {
-        "files": api.list_repo_files(MODEL),
+        "info": api.model_info(MODEL).sha,
         "top": [item.path for item in api.list_repo_tree(MODEL)],
         "below": [item.path for item in api.list_repo_tree(MODEL, "deep", recursive=True)],
-        "lfs": sorted(item.path for item in tree if getattr(item, "lfs", None)),
-        "last_commits": {item.path: item.last_commit.title for item in tree},
-        "paths_info": [[i.path, i.size] for i in api.get_paths_info(MODEL, ["deep/er/notes.txt", "no.txt"])],
-        "sizes": {sibling.rfilename: sibling.size for sibling in info.siblings},
-        "info": [info.id, info.sha, info.private, info.pipeline_tag, info.library_name, info.tags],
-        "card": [info.card_data.license, info.card_data.eval_results[0].metric_value],
-        "year": info.last_modified.year,
-        "snapshot": snapshot.name,
-        "downloads": {path: digest(Path(hf_hub_download(MODEL, path)).read_bytes()) for path in FILES},
-        "snapshots": {p.relative_to(snapshot).as_posix(): digest(p.read_bytes()) for p in files_below(snapshot)},
-        "exists": [api.file_exists(MODEL, "config.json"), api.file_exists(MODEL, "no.json")],
-        "repos": [api.repo_exists(MODEL), api.repo_exists("ada/none"), api.repo_exists("alone")],
-        "revisions": [api.revision_exists(MODEL, info.sha[:8]), api.revision_exists(MODEL, "v1")],
+        "lfs": sorted(item.path for item in api.list_repo_tree(MODEL, recursive=True) if getattr(item, "lfs", None)),
+        "snapshot": {path: digest((snapshot / path).read_bytes()) for path in FILES},
         "missing": outcome(hf_hub_download, MODEL, "no.json"),
-        "no_revision": outcome(hf_hub_download, MODEL, "config.json", revision="v1"),
+        "no revision": outcome(hf_hub_download, MODEL, "config.json", revision="v1"),
         "commits": [[c.commit_id, c.title, c.message, c.authors] for c in api.list_repo_commits(MODEL)],
     }
-
-
-def files_below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_model_is_pushed_and_read_back(hub, client):
@@ -109,8 +89,6 @@ def test_a_model_is_pushed_and_read_back(hub, client):
     assert files == FILES
     newest, first = hub.commits(MODEL)
     assert (newest["id"], newest["parent"]) == (pushed["commit"], first["id"])
-    assert (newest["title"], newest["description"], newest["author"]) == ("First", "All of it", "ada")
-    assert {path for path, entry in newest["tree"].items() if entry["lfs"]} == LFS
     expected = subprocess.run(["git", "hash-object", "--stdin"], input=FILES["config.json"], capture_output=True)
     assert newest["tree"]["config.json"]["oid"] == expected.stdout.decode().strip()
     # The order of a push's requests; the two LFS files go in parallel.
@@ -119,49 +97,21 @@ def test_a_model_is_pushed_and_read_back(hub, client):
     assert sorted(sequence[4:-1]) == ["POST verify"] * 2 + ["PUT storage"] * 2
     assert sequence[-1] == "POST commit"
 
-    # The same again: no upload, no commit.
     hub.clear()
     again = client(client_push_again)
-    assert (again["name"], again["same"]) == (MODEL, pushed["commit"])
-    assert (again["create"]["error"], again["create"]["status"]) == ("HfHubHTTPError", 409)
-    assert len(hub.commits(MODEL)) == 2
-    assert routes(hub)[:5] == [
-        "POST /api/repos/create",
-        "POST card",
-        "POST preupload",
-        "POST batch",
-        f"GET /api/models/{MODEL}/revision/main",
-    ]
-    assert again["whoami"]["name"] == "ada"
-    assert again["whoami"]["auth"]["accessToken"]["role"] == "write"
+    assert again["same"] == pushed["commit"]
+    assert again["create"]["status"] == 409
+    assert not {"PUT storage", "POST commit"} & set(routes(hub))
 
-    read = client(client_read, token=None)
-    paths = sorted([".gitattributes", *FILES])
-    assert sorted(read["files"]) == sorted(read["snapshots"]) == paths
-    assert sorted(read["top"]) == sorted(["deep", *(path for path in paths if "/" not in path)])
-    assert read["below"] == ["deep/er", "deep/er/notes.txt"]
-    assert read["lfs"] == sorted(LFS)
-    assert read["last_commits"] == dict.fromkeys([*FILES, "deep", "deep/er"], "First") | {
-        ".gitattributes": "initial commit"
-    }
-    assert read["paths_info"] == [["deep/er/notes.txt", len(FILES["deep/er/notes.txt"])]]
-    assert {path: read["sizes"][path] for path in FILES} == {path: len(content) for path, content in FILES.items()}
-    tags = ["transformers", "translation", "scratch", "en", "de", "dataset:bentrevett/multi30k", "license:apache-2.0"]
-    assert read["info"] == [MODEL, pushed["commit"], False, "translation", "transformers", tags]
-    assert read["card"] == ["apache-2.0", 31.5]
-    assert read["year"] >= 2025
-    assert read["snapshot"] == pushed["commit"]
-    assert read["downloads"] == {path: digest(content) for path, content in FILES.items()}
-    assert read["snapshots"].items() >= read["downloads"].items()
-    assert read["exists"] == [True, False]
-    assert read["repos"] == [True, False, False]
-    assert read["revisions"] == [True, False]
+    read = client(client_read)
+    assert read["info"] == pushed["commit"]
+    assert set(read["top"]) == {".gitattributes", "deep", *FILES} - {"deep/er/notes.txt"}
+    assert read["below"] == ["deep/er/notes.txt"]
+    assert set(read["lfs"]) == LFS
+    assert read["snapshot"] == {path: digest(content) for path, content in FILES.items()}
     assert (read["missing"]["error"], read["missing"]["status"]) == ("RemoteEntryNotFoundError", 404)
-    assert (read["no_revision"]["error"], read["no_revision"]["status"]) == ("RevisionNotFoundError", 404)
+    assert (read["no revision"]["error"], read["no revision"]["status"]) == ("RevisionNotFoundError", 404)
     assert read["commits"][0] == [pushed["commit"], "First", "All of it", ["ada"]]
-
-
-# -- branches, tags, pull requests -------------------------------------------------------------------------------------
 
 
 def client_revisions() -> dict:
@@ -172,42 +122,25 @@ def client_revisions() -> dict:
 
     api.create_repo(MODEL)
     first = commit(additions(FILES), "First")
-    api.create_tag(MODEL, tag="v1", tag_message="The first")
-    api.create_branch(MODEL, branch="try/this", revision=first.oid[:10])
+    api.create_tag(MODEL, tag="v1")
+    api.create_branch(MODEL, branch="try/this", revision=first.oid)
     results = {
         "tag again": outcome(api.create_tag, MODEL, tag="v1"),
         "branch again": outcome(api.create_branch, MODEL, branch="try/this"),
         "branch of nothing": outcome(api.create_branch, MODEL, branch="other", revision="nothing"),
+        "delete nothing": outcome(commit, [CommitOperationDelete("no.txt")], "None"),
+        "unknown branch": outcome(commit, additions({"a": "a"}), "A", revision="nothing"),
+        "onto a tag": outcome(commit, additions({"a": "a"}), "A", revision="v1"),
+        "stale": outcome(commit, additions({"a": "a"}), "A", parent_commit=api.list_repo_commits(MODEL)[-1].commit_id),
     }
-    api.create_tag(MODEL, tag="v1", exist_ok=True)
-    commit(
-        [
-            CommitOperationDelete("deep/"),
-            CommitOperationDelete("empty.txt"),
-            CommitOperationCopy("model.safetensors", "copy.safetensors"),
-            CommitOperationCopy("config.json", "copy.json"),
-        ],
-        "Changes",
-        revision="try/this",
-    )
-    results["delete nothing"] = outcome(commit, [CommitOperationDelete("no.txt")], "None")
-    by_owner = commit(additions({"a.bin": "1"}), "Add a", create_pr=True)
-    by_grace = commit(additions({"b.bin": "2", "b.txt": "2"}), "Add b", api=grace, create_pr=True)
-    commit(additions({"c.bin": "3"}), "And c", api=grace, revision=by_grace.pr_revision)
-    draft = grace.create_pull_request(MODEL, title="To come")
-    refs = api.list_repo_refs(MODEL, include_pull_requests=True)
-    api.delete_tag(MODEL, tag="v1")
+    commit([CommitOperationDelete("empty.txt")], "Changes", revision="try/this")
+    proposed = commit(additions({"b.bin": "2", "b.txt": "2"}), "Add b", api=grace, create_pr=True)
+    refs = api.list_repo_refs(MODEL)
     return results | {
-        "pull requests": [by_owner.pr_revision, by_owner.pr_num, by_grace.pr_url, draft.git_reference, draft.status],
-        "read": Path(hf_hub_download(MODEL, "b.txt", revision="refs/pr/2")).read_text(),
-        "discussions": [[d.num, d.title, d.author, d.is_pull_request] for d in api.get_repo_discussions(MODEL)],
-        "refs": {ref.ref: ref.target_commit for ref in refs.branches + refs.tags + refs.pull_requests},
+        "pull request": [proposed.pr_revision, proposed.pr_num],
+        "read": Path(hf_hub_download(MODEL, "b.txt", revision="refs/pr/1")).read_text(),
+        "refs": {ref.ref: ref.target_commit for ref in refs.branches + refs.tags},
         "first": first.oid,
-        "delete main": outcome(api.delete_branch, MODEL, branch="main"),
-        "delete tag": outcome(api.delete_tag, MODEL, tag="v1"),
-        "delete branch": outcome(api.delete_branch, MODEL, branch="nothing"),
-        "delete": outcome(api.delete_branch, MODEL, branch="try/this"),
-        "settings": outcome(grace.update_repo_settings, MODEL, private=True),
     }
 
 
@@ -218,91 +151,130 @@ def test_branches_tags_and_pull_requests(hub, client):
         "branch again": ("HfHubHTTPError", 409),
         "branch of nothing": ("RevisionNotFoundError", 404),
         "delete nothing": ("RemoteEntryNotFoundError", 404),
-        "delete main": ("HfHubHTTPError", 403),
-        "delete tag": ("RevisionNotFoundError", 404),
-        "delete branch": ("RevisionNotFoundError", 404),
-        "settings": ("HfHubHTTPError", 403),
+        "unknown branch": ("RevisionNotFoundError", 404),
+        "onto a tag": ("RevisionNotFoundError", 404),
+        "stale": ("HfHubHTTPError", 412),
     }
-    assert "differentiate file and folder paths" in found["delete nothing"]["message"]
-    assert found["pull requests"] == ["refs/pr/1", 1, f"{hub.url}/{MODEL}/discussions/2", "refs/pr/3", "draft"]
-    assert found["read"] == "2"
-    assert found["discussions"] == [
-        [3, "To come", "grace", True],
-        [2, "Add b", "grace", True],
-        [1, "Add a", "ada", True],
-    ]
-    first = found["refs"].pop("refs/heads/main")
-    assert first == found["refs"]["refs/tags/v1"] == found["refs"]["refs/pr/3"] == found["first"]
-    assert set(found["refs"]) == {"refs/heads/try/this", "refs/tags/v1", "refs/pr/1", "refs/pr/2", "refs/pr/3"}
-    assert set(hub.references(MODEL)) == {"refs/heads/main", "refs/pr/1", "refs/pr/2", "refs/pr/3"}
+    assert "A commit has happened since. Please refresh and try again." in found["stale"]["message"]
+    assert (found["pull request"], found["read"]) == (["refs/pr/1", 1], "2")
+    assert found["refs"]["refs/heads/main"] == found["refs"]["refs/tags/v1"] == found["first"]
+    assert set(hub.references(MODEL)) == {*found["refs"], "refs/pr/1"}
     assert set(hub.files(MODEL)) == {".gitattributes", *FILES}
-    assert set(hub.files(MODEL, "refs/pr/2")) == {".gitattributes", *FILES, "b.bin", "b.txt", "c.bin"}
-    changed = hub.files(MODEL, found["refs"]["refs/heads/try/this"])
-    assert set(changed) == {".gitattributes", *FILES, "copy.safetensors", "copy.json"} - {
-        "deep/er/notes.txt",
-        "empty.txt",
+    assert set(hub.files(MODEL, "refs/pr/1")) == {".gitattributes", *FILES, "b.bin", "b.txt"}
+    assert set(hub.files(MODEL, "try/this")) == {".gitattributes", *FILES} - {"empty.txt"}
+
+
+# -- what it refuses ---------------------------------------------------------------------------------------------------
+
+
+def client_permissions() -> dict:
+    def push(api, repo, **options):
+        operations = additions({"a.txt": "a", "a.bin": "a"})
+        return api.create_commit(repo, operations, commit_message="A", **options).oid
+
+    results = {}
+    for who, token in {"anonymous": False, "wrong": "hf_nobody_0123456789", "grace": GRACE, "reader": READER}.items():
+        api = HfApi(token=token)
+        asked = {
+            "private": outcome(lambda api=api: api.model_info("ada/private").id),
+            "unknown": outcome(lambda api=api: api.model_info("ada/none").id),
+            "public": outcome(lambda api=api: api.model_info("ada/public").id),
+            "create": outcome(lambda api=api: api.create_repo("ada/new").repo_id),
+            "push": outcome(push, api, "ada/public"),
+            "pull request": outcome(push, api, "ada/public", create_pr=True),
+            "tag": outcome(api.create_tag, "ada/public", tag="v1"),
+        }
+        results[who] = {what: answer.get("status") for what, answer in asked.items()}
+    return results
+
+
+def test_tokens_and_private_repositories(hub, client):
+    for name, private in (("ada/private", True), ("ada/public", False)):
+        hub.create(name, private=private)
+    asked = ("private", "unknown", "public", "create", "push", "pull request", "tag")
+    assert client(client_permissions, token=None) == {
+        "anonymous": dict.fromkeys(asked, 401) | {"public": None},
+        "wrong": dict.fromkeys(asked, 401),
+        "grace": dict.fromkeys(asked, 403) | {"private": 404, "unknown": 404, "public": None, "pull request": None},
+        "reader": dict.fromkeys(asked, 403) | {"private": None, "unknown": 404, "public": None},
     }
-    assert changed["copy.safetensors"] == WEIGHTS
-    assert changed["copy.json"] == FILES["config.json"]
 
 
-# -- ranges, Transformers, the command line ----------------------------------------------------------------------------
+def client_cards(cards: dict[str, str]) -> dict[str, str | None]:
+    """What the refusal of each card says."""
+    push, said = HfApi().create_commit, {}
+    for name, text in cards.items():
+        said[name] = outcome(push, MODEL, additions({"README.md": text}), commit_message="Card").get("message")
+    return said
 
 
-def test_ranges(hub, client):
-    """As RFC 9110 has them, over a plain socket."""
+CARDS = {
+    "valid": (CARD, None),
+    "no yaml": (CARD.replace("license: apache-2.0", "license: [apache-2.0"), "YAML parsing error"),
+    "a list": ("---\n- en\n---\n# A model\n", "must be of type object"),
+    "license": (CARD.replace("apache-2.0", "apache2"), '"license" must be one of [apache-2.0, mit'),
+    "language": (CARD.replace("- en", "- English"), '"language[0]" must only contain lowercase characters'),
+    "boolean language": (CARD.replace("- en", "- no"), '"language[0]" must be a string'),
+    "base model": (CARD.replace("tags:", "base_model: /tmp/run/model\ntags:"), "base_model"),
+    "no task": (CARD.replace("task: {type: translation}", "source: {name: x}"), '.results[0].task" is required'),
+    "no value": (CARD.replace(", value: 31.5", ""), '.metrics[0].value" is required'),
+}
+
+
+def test_model_cards_are_validated(hub, client):
     hub.create(MODEL)
-    hub.commit(MODEL, {"ten.txt": b"0123456789"})
-
-    def get(path, host=hub.url, **headers):
-        with socket.create_connection(("127.0.0.1", int(host.rsplit(":")[-1])), timeout=10) as connection:
-            lines = [f"GET {path} HTTP/1.1", "Host: x", "Connection: close", *(f"{k}: {v}" for k, v in headers.items())]
-            connection.sendall("\r\n".join([*lines, "", ""]).encode())
-            head, _, body = b"".join(iter(lambda: connection.recv(4096), b"")).partition(b"\r\n\r\n")
-        return int(head.split()[1]), body, head.decode()
-
-    path = f"/{MODEL}/resolve/main/ten.txt"
-    assert get(path)[:2] == (200, b"0123456789")
-    assert get(path, Range="bytes=2-4")[:2] == (206, b"234")
-    assert "Content-Range: bytes 2-4/10" in get(path, Range="bytes=2-4")[2]
-    assert get(path, Range="bytes=7-")[:2] == (206, b"789")
-    assert get(path, Range="bytes=-3")[:2] == (206, b"789")
-    assert get(path, Range="bytes=8-100")[:2] == (206, b"89")
-    assert get(path, Range="bytes=10-")[0] == 416
-    assert get(f"/{MODEL}/{digest(b'0123456789')}", host=hub.storage.url)[0] == 403  # a link without its signature
-    assert get(f"/api/models/{MODEL}/tree/main")[0] == 200
+    found = client(client_cards, cards={name: card for name, (card, _) in CARDS.items()})
+    assert found.pop("valid") is None
+    for name, message in found.items():
+        assert message.startswith("Invalid metadata in README.md.\n- "), name
+        assert CARDS[name][1] in message, name
+    hub.fail(200, path="validate-yaml")  # the commit looks at the card too
+    assert "Invalid metadata in README.md" in client(client_cards, cards={"license": CARDS["license"][0]})["license"]
+    assert len(hub.commits(MODEL)) == 2
 
 
-def client_auto_config() -> dict:
-    from transformers import AutoConfig, MarianConfig
-
-    MarianConfig(d_model=16, encoder_layers=1).push_to_hub(MODEL)
-    config = AutoConfig.from_pretrained(MODEL)
-    return {"type": config.model_type, "d_model": config.d_model}
+# -- faults and the record ---------------------------------------------------------------------------------------------
 
 
-def test_transformers_pushes_and_loads_a_config(hub, client):
-    found = client(client_auto_config)
-    assert (found["type"], found["d_model"]) == ("marian", 16)
-    assert [commit["title"] for commit in hub.commits(MODEL)] == ["Upload config", "initial commit"]
-    assert {entry["status"] for entry in hub.requests if entry["status"] >= 400} <= {404}
+def client_statuses(count: int) -> list[int]:
+    import httpx2
+
+    return [httpx2.get(f"{os.environ['HF_ENDPOINT']}/api/models/{MODEL}/refs").status_code for _ in range(count)]
 
 
-def test_the_command_line_serves_what_is_on_disk(tmp_path):
-    def serve():
-        script = Path(__file__).parents[1] / "loopback_hub.py"
-        command = [sys.executable, str(script), "--root", str(tmp_path / "hub"), "--token", f"{ADA}=ada"]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def test_a_fault_is_counted_from_now_and_matched(hub, client):
+    hub.create(MODEL)
+    second = hub.fail(500, at=2, times=2, path="/refs")
+    other = hub.fail("drop", method="DELETE")
+    assert client(client_statuses, count=5) == [200, 500, 500, 200, 200]
+    assert (second.hits, other.hits) == (2, 0)
+    hub.clear()
+    hub.fail(429, times=None)
+    assert client(client_statuses, count=2) == [429, 429]
+    with pytest.raises(ValueError, match="must be one of"):
+        hub.fail("explode")
 
-    commits = []
-    for function in (client_push, client_push_again):
-        process = serve()
-        try:
-            url = process.stdout.readline().strip()
-            hub = LoopbackHub(tmp_path / "hub")
-            hub.url = url
-            commits.append(run_client(hub, function))
-        finally:
-            process.terminate()
-            process.wait(timeout=10)
-    assert commits[0]["commit"] == commits[1]["same"]
+
+def client_leak() -> None:
+    import httpx2
+
+    url, token = os.environ["HF_ENDPOINT"], os.environ["HF_TOKEN"]
+    HfApi().create_commit(MODEL, additions({"log.txt": f"token: {token}"}), commit_message="A log")
+    httpx2.get(f"{url}/api/models/{MODEL}?token={token}", headers={"X-Token": token})
+
+
+def test_a_token_out_of_place_is_noticed_and_never_recorded(hub, client):
+    hub.create(MODEL)
+    client(client_leak)
+    places = [(entry["path"].split("?")[0].split("/")[-2], entry["leaks"]) for entry in hub.leaks()]
+    assert places == [
+        ("preupload", ["body"]),  # its first bytes, in base64
+        ("commit", ["body"]),
+        ("ada", ["path", "header X-Token"]),
+    ]
+    assert ADA not in json.dumps(hub.requests)
+    assert hub.requests[0]["user"] == "ada"
+    hub.clear()  # leaks fail a test
+    for prefix in (b"", b"x", b"xx", b"xxx"):
+        assert appears(ADA, base64.b64encode(prefix + ADA.encode() + b"and more"))
+        assert not appears(ADA, base64.b64encode(prefix + ADA[:-6].encode() + b"and more"))

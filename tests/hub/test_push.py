@@ -1,83 +1,37 @@
 """The push: files, card, branches, tags, pull requests, and pushes from a run."""
 
 import json
-import shutil
-from pathlib import Path
+from unittest.mock import patch
 
 import pytest
-import torch
-from conftest import ROOT, run_command
 from loopback_client import ADA, READER
-from loopback_push import change_weights, client_train, client_upload
+from loopback_push import call, change_weights, client_train
 
+from modeling_scratch.commands import upload
 from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 NAME = "ada/model"
 
 
-@pytest.fixture
-def run(trained, tmp_path) -> Path:
-    return Path(shutil.copytree(trained, tmp_path / "run"))
+def client_upload_checked(folder: str, **options) -> list:
+    """As client_upload, with the check of what is in the folder."""
+    from modeling_scratch.hub import check, push
+
+    with patch.object(push, "check_folder", check.check_folder):
+        return call(upload.main, folder, NAME, **options)
 
 
-def upload(hub, *arguments: str, token: str | None = ADA, **environment: str):
-    """hub_upload.py in a process of its own."""
-    home = hub.store.root.parent / "home"
-    result = run_command(
-        str(ROOT / "hub_upload.py"), *map(str, arguments), **hub.environment(token, home), **environment
-    )
-    assert token is None or token not in result.stdout + result.stderr
-    return result
-
-
-def test_the_command_pushes_exactly_what_was_chosen(hub, run):
-    result = upload(hub, run, NAME, "--tag", "v1", "--message", "First")
-    assert result.returncode == 0, result.stderr
+def test_the_command_pushes_exactly_what_was_chosen(hub, client, run):
+    code, said = client(client_upload_checked, folder=str(run), tag="v1", message="First")
+    assert code == 0, said
     (first, _) = hub.commits(NAME)
     assert first["title"] == "First"
     assert hub.references(NAME)["refs/tags/v1"] == first["id"]
     files = hub.files(NAME)
     assert files[WEIGHTS] == (run / WEIGHTS).read_bytes()
     assert set(files) - {".gitattributes"} == {*chosen_files(run), "README.md"}
-    card = files["README.md"].decode()
-    assert ADA not in card
-
-
-@pytest.mark.slow
-def test_a_stranger_loads_what_was_pushed(hub, run, client, tmp_path):
-    """With nothing of this project, the same logits from the repository's name."""
-    assert client(client_upload, folder=str(run), repo_id=NAME)[0] == 0
-    script = """
-import json, sys, torch
-from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding, AutoTokenizer
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "modeling_scratch": raise ImportError(name)
-sys.meta_path.insert(0, Refuse())
-name = sys.argv[1]
-tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
-model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True).eval()
-inputs = tokenizer(["The cat sleeps.", "The dog can see her."], padding=True, return_tensors="pt")
-target = torch.arange(6).repeat(2, 1)
-AutoModel.from_pretrained(name, trust_remote_code=True)
-AutoModelForTextEncoding.from_pretrained(name, trust_remote_code=True)
-with torch.no_grad():
-    logits = model(**inputs, decoder_input_ids=target).logits
-print(json.dumps([inputs.input_ids.tolist(), logits.tolist(), model.generate(**inputs, max_new_tokens=6).tolist()]))
-"""
-    stranger = run_command("-c", script, NAME, **hub.environment(None, tmp_path / "stranger"))
-    assert stranger.returncode == 0, stranger.stderr
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-    tokenizer, model = AutoTokenizer.from_pretrained(run), AutoModelForSeq2SeqLM.from_pretrained(run).eval()
-    inputs = tokenizer(["The cat sleeps.", "The dog can see her."], padding=True, return_tensors="pt")
-    ids, logits, generated = json.loads(stranger.stdout.splitlines()[-1])
-    assert ids == inputs.input_ids.tolist()
-    with torch.no_grad():
-        expected = model(**inputs, decoder_input_ids=torch.arange(6).repeat(2, 1)).logits
-    torch.testing.assert_close(torch.tensor(logits), expected, rtol=0, atol=1e-6)
-    assert generated == model.generate(**inputs, max_new_tokens=6).tolist()
+    assert ADA not in files["README.md"].decode() + said
 
 
 def test_edits_on_the_hub_and_in_the_folder_stay(hub, run, pushes):
@@ -124,42 +78,6 @@ def test_each_push_generates_the_scores_anew_and_the_names_of_its_repository(run
     assert 'from_pretrained("ada/model"' in pushes.card()
     assert "ada/other" not in pushes.card()
     assert "license: mit" in pushes.card()
-
-
-def client_upload_as_earlier(folder: str, repo_id: str) -> list:
-    """A push that leaves what earlier versions left: a card without marked parts, and another record."""
-    from modeling_scratch.hub import card_edits
-
-    def without_marks(card) -> str:
-        front = card_edits.yaml_dump(card.metadata, sort_keys=False).strip()
-        return f"---\n{front}\n---\n" + "".join((card.above, card.generated or "", card.below))
-
-    marked = card_edits.EditableCard.__str__
-    card_edits.EditableCard.__str__ = without_marks
-    try:
-        result = client_upload(folder, repo_id)
-    finally:
-        card_edits.EditableCard.__str__ = marked
-    path = Path(folder) / ".hub.json"
-    last = json.loads(path.read_text())["repositories"][repo_id]["main"] | {"parent": None}
-    record = {"written": last["card"], "repositories": {repo_id: {"main": {"done": last}}}}
-    path.write_text(json.dumps(record))
-    (Path(folder) / ".card.md").write_text(last["card"])
-    return result
-
-
-@pytest.mark.parametrize("edited", [False, True], ids=["as generated", "edited"])
-def test_a_folder_that_an_earlier_version_pushed(edited, hub, run, pushes):
-    assert pushes.client(client_upload_as_earlier, folder=str(run), repo_id=NAME)[0] == 0
-    if edited:
-        pushes.edit("## Results", "My own words.\n\n## Results")
-    weights = change_weights(run, 0.5)
-    said = pushes()
-    assert hub.files(NAME)[WEIGHTS] == weights
-    assert ("the card's text is kept as it is" in said) == edited
-    assert ("modeling_scratch: the next push replaces" in pushes.card()) != edited
-    assert ("My own words." in pushes.card()) == edited
-    assert not (run / ".card.md").exists()
 
 
 def test_the_license_lasts(hub, run, pushes):
@@ -214,8 +132,8 @@ def test_what_replaces_a_model_leaves_nothing_of_it(hub, run, pushes):
 
 def test_a_recipe_pushes_each_better_model_and_the_last(hub, client, tmp_path):
     run = tmp_path / "pushing"
-    arguments = [f"output_dir={run}", "hub.repository=ada/pushed", "hub.push=best", "optimization.max_steps=10"]
-    code, said = client(client_train, arguments=arguments)
+    arguments = ["hub.repository=ada/pushed", "hub.push=best", "optimization.max_steps=10"]
+    code, said = client(client_train, output_dir=str(run), arguments=arguments)
     assert code == 0, said
     titles = [commit["title"] for commit in hub.commits("ada/pushed")]
     assert titles == ["Upload model", "Upload model of step 10", "initial commit"]
@@ -230,8 +148,8 @@ def test_a_recipe_pushes_each_better_model_and_the_last(hub, client, tmp_path):
 def test_a_recipe_s_push_that_would_fail_is_refused_before_anything_is_deleted(token, message, hub, client, run):
     hub.create("ada/taken")
     hub.commit("ada/taken", {"config.json": b"{}", WEIGHTS: b"theirs"}, "Somebody's model")
-    arguments = [f"output_dir={run}", "hub.repository=ada/taken"]
-    code, said = client(client_train, token=token, arguments=arguments, overwrite=True)
+    arguments = ["hub.repository=ada/taken"]
+    code, said = client(client_train, token=token, output_dir=str(run), arguments=arguments, overwrite=True)
     assert code == 2
     assert message in said
     assert (run / WEIGHTS).exists()

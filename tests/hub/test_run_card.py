@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import SMALL_MODEL, read_metrics, small_run
+from conftest import SMALL_MODEL, quick_run, read_metrics
 from huggingface_hub import ModelCard
 from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM
@@ -21,7 +21,8 @@ from modeling_scratch.metrics import METRICS, describe_score
 BLEU, CHRF = "nrefs:1|case:mixed|tok:13a|version:2.6.0", "nrefs:1|case:mixed|nc:6|version:2.6.0"
 SCORES = {"bleu": 31.25, "chrf": 57.123456789}
 SIGNATURES = {"bleu_signature": BLEU, "chrf_signature": CHRF}
-TRAIN = {"step": 20, "epoch": 1.5, "split": "train", "loss": 2.0, "target_tokens": 12345, "seconds": 75.4}
+TRAIN = {"step": 20, "epoch": 1.5, "split": "train", "loss": 2.0, "cross_entropy": 1.25}
+TRAIN |= {"target_tokens": 12345, "seconds": 75.4}
 VALIDATION = {"step": 20, "epoch": 1.5, "split": "validation", "loss": 1.5, "bleu": 30.0, "chrf": 55.0}
 FINAL = {"step": 20, "epoch": 1.5, "split": "test", "final": True, "num_beams": 4, **SCORES, **SIGNATURES}
 MACHINE = {
@@ -159,7 +160,7 @@ def test_the_recipe_is_there_whole(trained):
 def test_the_code_in_it_runs(trained, tmp_path, two, capsys):
     folder = trained
     if two:
-        folder = small_run(tmp_path / "run", "tokenizer.shared=false", "optimization.max_steps=2")
+        folder = quick_run(tmp_path / "run", "tokenizer.shared=false", "optimization.max_steps=2")
     text = card_of(folder)
     assert ("target_tokenizer" in text) == two
     blocks = python_blocks(text)
@@ -366,7 +367,7 @@ def test_evaluations_while_it_was_trained(tmp_path):
     records = []
     for step in range(1, 101):
         bleu = {"bleu": 90.0 if step == 37 else step / 10, "chrf": 50.0} if step != 100 else {}
-        records += [{**TRAIN, "step": step, "loss": step / 3}]
+        records += [{**TRAIN, "step": step, "cross_entropy": step / 3}]
         records += [{"step": step, "epoch": 1.0, "split": "validation", "loss": 1.005, **bleu}]
     text = section(card_of(make_run(tmp_path / "run", None, [*records, FINAL])), "Results")
     (shown,) = re.findall(r"<details>.*?</details>", text, re.DOTALL)
@@ -375,14 +376,6 @@ def test_evaluations_while_it_was_trained(tmp_path):
     assert rows[0] == ["5", "1.67", "1.00", "0.50", "50.00"]
     assert ["37", "12.33", "1.00", "90.00", "50.00"] in rows
     assert rows[-1][:3] == ["100", "33.33", "1.00"]
-    assert "The training loss is computed with smoothed labels." in shown
-
-
-def test_the_training_loss_is_measured_as_the_validation_loss(tmp_path):
-    records = [{**TRAIN, "loss": 2.5, "cross_entropy": 1.25}, VALIDATION, FINAL]
-    text = section(card_of(make_run(tmp_path / "run", None, records)), "Results")
-    assert re.search(r"^\| [\d,]+ \| 1\.25 \| 1\.50 \|", text, re.MULTILINE)
-    assert "smoothed" not in text
 
 
 def test_license(run):
