@@ -138,7 +138,6 @@ class Page {
 
   use(model) {
     this.model = model;
-    this.options = { numBeams: model.search.numBeams };
     this.known.clear();
     this.describe();
     this.fit();
@@ -156,7 +155,7 @@ class Page {
     const beams = [...new Set([1, 5, model.search.numBeams])].sort((first, second) => first - second);
     for (const number of beams) {
       const name = number === 1 ? "greedy, fastest" : `beam of ${number}`;
-      get("beams").append(element("option", { value: number, selected: number === this.options.numBeams }, name));
+      get("beams").append(element("option", { value: number, selected: number === model.search.numBeams }, name));
     }
     for (const text of model.examples) {
       const button = element("button", { type: "button", lang: source.lang, dir: "auto" }, text);
@@ -183,8 +182,7 @@ class Page {
       const text = this.parts.map((part) => (part.isSentence ? (this.known.get(part.text)?.[0].text ?? "") : part.text));
       say((await copy(text.join(""))) ? "Copied." : "The browser does not allow copying: select the text and copy it.");
     };
-    get("beams").onchange = ({ target: { value } }) => {
-      this.options = { numBeams: Number(value) };
+    get("beams").onchange = () => {
       this.known.clear();
       this.translate();
     };
@@ -255,7 +253,8 @@ class Page {
     get("time").textContent = "";
     mark();
     this.show();
-    this.worker.postMessage({ translate: { number, sentences: this.missing, options: this.options, languages } });
+    const options = { numBeams: Number(get("beams").value) };
+    this.worker.postMessage({ translate: { number, sentences: this.missing, options, languages } });
   }
 
   receive({ translated, done }) {
