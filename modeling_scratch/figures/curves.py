@@ -14,10 +14,8 @@ from ..metrics import METRICS
 from .saving import BLUE, GREEN, ORANGE, PAGE_WIDTH, PURPLE, SKY_BLUE, VERMILLION, save
 
 # Of runs, in turn: colours, then the same ones with other dashes and markers.
-_COLOURS, _DASHES = (
-    (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY_BLUE),
-    (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D")),
-)
+_COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY_BLUE)
+_DASHES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))
 _GREY = "#666666"
 # In inches, without titles: the heights of the loss, of a score, and of the learning rate or a single point.
 _TALL, _MEDIUM, _LOW = 2.5, 1.3, 0.7

@@ -34,11 +34,7 @@ class _Request:
 
     engine: Engine
     search: Search
-    waiting: "deque[tuple[str, Future[list[Hypothesis]]]]"
-
-    def goes_with(self, other: "_Request") -> bool:
-        """Whether the sentences of two requests can be in a batch."""
-        return self.engine is other.engine and self.search == other.search
+    waiting: deque[tuple[str, Future[list[Hypothesis]]]]
 
 
 class Batcher:
@@ -70,7 +66,7 @@ class Batcher:
         """Whether it translates."""
         return self._thread.is_alive()
 
-    def submit(self, engine: Engine, sentences: Sequence[str], search: Search) -> "list[Future[list[Hypothesis]]]":
+    def submit(self, engine: Engine, sentences: Sequence[str], search: Search) -> list[Future[list[Hypothesis]]]:
         """Put sentences into the queue. Raises Busy if it has no room for them, and TooMuch if it never has."""
         if len(sentences) > self.longest_queue:
             raise TooMuch(f"{len(sentences):,} sentences in a request; at most {self.longest_queue:,} may wait")
@@ -89,8 +85,7 @@ class Batcher:
             future.cancel()
         with self._changed:
             for request in self._requests:
-                if any(future.cancelled() for _, future in request.waiting):
-                    request.waiting = deque(each for each in request.waiting if not each[1].cancelled())
+                request.waiting = deque(each for each in request.waiting if not each[1].cancelled())
             self._requests = deque(request for request in self._requests if request.waiting)
 
     def close(self) -> None:
@@ -130,7 +125,8 @@ class Batcher:
             if not self._requests:  # withdrawn
                 return self._next_batch(0.0, 0)
             first = self._requests[0]
-            taking = deque(request for request in self._requests if request.goes_with(first))
+            alike = (each for each in self._requests if each.engine is first.engine and each.search == first.search)
+            taking = deque(alike)
             count, items = len(taking), []
             while taking and len(items) < LARGEST_BATCH:
                 request = taking.popleft()
@@ -155,9 +151,9 @@ class Batcher:
             if len(items) > 1:
                 for item in items:  # one sentence must not fail the others
                     self._translate(request, [item])
-            for _, future in items if len(items) == 1 else []:
+            else:
                 logger.error(f"a sentence could not be translated: {error!r}")
-                future.set_exception(error)
+                items[0][1].set_exception(error)
             return
         for (_, future), hypotheses in results:
             future.set_result(hypotheses)

@@ -69,11 +69,11 @@ class Directions:
         self.sources = list(dict.fromkeys(direction.source for direction in self.all.values()))
         self._detector = None
         if len(self.sources) > 1:
-            self._detector = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-            known = {source for source in map(base_language, self.sources) if source in self._detector.labels}
-            self._detector = self._detector if len(known) > 1 else None
-            if self._detector:
-                self._detector.set_languages(known)
+            detector = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+            known = {source for source in map(base_language, self.sources) if source in detector.labels}
+            if len(known) > 1:
+                detector.set_languages(known)
+                self._detector = detector
 
     def find(self, source: str, target: str) -> Direction | None:
         """The direction between two languages, whatever case and separator their codes are written with."""

@@ -21,7 +21,7 @@ from .batcher import LARGEST_BATCH, Batcher, Busy, Gone, Ticket, TooMuch
 from .directions import Direction, Directions
 from .engines import Search
 from .monitoring import Counted, Metrics
-from .page import PageFiles
+from .page import page_files
 from .parameters import as_text, check_key, number_of, read_parameters, text_of
 from .texts import CannotTranslate, cut_into_sentences, translate_sentences, translate_texts
 
@@ -64,7 +64,7 @@ class Service:
         self.batcher = Batcher(limits.waiting, self.metrics.batches.observe)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         self.threads = ThreadPoolExecutor(LARGEST_BATCH, thread_name_prefix="request")
-        self.page = PageFiles(directions, limits.characters, is_key_needed=key is not None)
+        self.page = page_files(directions, limits.characters, is_key_needed=key is not None)
         routes = [
             Route("/translate", self.translate, methods=["POST"]),
             Route("/detect", self.detect, methods=["POST"]),
@@ -74,7 +74,7 @@ class Service:
             Route("/metrics", self.show_metrics),
             Route("/page/sentences", self.cut_for_page, methods=["POST"]),
             Route("/page/translate", self.translate_for_page, methods=["POST"]),
-            *(Route(path, self.show_page) for path in self.page.paths),
+            *(Route(path, self.show_page) for path in self.page),
         ]
         cors = {"allow_origins": origins, "allow_methods": ["GET", "POST"]}
         app = Starlette(
@@ -169,7 +169,7 @@ class Service:
 
     async def show_page(self, request: Request) -> Response:
         """A file of the page."""
-        content, media_type = self.page.read(request.url.path)
+        content, media_type = self.page[request.url.path]
         return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
     async def cut_for_page(self, request: Request) -> Response:

@@ -83,9 +83,8 @@ def export_one_file(name: str, path: Path, quantize: bool = False) -> None:
             "connect-src 'self'; ": "",
         }
         for old, new in replacements.items():
-            before, found, after = text.partition(old)
-            assert found, old
-            text = before + new + after
+            assert old in text, old
+            text = text.replace(old, new, 1)
         path.write_text(text, encoding="utf-8")
 
 

@@ -11,6 +11,7 @@ import sys
 import tarfile
 import tempfile
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 from ..errors import UserError
@@ -20,22 +21,6 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "runtime"  # in an exported page
 _SECONDS = 600  # for npm to fetch a package
-_MIT = """\
-Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
-documentation files (the "Software"), to deal in the Software without restriction, including without
-limitation the rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the
-Software, and to permit persons to whom the Software is furnished to do so, subject to the following
-conditions:
-
-The above copyright notice and this permission notice shall be included in all copies or substantial portions
-of the Software.
-
-THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED
-TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL
-THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF
-CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER
-DEALINGS IN THE SOFTWARE.
-"""
 
 
 @dataclass(frozen=True)
@@ -98,8 +83,9 @@ def runtime_files() -> list[Path]:
 
 def licenses() -> str:
     """The licenses of a page's runtime, which go with it."""
-    apache = (cache_folder() / "LICENSE").read_text(encoding="utf-8")
-    texts = (f"Copyright (c) Microsoft Corporation\n\n{_MIT}", apache)
+    # The package onnxruntime-web has none inside; that of Python is of the same project.
+    folders = (files("onnxruntime"), cache_folder())
+    texts = [(folder / "LICENSE").read_text(encoding="utf-8") for folder in folders]
     named = zip(PACKAGES, texts, strict=True)
     return "\n".join(f"{each.name} {each.version}: {each.license} license\n\n{text}" for each, text in named)
 

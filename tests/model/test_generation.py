@@ -4,10 +4,9 @@ import itertools
 
 import pytest
 import torch
-from choices import every_kind_of_position_and_slowly_every_variant
-from conftest import SHALLOW, every_choice, every_choice_and_variant, padded
-from transformers import CompileConfig, LogitsProcessorList, MaxLengthCriteria, StoppingCriteriaList
-from transformers.generation.streamers import BaseStreamer
+from choices import two_choices_and_slowly_every
+from conftest import SHALLOW, every_choice, every_choice_and_slowly_every_variant, padded
+from transformers import CompileConfig
 from transformers.modeling_outputs import BaseModelOutput
 
 EOS, START = 2, 1
@@ -46,7 +45,7 @@ def greedy_by_hand(model, inputs, prefix, steps):
 # -- caches --------------------------------------------------------------------------------------------------------
 
 
-@every_choice_and_variant
+@every_choice_and_slowly_every_variant
 @pytest.mark.parametrize("beams", [1, 3])
 def test_cached_static_and_uncached_agree(fields, beams, make_model, batch):
     model = make_model(**fields)
@@ -59,7 +58,7 @@ def test_cached_static_and_uncached_agree(fields, beams, make_model, batch):
             torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
 
 
-@every_kind_of_position_and_slowly_every_variant
+@two_choices_and_slowly_every
 def test_compiled_generation_equals_eager(fields, make_model, batch):
     model = make_model(**SHALLOW, **fields)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True, "output_logits": True}
@@ -122,45 +121,6 @@ def test_n_best_lists_come_with_their_scores(make_model, batch):
     assert torch.equal(ranked, ranked.sort(dim=1, descending=True).values)
 
 
-SAMPLING = {
-    "temperature": ({"temperature": 0.3, "top_k": 0}, lambda p: torch.ones_like(p).bool()),
-    "top-k": ({"top_k": 3}, lambda p: p >= p.topk(3).values[-1]),
-    "top-p": (
-        {"top_p": 0.5, "top_k": 0},
-        lambda p: p.sort(descending=True).values.cumsum(0)[p.argsort(descending=True).argsort()] - p < 0.5,
-    ),
-    "min-p": ({"min_p": 0.3, "top_k": 0}, lambda p: p >= 0.3 * p.max()),
-}
-
-
-@pytest.mark.parametrize(("options", "allowed"), SAMPLING.values(), ids=SAMPLING)
-def test_sampling_draws_from_the_distribution_it_names(options, allowed, make_model, one):
-    """The first token of many draws, against the model's own distribution cut and reshaped by hand."""
-    model = make_model(vocab_size=12, init_std=0.5, eos_token_id=None)
-    one = {"input_ids": one["input_ids"] % 8 + 4}
-    torch.manual_seed(0)
-    drawn = model.generate(**one, do_sample=True, max_new_tokens=1, num_return_sequences=20_000, **options)[:, 1]
-    logits = model(**one, decoder_input_ids=torch.tensor([[START]])).logits[0, -1].double()
-    probabilities = (logits / options.get("temperature", 1.0)).softmax(-1)
-    keep = allowed(probabilities)
-    assert options.get("top_k") == 0 or not keep.all()
-    expected = probabilities * keep / (probabilities * keep).sum()
-    seen = torch.bincount(drawn, minlength=12) / 20_000
-    assert (seen[~keep] == 0).all()
-    torch.testing.assert_close(seen.double(), expected, rtol=0, atol=4 * (0.25 / 20_000) ** 0.5)  # four deviations
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_sampling_follows_the_seed(beams, make_model, batch):
-    model = make_model()
-    outputs = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        outputs.append(model.generate(**batch, do_sample=True, num_beams=beams, max_new_tokens=10))
-    assert torch.equal(outputs[0], outputs[1])
-    assert outputs[0].shape != outputs[2].shape or not torch.equal(outputs[0], outputs[2])
-
-
 def test_forced_prefix(make_model, one):
     model = make_model(init_std=0.3)
     prefix = torch.tensor([[START, 9, 11]])
@@ -179,23 +139,7 @@ def test_forced_prefix(make_model, one):
         assert torch.equal(together[1:, 1 : 1 + shorter.shape[1]], shorter), options
 
 
-def repetitive(make_model):
-    """A model that repeats itself in greedy decoding and never ends."""
-    return make_model(init_std=0.3, eos_token_id=None)
-
-
-def test_no_repeated_n_grams_and_bad_words(make_model, one):
-    model = repetitive(make_model)
-    pairs = lambda ids: list(itertools.pairwise(ids[0].tolist()))  # noqa: E731
-    plain = model.generate(**one, max_new_tokens=20)
-    assert len(set(pairs(plain))) < len(pairs(plain))
-    without = model.generate(**one, max_new_tokens=20, no_repeat_ngram_size=2)
-    assert len(set(pairs(without))) == len(pairs(without))
-    banned = plain[0, -1].item()
-    assert banned not in model.generate(**one, max_new_tokens=20, bad_words_ids=[[banned]])[0]
-
-
-@every_choice
+@two_choices_and_slowly_every
 @pytest.mark.parametrize("helper", ["prompt lookup", "assistant"])
 def test_speculative_decoding_changes_nothing(helper, fields, make_model, one):
     fields = fields | {"init_std": 0.3, "eos_token_id": None}
@@ -211,7 +155,7 @@ def test_speculative_decoding_changes_nothing(helper, fields, make_model, one):
     assert helper == "assistant" or max(steps[1:]) > 1  # several proposed tokens are checked in one step
 
 
-@every_choice
+@two_choices_and_slowly_every
 def test_transition_scores(fields, make_model, batch):
     """`compute_transition_scores` agrees with a plain forward pass."""
     model = make_model(**fields)
@@ -223,34 +167,6 @@ def test_transition_scores(fields, make_model, batch):
     sampled = model.generate(**batch, do_sample=False, **options)
     scores = model.compute_transition_scores(sampled.sequences, sampled.scores, normalize_logits=True)
     assert scores.shape == (3, 6)
-
-
-class Collector(BaseStreamer):
-    def __init__(self):
-        self.tokens, self.ended = [], False
-
-    def put(self, value):
-        self.tokens += value.flatten().tolist()
-
-    def end(self):
-        self.ended = True
-
-
-def test_streaming_stopping_and_processors(make_model, one):
-    model = make_model(init_std=0.3)
-    streamer = Collector()
-    output = model.generate(**one, max_new_tokens=8, streamer=streamer)
-    assert streamer.ended
-    assert streamer.tokens == output[0].tolist()
-
-    stopped = model.generate(**one, max_new_tokens=8, stopping_criteria=StoppingCriteriaList([MaxLengthCriteria(4)]))
-    assert torch.equal(stopped, output[:, :4])
-
-    def only_seven(input_ids, scores):
-        return torch.full_like(scores, -float("inf")).index_fill(1, torch.tensor([7]), 0.0)
-
-    forced = model.generate(**one, max_new_tokens=3, logits_processor=LogitsProcessorList([only_seven]))
-    assert forced.tolist() == [[START, 7, 7, 7]]
 
 
 # -- inputs and outputs --------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from conftest import CHOICES, every_choice_and_variant, padded
+from conftest import CHOICES, every_choice_and_slowly_every_variant, padded
 from search_cases import SETTINGS, Large, enliven, inherited, same
 from transformers import StoppingCriteriaList
 
@@ -31,7 +31,7 @@ def test_the_tokens_are_those_of_the_inherited_loops(settings, models, loops):
     assert len(lengths) > 1  # they end at different places
 
 
-@every_choice_and_variant
+@every_choice_and_slowly_every_variant
 @pytest.mark.parametrize("beams", [1, 3])
 def test_every_model_is_searched_as_it_is(fields, beams, make_model, sentences, monkeypatch, loops):
     monkeypatch.setattr(fast_cpu, "_LARGE", 0)  # use the linear layers of larger models

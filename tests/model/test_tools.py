@@ -8,7 +8,7 @@ import onnxruntime
 import peft
 import pytest
 import torch
-from choices import default_and_slowly_every_variant, every_kind_of_position
+from choices import two_choices_and_slowly_every
 from conftest import (
     CHOICES,
     ROOT,
@@ -56,7 +56,7 @@ def check_compiled(model, inputs, backend):
         torch.testing.assert_close(graph, eager, rtol=0, atol=1e-5)
 
 
-@default_and_slowly_every_variant
+@two_choices_and_slowly_every
 def test_compiled_forward_equals_eager(fields, make_model, inputs):
     check_compiled(make_model(**SHALLOW, **fields), inputs, "aot_eager")
 
@@ -109,7 +109,7 @@ def other_shape():
     return ids, mask, torch.randint(4, 61, (4, 8))
 
 
-@every_kind_of_position
+@two_choices_and_slowly_every
 def test_torch_export(fields, make_model, inputs):
     model = Logits(make_model(**SHALLOW, **fields))
     arguments, shapes = export_arguments(inputs)
@@ -120,7 +120,8 @@ def test_torch_export(fields, make_model, inputs):
 
 @pytest.mark.filterwarnings("ignore:# The axis name:UserWarning")  # the exporter merges equal axes
 @pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning")  # its own
-@pytest.mark.parametrize("name", [pytest.param("default", marks=pytest.mark.slow), "rotary, rms, gated"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["default", "rotary, rms, gated"])
 def test_onnx(name, make_model, inputs, tmp_path):
     model = Logits(make_model(**SHALLOW, **CHOICES[name])).eval()
     arguments, shapes = export_arguments(inputs)
@@ -248,7 +249,7 @@ def test_resizing_keeps_one_vocabulary_one(make_model):
 
 # PEFT's note on embeddings that are not shared; save_pretrained looks at the weights themselves.
 @pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied after merging:UserWarning")
-@every_choice
+@two_choices_and_slowly_every
 def test_lora(fields, make_model, inputs, tmp_path):
     model = make_model(**fields)
     plain = model(**inputs).logits

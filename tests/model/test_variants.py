@@ -267,7 +267,7 @@ def copy_into(theirs: nn.Module, ours: nn.Module, convert) -> None:
     theirs.norm.weight.data, theirs.norm.bias.data = convert(ours.layer_norm.weight), convert(ours.layer_norm.bias)
 
 
-MASK_SETS = ["none", "key padding", "square", "all", "all, float"]
+MASK_SETS = ["none", "key padding", "all", "all, float"]
 
 
 def torch_masks(kind: str) -> dict[str, torch.Tensor]:
@@ -283,7 +283,7 @@ def torch_masks(kind: str) -> dict[str, torch.Tensor]:
     if kind in ("key padding", "all", "all, float"):
         masks |= {"src_key_padding_mask": source_padding, "memory_key_padding_mask": source_padding}
         masks |= {"tgt_key_padding_mask": target_padding}
-    if kind in ("square", "all", "all, float"):
+    if kind in ("all", "all, float"):
         masks |= {"src_mask": source_square, "memory_mask": memory_square}
     if kind == "all, float":
         return {

@@ -10,8 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from choices import default_and_slowly_every_variant
-from conftest import CHOICES, ROOT, SHALLOW
+from conftest import CHOICES, ROOT, SHALLOW, every_choice_and_variant
 from pages import generated, until_the_end
 from search_cases import enliven
 from test_translation_pipeline import SENTENCES, make_folder
@@ -57,7 +56,8 @@ class Graphs:
         return logits[:, -1]
 
 
-@default_and_slowly_every_variant
+@pytest.mark.slow
+@every_choice_and_variant
 def test_graphs_step_as_the_model_does(fields, make_model, tmp_path):
     """A padded batch, from the first token on, against uncached forward passes; a row that has ended goes on ending."""
     model = enliven(make_model(**SHALLOW, **fields), 4)

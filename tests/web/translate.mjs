@@ -15,7 +15,8 @@ ort.env.wasm.wasmBinary = read(model.wasm);
 const translator = await Translator.load({ ort, Tokenizer, search }, async (name) => read(name));
 const { texts, cases } = JSON.parse(readFileSync(0));
 const translations = [];
-for (const [sentence, options] of cases) {
+for (const [sentence, { alignmentHeads = model.alignmentHeads, ...options }] of cases) {
+  translator.model.alignmentHeads = alignmentHeads;
   const started = performance.now();
   const found = await translator.translate(sentence, options);
   const milliseconds = performance.now() - started;

@@ -62,11 +62,14 @@ async function readAll(names, total) {
 const SAYS_SOMETHING = /[\p{L}\p{N}]/u;
 const WITHOUT_SPACES = new Set(["bo", "ja", "km", "lo", "my", "th", "yue", "zh"]); // between sentences
 
+// The language alone, de of de-AT: by its rules text is cut, and browsers know the code even where they refuse the tag.
+const base = (tag) => tag?.split("-")[0].toLowerCase();
+
 // The sentences of a text and what is between them: [text, is a sentence].
 function cut(text, language) {
   const found = [];
   const add = (part, isSentence) => part && found.push([part, isSentence]);
-  const segmenter = new Intl.Segmenter(language, { granularity: "sentence" });
+  const segmenter = new Intl.Segmenter(base(language), { granularity: "sentence" });
   for (const line of text.matchAll(/[^\n]+|\n+/g)) {
     for (const { segment } of segmenter.segment(line[0])) {
       const before = segment.length - segment.trimStart().length;
@@ -81,7 +84,7 @@ function cut(text, language) {
 
 // The same with places, { text, start, isSentence }, and with spaces between sentences if the target has them.
 function placed(parts, target) {
-  const isSpaceless = WITHOUT_SPACES.has(target?.split("-")[0].toLowerCase());
+  const isSpaceless = WITHOUT_SPACES.has(base(target));
   const found = [];
   let start = 0;
   parts.forEach(([text, isSentence], index) => {
@@ -95,15 +98,6 @@ function placed(parts, target) {
 }
 
 const shortened = (text) => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
-
-// A language that the browser's rules take, or undefined.
-function known(language) {
-  try {
-    return Intl.getCanonicalLocales(language)[0];
-  } catch {
-    return undefined;
-  }
-}
 
 // Marks words of the source behind the text field, each as strongly as its weight.
 function mark(start = 0, from = []) {
@@ -144,8 +138,6 @@ class Page {
 
   use(model) {
     this.model = model;
-    this.language = known(model.languages[0]);
-    this.options = { numBeams: model.search.numBeams };
     this.known.clear();
     this.describe();
     this.fit();
@@ -163,7 +155,7 @@ class Page {
     const beams = [...new Set([1, 5, model.search.numBeams])].sort((first, second) => first - second);
     for (const number of beams) {
       const name = number === 1 ? "greedy, fastest" : `beam of ${number}`;
-      get("beams").append(element("option", { value: number, selected: number === this.options.numBeams }, name));
+      get("beams").append(element("option", { value: number, selected: number === model.search.numBeams }, name));
     }
     for (const text of model.examples) {
       const button = element("button", { type: "button", lang: source.lang, dir: "auto" }, text);
@@ -190,8 +182,7 @@ class Page {
       const text = this.parts.map((part) => (part.isSentence ? (this.known.get(part.text)?.[0].text ?? "") : part.text));
       say((await copy(text.join(""))) ? "Copied." : "The browser does not allow copying: select the text and copy it.");
     };
-    get("beams").onchange = ({ target: { value } }) => {
-      this.options = { numBeams: Number(value) };
+    get("beams").onchange = () => {
       this.known.clear();
       this.translate();
     };
@@ -254,7 +245,7 @@ class Page {
     const parts = this.worker.cut ? await this.worker.cut(text, languages) : null;
     if (number !== this.number) return;
     this.text = text;
-    this.parts = placed(parts ?? cut(text, this.language), languages[1]);
+    this.parts = placed(parts ?? cut(text, languages[0]), languages[1]);
     const texts = this.parts.filter(({ isSentence }) => isSentence).map(({ text }) => text);
     for (const text of texts) if (this.known.get(text)?.[0].isPassing) this.known.delete(text);
     this.missing = [...new Set(texts.filter((text) => !this.known.has(text)))];
@@ -262,7 +253,8 @@ class Page {
     get("time").textContent = "";
     mark();
     this.show();
-    this.worker.postMessage({ translate: { number, sentences: this.missing, options: this.options, languages } });
+    const options = { numBeams: Number(get("beams").value) };
+    this.worker.postMessage({ translate: { number, sentences: this.missing, options, languages } });
   }
 
   receive({ translated, done }) {

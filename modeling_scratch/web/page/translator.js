@@ -65,13 +65,7 @@ function spans(tokenizer, ids, text) {
 
 // The words of a text, and what is between them: [start, end, is a word].
 function words(text, tag) {
-  let language;
-  try {
-    [language] = Intl.getCanonicalLocales(tag);
-  } catch {
-    language = undefined; // no language that the browser knows: its general rules
-  }
-  const found = new Intl.Segmenter(language, { granularity: "word" }).segment(text);
+  const found = new Intl.Segmenter(tag?.split("-")[0], { granularity: "word" }).segment(text);
   return Array.from(found, ({ index, segment, isWordLike }) => [index, index + segment.length, isWordLike]);
 }
 
