@@ -8,7 +8,7 @@ from datasets import Dataset, DatasetDict, IterableDataset, concatenate_datasets
 from ..alignments import Links
 from ..errors import UserError
 from ..recipe.schema import EMBEDDED_CORPUS, SOURCE, TARGET, DataSection
-from .corpus import HELD_OUT, gold_links, make_marked_corpus, stream_corpus, unmarked
+from .corpus import HELD_OUT, gold_links, make_corpus, stream_corpus, unmarked
 from .file_sources import Tables, TextFiles
 from .hub_source import HubDataset
 from .pair_files import is_table
@@ -22,7 +22,7 @@ EMBEDDED_PARTS = 64  # shards of a stream of the embedded corpus
 
 @lru_cache(maxsize=1)
 def _corpus(size: int, seed: int) -> dict[str, list[dict[str, str]]]:
-    return make_marked_corpus(size, *HELD_OUT, seed)
+    return make_corpus(size, *HELD_OUT, seed, marked=True)
 
 
 class EmbeddedCorpus(PairSource):
