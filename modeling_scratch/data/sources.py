@@ -42,9 +42,9 @@ class EmbeddedCorpus(PairSource):
 
     def _marked(self) -> tuple[list[str], list[str]]:
         """The sources and targets of the split, with the marks of words that translate each other."""
+        source, target = self._languages()
         pairs = _corpus(0 if self.data.streaming else self.data.embedded_size, self.seed)[self.split]
-        source, target = ([pair[language] for pair in pairs] for language in self._languages())
-        return source, target
+        return [pair[source] for pair in pairs], [pair[target] for pair in pairs]
 
     def load(self) -> Dataset:
         sources, targets = self._marked()
