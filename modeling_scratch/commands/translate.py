@@ -3,11 +3,9 @@
 import logging
 import math
 import os
-import secrets
-import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,7 +19,7 @@ from ..cli import log_to_terminal, one_line_errors
 from ..documents import FORMATS, WITH_INLINE_MARKUP
 from ..ensemble import first_member
 from ..errors import UserError, as_user_error
-from ..files import one_line
+from ..files import one_line, written_whole
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS
 from ..model.translation_pipeline import ScratchTranslationPipeline
 from ..pipelines import load_pipeline
@@ -86,22 +84,13 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
             yield file
         return
     path = path.resolve()  # keeps a link and writes to its target
-    temporary = path.with_name(f".translate-{secrets.token_hex(4)}.tmp")
-    try:
-        file = temporary.open("x", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(f"--output {path}: nothing can be written to {path.parent} ({error.strerror})") from error
-    try:
-        with file:
-            if path.exists():
-                os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
+    with ExitStack() as stack:
+        try:
+            temporary = stack.enter_context(written_whole(path))
+        except OSError as error:
+            raise UserError(f"--output {path}: nothing can be written to {path.parent} ({error.strerror})") from error
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager
