@@ -47,21 +47,17 @@ def with_alignments(
         yield from (several for _, several in ahead)
 
 
-def write_rows(results: Iterable[list[dict[str, Any]]], n_best: bool, scores: bool, first: int = 0) -> Iterator[str]:
+def write_rows(translations: list[dict[str, Any]], number: int, n_best: bool, scores: bool) -> Iterator[str]:
     """
-    Output lines without their line feed: one per source line, or one for each of its n best; see `main`. Those of
-    translations with an "alignment" end with it.
-
-    Args:
-        first: the number of source lines before these.
+    What is written for the line with this number, without line feeds: its translation, or each of its n best; see
+    `main`. Those of translations with an "alignment" end with it.
     """
-    for number, translations in enumerate(results, start=first + 1):
-        for rank, translation in enumerate(translations, start=1):
-            columns = [number, rank] if n_best else []
-            columns += [f"{translation['score']:.4f}"] if n_best or scores else []
-            columns.append(one_line(translation["translation_text"]))
-            columns += [pharaoh(translation["alignment"])] if "alignment" in translation else []
-            yield "\t".join(map(str, columns))
+    for rank, translation in enumerate(translations, start=1):
+        columns = [number, rank] if n_best else []
+        columns += [f"{translation['score']:.4f}"] if n_best or scores else []
+        columns.append(one_line(translation["translation_text"]))
+        columns += [pharaoh(translation["alignment"])] if "alignment" in translation else []
+        yield "\t".join(map(str, columns))
 
 
 @contextmanager
@@ -254,7 +250,7 @@ def translate_text(
 
     Args:
         options: of the pipeline.
-        rows: makes rows of a line's translations, and of the number of lines before it.
+        rows: makes rows of a line's translations and its number.
         aligner: aligns each line with its translations; None: nothing is aligned.
 
     Raises:
@@ -277,7 +273,7 @@ def translate_text(
                 number += 1
                 if translations[0].get("cut"):
                     reader.remarks.add(CUT, number, CUT_ADVICE)
-                for row in rows([translations], first=number - 1):
+                for row in rows(translations, number):
                     if file.isatty():
                         bar.clear()
                     print(row, file=file)
