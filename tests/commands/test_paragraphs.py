@@ -67,10 +67,10 @@ def translated(text: str, folder, monkeypatch, capsys, **options) -> tuple[str, 
 
 def test_a_paragraph_of_many_sentences(folder, monkeypatch, capsys):
     """400 words: more than the model takes at once."""
-    sentences = [SENTENCES[number % len(SENTENCES)] for number in range(60)]
+    sentences = SENTENCES * 5
     text = "  ".join(sentences[:30]) + "\r\n\n \n" + " ".join(sentences[30:]) + "\n"
     assert len(text.split()) > 400
-    expected = by_hand(folder, sentences)
+    expected = by_hand(folder, SENTENCES) * 5
     found, _ = translated(text, folder, monkeypatch, capsys, format="text")
     assert found == "  ".join(expected[:30]) + "\r\n\n \n" + " ".join(expected[30:]) + "\n"
 
