@@ -120,25 +120,27 @@ def test_files_honour_the_umask(tmp_path):
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "command", [[str(ROOT / "train.py")], ["-m", "modeling_scratch.translate", "x"]], ids=["train.py", "-m"]
-)
 @pytest.mark.parametrize("seconds", [0.2, 1.5])
-def test_ctrl_c_while_python_imports_prints_no_page(seconds, command, tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # as in a terminal's foreground
-    )
+def test_ctrl_c_while_python_imports_prints_no_page(seconds, tmp_path):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # as in a foreground
+        )
+        for command in ([str(ROOT / "train.py")], ["-m", "modeling_scratch.translate", "x"])
+    ]
     time.sleep(seconds)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode in (-signal.SIGINT, 130)
-    assert "Traceback" not in said
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        said = process.communicate(timeout=60)[1]
+        assert process.returncode in (-signal.SIGINT, 130)
+        assert "Traceback" not in said
     assert not any(tmp_path.iterdir())
 
 
