@@ -29,11 +29,15 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary path that replaces `path` at the end: readers see the old file or the new one, even after a crash."""
+    """
+    A temporary path that replaces `path` at the end: readers see the old file or the new one, even after a crash. The
+    permissions of the old one stay.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.touch()
-        mode = stat.S_IMODE(temporary.stat().st_mode)  # the umask's; safetensors makes files private
+        mode = stat.S_IMODE((path if path.exists() else temporary).stat().st_mode)  # safetensors makes files private
+        os.chmod(temporary, mode | stat.S_IWUSR)  # what is private is so from the start
         yield temporary
         os.chmod(temporary, mode)
         sync(temporary)

@@ -76,11 +76,8 @@ def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str)
     spaceless, written = base_language(language) in _WITHOUT_SPACES, []
     for place, (piece, translation) in enumerate(zip(pieces, translations, strict=True)):
         after = piece.after
-        if piece.sentence and place + 1 < len(pieces):
-            if not after and not pieces[place + 1].before:
-                after = "" if spaceless else " "
-            elif after == " ":
-                after = "" if spaceless else after
+        if piece.sentence and place + 1 < len(pieces) and (after == " " or not after + pieces[place + 1].before):
+            after = "" if spaceless else " "
         written.append((piece.before, translation, after))
     return written
 

@@ -3,11 +3,9 @@
 import logging
 import math
 import os
-import secrets
-import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,7 +19,7 @@ from ..cli import log_to_terminal, one_line_errors
 from ..documents import FORMATS, WITH_INLINE_MARKUP
 from ..ensemble import first_member
 from ..errors import UserError, as_user_error
-from ..files import one_line
+from ..files import one_line, written_whole
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS
 from ..model.translation_pipeline import ScratchTranslationPipeline
 from ..pipelines import load_pipeline
@@ -49,21 +47,17 @@ def with_alignments(
         yield from (several for _, several in ahead)
 
 
-def write_rows(results: Iterable[list[dict[str, Any]]], n_best: bool, scores: bool, first: int = 0) -> Iterator[str]:
+def write_rows(translations: list[dict[str, Any]], number: int, n_best: bool, scores: bool) -> Iterator[str]:
     """
-    Output lines without their line feed: one per source line, or one for each of its n best; see `main`. Those of
-    translations with an "alignment" end with it.
-
-    Args:
-        first: the number of source lines before these.
+    What is written for the line with this number, without line feeds: its translation, or each of its n best; see
+    `main`. Those of translations with an "alignment" end with it.
     """
-    for number, translations in enumerate(results, start=first + 1):
-        for rank, translation in enumerate(translations, start=1):
-            columns = [number, rank] if n_best else []
-            columns += [f"{translation['score']:.4f}"] if n_best or scores else []
-            columns.append(one_line(translation["translation_text"]))
-            columns += [pharaoh(translation["alignment"])] if "alignment" in translation else []
-            yield "\t".join(map(str, columns))
+    for rank, translation in enumerate(translations, start=1):
+        columns = [number, rank] if n_best else []
+        columns += [f"{translation['score']:.4f}"] if n_best or scores else []
+        columns.append(one_line(translation["translation_text"]))
+        columns += [pharaoh(translation["alignment"])] if "alignment" in translation else []
+        yield "\t".join(map(str, columns))
 
 
 @contextmanager
@@ -86,22 +80,13 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
             yield file
         return
     path = path.resolve()  # keeps a link and writes to its target
-    temporary = path.with_name(f".translate-{secrets.token_hex(4)}.tmp")
-    try:
-        file = temporary.open("x", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(f"--output {path}: nothing can be written to {path.parent} ({error.strerror})") from error
-    try:
-        with file:
-            if path.exists():
-                os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
+    with ExitStack() as stack:
+        try:
+            temporary = stack.enter_context(written_whole(path))
+        except OSError as error:
+            raise UserError(f"--output {path}: nothing can be written to {path.parent} ({error.strerror})") from error
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager
@@ -265,7 +250,7 @@ def translate_text(
 
     Args:
         options: of the pipeline.
-        rows: makes rows of a line's translations, and of the number of lines before it.
+        rows: makes rows of a line's translations and its number.
         aligner: aligns each line with its translations; None: nothing is aligned.
 
     Raises:
@@ -288,7 +273,7 @@ def translate_text(
                 number += 1
                 if translations[0].get("cut"):
                     reader.remarks.add(CUT, number, CUT_ADVICE)
-                for row in rows([translations], first=number - 1):
+                for row in rows(translations, number):
                     if file.isatty():
                         bar.clear()
                     print(row, file=file)

@@ -56,12 +56,7 @@ class Grammar:
     """Generates random sentence pairs from a seed."""
 
     def __init__(self, seed: int | str):
-        self.random, self.marks = random.Random(seed), count(_FIRST_MARK)
-
-    def pair(self) -> tuple[str, str]:
-        """One English sentence and its German translation."""
-        english, german = self.marked_pair()
-        return unmarked(english), unmarked(german)
+        self.random = random.Random(seed)
 
     def mark(self) -> str:
         """A mark that the sentence does not have yet."""
@@ -274,7 +269,7 @@ HELD_OUT = (500, 500)  # validation and test pairs
 
 
 def make_corpus(
-    train_size: int, validation_size: int, test_size: int, seed: int = 0
+    train_size: int, validation_size: int, test_size: int, seed: int = 0, marked: bool = False
 ) -> dict[str, list[dict[str, str]]]:
     """
     Draw three splits of English-German pairs that share no sentence, in either language.
@@ -282,40 +277,20 @@ def make_corpus(
     Args:
         train_size, validation_size, test_size: pairs in each split.
         seed: the same seed gives the same corpus.
+        marked: with the marks that `gold_links` reads.
 
     Returns:
         {"train": ..., "validation": ..., "test": ...}, each a list of {"en": ..., "de": ...}.
     """
-    pairs = _drawn(train_size + validation_size + test_size, seed)
-    return _splits([plain for plain, _ in pairs], train_size, validation_size)
-
-
-def make_marked_corpus(
-    train_size: int, validation_size: int, test_size: int, seed: int = 0
-) -> dict[str, list[dict[str, str]]]:
-    """As `make_corpus`, with the marks that `gold_links` reads."""
-    pairs = _drawn(train_size + validation_size + test_size, seed)
-    return _splits([marked for _, marked in pairs], train_size, validation_size)
-
-
-def _drawn(size: int, seed: int) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Pairs without marks, of which no two share a sentence, and the same with marks."""
-    grammar = Grammar(seed)
-    seen_english: set[str] = set()
-    seen_german: set[str] = set()
-    while len(seen_english) < size:
-        marked = grammar.marked_pair()
-        english, german = map(unmarked, marked)
-        if english in seen_english or german in seen_german:
-            continue
-        seen_english.add(english)
-        seen_german.add(german)
-        yield (english, german), marked
-
-
-def _splits(pairs: list[tuple[str, str]], train: int, validation: int) -> dict[str, list[dict[str, str]]]:
-    rows = [{"en": english, "de": german} for english, german in pairs]
-    return {"train": rows[:train], "validation": rows[train : train + validation], "test": rows[train + validation :]}
+    grammar, rows, seen = Grammar(seed), [], set()
+    validation, test = train_size, train_size + validation_size  # where they begin
+    while len(rows) < test + test_size:
+        pair = grammar.marked_pair()
+        plain = tuple(map(unmarked, pair))
+        if seen.isdisjoint(plain):
+            seen.update(plain)
+            rows.append(dict(zip(("en", "de"), pair if marked else plain, strict=True)))
+    return {"train": rows[:validation], "validation": rows[validation:test], "test": rows[test:]}
 
 
 @cache
@@ -334,7 +309,7 @@ def stream_corpus(parts: list[int], size: int, seed: int) -> Iterator[dict[str, 
     for part in parts:
         grammar, made = Grammar(f"{seed}, part {part}"), 0
         while made < size:
-            english, german = grammar.pair()
+            english, german = map(unmarked, grammar.marked_pair())
             if english not in held_out and german not in held_out:
                 made += 1
                 yield {"en": english, "de": german}

@@ -1,8 +1,7 @@
 """Sentence pairs in local files: two text files, or a table with a column for each language."""
 
 import hashlib
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from .columns import as_pairs
 from .lines import check_file, read_lines
 from .pair_files import as_paths, find_files
 from .pair_source import PairSource, Provenance, local_provenance
-from .table_formats import FORMATS, TableFormat
+from .table_formats import FORMATS
 
 
 class FileSource(PairSource):
@@ -85,40 +84,38 @@ class TextFiles(FileSource):
 class Tables(FileSource):
     """Tables of one of the kinds in `table_formats.FORMATS`, with a text for each language in a row."""
 
-    def _format(self, paths: list[Path]) -> tuple[str, TableFormat]:
+    def _suffix(self, paths: list[Path]) -> str:
         suffixes = {path.suffix.lower() for path in paths}
         if len(suffixes) > 1:
             raise UserError(f"{self.key}: the files must be of one kind, got {', '.join(sorted(suffixes))}")
-        suffix = suffixes.pop()
-        return suffix[1:], FORMATS[suffix]
+        return suffixes.pop()
 
     def load(self) -> Dataset:
         paths = self.found()
-        kind, table = self._format(paths)
+        suffix = self._suffix(paths)
         where = ", ".join(map(str, paths))
-        names = [str(path.resolve()) for path in paths]
-        if table.read is not None:
-            stamped = {"paths": json.dumps(names), "stamps": _stamps(paths)}
-            if sum(1 for _ in read_rows(**stamped)) == 0:  # reading them all finds errors before anything is cached
+        names = tuple(str(path.resolve()) for path in paths)
+        if callable(FORMATS[suffix]):
+            if sum(1 for _ in read_rows(names)) == 0:  # reading them all finds errors before anything is cached
                 raise UserError(f"{where}: no rows below the header")
-            dataset = Dataset.from_generator(read_rows, gen_kwargs=stamped)
+            dataset = Dataset.from_generator(read_rows, gen_kwargs={"paths": names, "stamps": _stamps(paths)})
         else:
-            for path in paths if table.is_text else []:
+            for path in paths if FORMATS[suffix] == "json" else []:
                 for _ in read_lines(path):  # reports invalid UTF-8 with file and line
                     pass
             try:
-                dataset = load_dataset(table.builder, data_files=names, split="train")
+                dataset = load_dataset(FORMATS[suffix], data_files=list(names), split="train")
             except (DatasetGenerationError, ValueError) as error:
-                raise UserError(f"{where}: cannot be read as {kind}: {error.__cause__ or error}") from error
+                raise UserError(f"{where}: cannot be read as {suffix[1:]}: {error.__cause__ or error}") from error
         return as_pairs(dataset, self.data, where)
 
     def stream(self) -> IterableDataset:
         paths = self.found()
-        _, table = self._format(paths)
+        reader = FORMATS[self._suffix(paths)]
         names = [str(path.resolve()) for path in paths]
-        if table.read is not None:
-            return IterableDataset.from_generator(_stream_rows, gen_kwargs={"paths": names})
-        return load_dataset(table.builder, data_files=names, split="train", streaming=True)
+        if callable(reader):
+            return IterableDataset.from_generator(read_rows, gen_kwargs={"paths": names})
+        return load_dataset(reader, data_files=names, split="train", streaming=True)
 
 
 def _beginning(path: Path) -> str:
@@ -130,30 +127,25 @@ def _stamps(paths: list[Path]) -> str:
     return repr([(path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
 
 
-# Generators for datasets. It treats each entry of a list argument as a shard, so the paths of one shard are passed as
-# one string. Stamps are part of the cache key, so that a file that has changed is read again.
+# Generators for datasets: each entry of a list argument is a shard; a tuple's are not. Stamps are part of the cache's
+# key, so that a file that has changed is read again.
 
 
-def read_pairs(source: str, target: str, stamps: str) -> Iterator[dict[str, str]]:
+def read_pairs(source: str, target: str, stamps: str = "") -> Iterator[dict[str, str]]:
     for source_line, target_line in zip(read_lines(Path(source)), read_lines(Path(target)), strict=True):
         yield {SOURCE: source_line.strip(), TARGET: target_line.strip()}
 
 
-def read_rows(paths: str, stamps: str) -> Iterator[dict[str, Any]]:
-    for path in map(Path, json.loads(paths)):
-        yield from FORMATS[path.suffix.lower()].read(path)
+def read_rows(paths: Sequence[str], stamps: str = "") -> Iterator[dict[str, Any]]:
+    for path in map(Path, paths):
+        yield from FORMATS[path.suffix.lower()](path)
 
 
 def _stream_pairs(sources: list[str], targets: list[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
     for source, target in zip(sources, targets, strict=True):
         try:
-            for pair in read_pairs(source, target, ""):
+            for pair in read_pairs(source, target):
                 yield dict(zip(languages, (pair[SOURCE], pair[TARGET]), strict=True))
         except ValueError as error:
             same = "they do not have the same number of lines" if str(error).startswith("zip()") else error
             raise UserError(f"{source} and {target}: {same}") from None
-
-
-def _stream_rows(paths: list[str]) -> Iterator[dict[str, Any]]:
-    for path in paths:
-        yield from read_rows(json.dumps([path]), "")

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
-from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
+from datasets import Dataset, DatasetBuilder, IterableDataset, load_dataset, load_dataset_builder
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
 from ..errors import UserError
@@ -23,7 +24,6 @@ class HubDataset(PairSource):
 
     def __init__(self, data: DataSection, split: str):
         self.data, self.split, self.name = data, split, data.name
-        self._builder = None
 
     def load(self) -> Dataset:
         data = self.data
@@ -36,18 +36,17 @@ class HubDataset(PairSource):
 
     def stream(self) -> IterableDataset:
         with self._explained():
-            return self._build().as_streaming_dataset(split=self.split)
+            return self._builder.as_streaming_dataset(split=self.split)
 
-    def _build(self):
-        """The data set's builder, made once so that all is read from one commit."""
-        if self._builder is None:
-            self._builder = load_dataset_builder(self.data.name, self.data.subset, revision=self.data.revision)
-        return self._builder
+    @cached_property
+    def _builder(self) -> DatasetBuilder:
+        """Made once so that all is read from one commit."""
+        return load_dataset_builder(self.data.name, self.data.subset, revision=self.data.revision)
 
     @property
     def revision(self) -> str:
         with self._explained():
-            return self._build().hash
+            return self._builder.hash
 
     def fingerprint(self) -> str:
         return f"{self.data.name} {self.data.subset} {self.split} {self.revision}"

@@ -8,7 +8,7 @@ from datasets import Dataset, DatasetDict, IterableDataset, concatenate_datasets
 from ..alignments import Links
 from ..errors import UserError
 from ..recipe.schema import EMBEDDED_CORPUS, SOURCE, TARGET, DataSection
-from .corpus import HELD_OUT, gold_links, make_marked_corpus, stream_corpus, unmarked
+from .corpus import HELD_OUT, gold_links, make_corpus, stream_corpus, unmarked
 from .file_sources import Tables, TextFiles
 from .hub_source import HubDataset
 from .pair_files import is_table
@@ -22,7 +22,7 @@ EMBEDDED_PARTS = 64  # shards of a stream of the embedded corpus
 
 @lru_cache(maxsize=1)
 def _corpus(size: int, seed: int) -> dict[str, list[dict[str, str]]]:
-    return make_marked_corpus(size, *HELD_OUT, seed)
+    return make_corpus(size, *HELD_OUT, seed, marked=True)
 
 
 class EmbeddedCorpus(PairSource):
@@ -42,9 +42,9 @@ class EmbeddedCorpus(PairSource):
 
     def _marked(self) -> tuple[list[str], list[str]]:
         """The sources and targets of the split, with the marks of words that translate each other."""
+        source, target = self._languages()
         pairs = _corpus(0 if self.data.streaming else self.data.embedded_size, self.seed)[self.split]
-        source, target = ([pair[language] for pair in pairs] for language in self._languages())
-        return source, target
+        return [pair[source] for pair in pairs], [pair[target] for pair in pairs]
 
     def load(self) -> Dataset:
         sources, targets = self._marked()

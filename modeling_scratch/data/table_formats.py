@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..errors import UserError
@@ -22,35 +22,11 @@ def _read_csv(path: Path, **dialect) -> Iterator[dict[str, str]]:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from None
 
 
-def read_csv(path: Path) -> Iterator[dict[str, str]]:
-    return _read_csv(path, strict=True)
-
-
-def read_tsv(path: Path) -> Iterator[dict[str, str]]:
-    """Rows of a .tsv file, where a quotation mark is text."""
-    return _read_csv(path, delimiter="\t", quoting=csv.QUOTE_NONE)
-
-
-@dataclass(frozen=True)
-class TableFormat:
-    """
-    How to read a table.
-
-    Args:
-        read: yields a file's rows as mappings of column names to values; None: `builder` reads it.
-        builder: a loader of the datasets library, such as "json".
-        is_text: whether the file is UTF-8 text, so that invalid bytes are reported with their line.
-    """
-
-    read: Callable[[Path], Iterator[dict]] | None = None
-    builder: str | None = None
-    is_text: bool = True
-
-
-FORMATS = {
-    ".jsonl": TableFormat(builder="json"),
-    ".json": TableFormat(builder="json"),
-    ".csv": TableFormat(read=read_csv),
-    ".tsv": TableFormat(read=read_tsv),
-    ".parquet": TableFormat(builder="parquet", is_text=False),
+# What reads a file: a function that yields its rows, by the names of columns, or a loader of the datasets library.
+FORMATS: dict[str, Callable[[Path], Iterator[dict[str, str]]] | str] = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".csv": partial(_read_csv, strict=True),
+    ".tsv": partial(_read_csv, delimiter="\t", quoting=csv.QUOTE_NONE),  # a quotation mark is text
+    ".parquet": "parquet",
 }

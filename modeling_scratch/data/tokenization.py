@@ -1,6 +1,5 @@
 """Turn sentence pairs into token ids, and drop those that are empty or too long."""
 
-import itertools
 import logging
 from dataclasses import dataclass
 
@@ -139,4 +138,4 @@ def pair_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def texts(dataset: Dataset) -> tuple[list[str], list[str]]:
     """The sources and the targets of pairs that are not tokenized."""
-    return list(itertools.chain(dataset[SOURCE])), list(itertools.chain(dataset[TARGET]))
+    return dataset[SOURCE][:], dataset[TARGET][:]

@@ -83,8 +83,7 @@ class _Reader:
 
     def __init__(self, text: str, begin: int):
         self.text, self.begin = text, begin
-        self.lines = [begin, *(match.end() for match in re.finditer("\n", text[begin:]))]
-        self.lines = [self.lines[0], *(begin + line for line in self.lines[1:]), len(text) + 1]
+        self.lines = [begin, *(match.end() for match in re.compile("\n").finditer(text, begin)), len(text) + 1]
         self.parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
         # Blocks first; what is literal is not joined, so that each token is of one rule.
         self.parser.disable(["inline", "text_join", "fragments_join"])
@@ -176,15 +175,14 @@ class _Reader:
         start = 0
         for token in html_tokens(content):
             end = start + len(token.raw)
-            raw = self.text[where[start] : where[end]]
-            if isinstance(token, Markup) and token.slots:
-                places = [(where[start + slot.start], where[start + slot.end]) for slot in token.slots]
-                slots = tuple(
-                    replace(slot, start=first - where[start], end=last - where[start])
-                    for slot, (first, last) in zip(token.slots, places, strict=True)
+            first = where[start]
+            if isinstance(token, Markup):
+                moved = (
+                    replace(slot, start=where[start + slot.start] - first, end=where[start + slot.end] - first)
+                    for slot in token.slots
                 )
-                token = replace(token, slots=slots)
-            yield replace(token, raw=raw)
+                token = replace(token, slots=tuple(moved))
+            yield replace(token, raw=self.text[first : where[end]])
             start = end
 
     def _tokens(self, content: str, where: list[int]) -> Iterator[Token]:

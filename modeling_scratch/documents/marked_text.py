@@ -138,23 +138,17 @@ def _loose(tokens: Sequence[Token]) -> list[int]:
 
 def split_white_space(tokens: Sequence[Token]) -> tuple[list[Token], list[Token], list[Token]]:
     """The white space that a unit begins with, what is between, and the white space that it ends with."""
-    first, last = 0, len(tokens)
-    while first < last and _is_white(tokens[first]):
-        first += 1
-    while first < last and _is_white(tokens[last - 1]):
-        last -= 1
-    before, within, after = list(tokens[:first]), list(tokens[first:last]), list(tokens[last:])
-    if within and isinstance(text := within[0], Text) and text.plain[0].isspace():
-        rest = text.plain.lstrip()
-        white = text.plain[: -len(rest)]
-        before.append(Text(white, white))
-        within[0] = Text(rest, rest)
-    if within and isinstance(text := within[-1], Text) and text.plain[-1].isspace():
-        rest = text.plain.rstrip()
-        white = text.plain[len(rest) :]
-        after.insert(0, Text(white, white))
-        within[-1] = Text(rest, rest)
-    return before, within, after
+    tokens = [part for token in tokens for part in _words(token)]
+    shown = [place for place, token in enumerate(tokens) if not _is_white(token)]
+    first, last = (shown[0], shown[-1] + 1) if shown else (len(tokens), len(tokens))
+    return tokens[:first], tokens[first:last], tokens[last:]
+
+
+def _words(token: Token) -> list[Token]:
+    """Text, if no entity, as its words and the white space between them."""
+    if isinstance(token, Markup) or len(token.raw) != len(token.plain):
+        return [token]
+    return [Text(token.raw[slice(*match.span())], match.group()) for match in re.finditer(r"\s+|\S+", token.plain)]
 
 
 def _is_white(token: Token) -> bool:

@@ -65,8 +65,15 @@ def test_overwrite(tmp_path):
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-0000003"]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.bin", "random_states_0.pkl", "training_state.json"])
-@pytest.mark.parametrize("harm", ["missing", "truncated"])
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        ("model.safetensors", "missing"),
+        ("optimizer.bin", "truncated"),
+        ("random_states_0.pkl", "missing"),
+        ("training_state.json", "truncated"),
+    ],
+)
 def test_a_damaged_checkpoint(name, harm, trained, tmp_path, capsys):
     run = tmp_path / "run"
     shutil.copytree(trained, run)

@@ -5,10 +5,11 @@ import re
 import shutil
 
 import pytest
+import torch
 from conftest import padded, quick_run, run_training
 from test_translate import lines, run  # noqa: F401
-from test_translation_pipeline import SENTENCES, by_hand, make_folder
-from torch import tensor
+from test_translation_pipeline import SENTENCES, by_hand
+from translators import two_vocabularies
 
 from modeling_scratch.commands.evaluate import split_arguments
 from modeling_scratch.ensemble import Ensemble
@@ -17,21 +18,26 @@ from modeling_scratch.loading import load_tokenizers, load_translator
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_folder(tmp_path_factory.mktemp("models") / "first", target_size=330, updates=150)
+def folder():
+    return two_vocabularies()
 
 
-@pytest.fixture(scope="module")
-def other(tmp_path_factory):
-    """With the same tokenizers, trained anew, and other weights."""
-    return make_folder(tmp_path_factory.mktemp("models") / "other", target_size=330, updates=100)
+@pytest.fixture
+def other(folder, tmp_path):
+    """With the same tokenizers, and other weights."""
+    other, generator = shutil.copytree(folder, tmp_path / "other"), torch.Generator().manual_seed(0)
+    model = load_translator(str(folder))
+    for weight in model.parameters():
+        weight.data += 0.1 * weight.data.std() * torch.randn(weight.shape, generator=generator)
+    model.save_pretrained(other)
+    return other
 
 
 def test_models_translate_together(run, folder, other):  # noqa: F811
     source, target = load_tokenizers(str(folder))
     ensemble = Ensemble([load_translator(str(each)) for each in (folder, other)])
     ids = [source(sentence).input_ids for sentence in SENTENCES]
-    rows, mask = padded(list(map(tensor, ids)), max(map(len, ids)))
+    rows, mask = padded(list(map(torch.tensor, ids)), max(map(len, ids)))
     expected = target.batch_decode(ensemble.generate(rows, attention_mask=mask), skip_special_tokens=True)
     assert run(lines(*SENTENCES, ""), others=[str(other)]) == (0, lines(*expected, ""), "")
     assert run(lines(*SENTENCES), others=[str(other)], batch_size=1) == (0, lines(*expected), "")
@@ -43,11 +49,6 @@ def test_a_model_with_itself_says_what_it_says_alone(options, run, folder):  # n
     alone = run(lines(*SENTENCES), **options)
     assert alone[0] == 0
     assert run(lines(*SENTENCES), others=[str(folder)], **options) == alone
-
-
-def test_a_revision_is_of_one_model(run, folder):  # noqa: F811
-    said = "error: --revision main: it goes with one model, and 2 are given\n"
-    assert run(others=[str(folder)], revision="main") == (2, b"", said)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_plots_name_what_they_lack(run_base):
     "command",
     [
         ["train.py"],
-        ["hub_upload.py", "runs/x", "a/b"],
+        pytest.param(["hub_upload.py", "runs/x", "a/b"], marks=pytest.mark.slow),
         pytest.param(["train.py", "--dry-run"], marks=pytest.mark.slow),
     ],
     ids=" ".join,

@@ -5,10 +5,10 @@ import re
 import sys
 
 import pytest
-from test_translation_pipeline import SENTENCES, by_hand, make_folder
+from test_translation_pipeline import SENTENCES, by_hand
+from translators import one_vocabulary, two_vocabularies
 
 from modeling_scratch.commands import translate
-from modeling_scratch.loading import load_tokenizers, save_tokenizers
 from modeling_scratch.paragraphs import Translated, cut, translate_paragraphs
 
 ENGLISH = "Dr. Smith came at 5 p.m. on Monday.  He left.\tWhy? Nobody knows (e.g. I don't)."
@@ -54,10 +54,8 @@ def test_spaces_between_sentences_are_the_target_s(text, languages, expected):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = make_folder(tmp_path_factory.mktemp("models") / "model")
-    save_tokenizers(*load_tokenizers(str(folder)), folder, 60, ("en", "de"))
-    return folder
+def folder():
+    return one_vocabulary()
 
 
 def translated(text: str, folder, monkeypatch, capsys, **options) -> tuple[str, str]:
@@ -69,10 +67,10 @@ def translated(text: str, folder, monkeypatch, capsys, **options) -> tuple[str, 
 
 def test_a_paragraph_of_many_sentences(folder, monkeypatch, capsys):
     """400 words: more than the model takes at once."""
-    sentences = [SENTENCES[number % len(SENTENCES)] for number in range(60)]
+    sentences = SENTENCES * 5
     text = "  ".join(sentences[:30]) + "\r\n\n \n" + " ".join(sentences[30:]) + "\n"
     assert len(text.split()) > 400
-    expected = by_hand(folder, sentences)
+    expected = by_hand(folder, SENTENCES) * 5
     found, _ = translated(text, folder, monkeypatch, capsys, format="text")
     assert found == "  ".join(expected[:30]) + "\r\n\n \n" + " ".join(expected[30:]) + "\n"
 
@@ -97,15 +95,9 @@ def test_a_long_sentence_stays_as_it_is(folder, monkeypatch, capsys):
     assert "sentence 2: " in said
 
 
-def test_what_does_not_go_with_paragraphs(folder, tmp_path, monkeypatch, capsys):
-    unnamed = make_folder(tmp_path / "unnamed", updates=1)
-    for model, options, message in (
-        (folder, {"format": "text", "scores": True}, "--format text: scores, n-best lists and alignments are of lines"),
-        (folder, {"format": "text", "alignments": True}, "leave --scores, --n-best and --alignments out"),
-        (folder, {"language": "en"}, "--language is for documents"),
-        (unnamed, {"format": "text"}, "does not say what it translates from; add --language"),
-    ):
-        with pytest.raises(SystemExit):
-            translated("A.\n", model, monkeypatch, capsys, **options)
-        assert message in capsys.readouterr().err
+def test_the_language_of_paragraphs_is_known(monkeypatch, capsys):
+    unnamed = two_vocabularies()
+    with pytest.raises(SystemExit):
+        translated("A.\n", unnamed, monkeypatch, capsys, format="text")
+    assert "does not say what it translates from; add --language" in capsys.readouterr().err
     translated("A. B.\n", unnamed, monkeypatch, capsys, format="text", language="en", max_new_tokens=2)

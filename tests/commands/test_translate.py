@@ -11,9 +11,10 @@ import sys
 from unittest.mock import patch
 
 import pytest
-from conftest import ROOT, read_metrics
-from test_translation_pipeline import SENTENCES, by_hand, make_folder
-from transformers import GenerationConfig, T5Config
+from conftest import read_metrics
+from test_translation_pipeline import SENTENCES, by_hand
+from transformers import GenerationConfig
+from translators import Translating, two_vocabularies
 
 from modeling_scratch.alignments import Aligner, pharaoh
 from modeling_scratch.commands import text_input, translate
@@ -25,8 +26,8 @@ os.umask(UMASK)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_folder(tmp_path_factory.mktemp("models") / "two", target_size=330)
+def folder():
+    return two_vocabularies()
 
 
 @pytest.fixture(scope="module")
@@ -181,16 +182,15 @@ def test_what_the_output_is(run, expected, tmp_path):
     assert run(text, output=pipe) == (0, b"", "")
     assert reader.communicate(timeout=60)[0] == lines(*expected)
     assert pipe.is_fifo()
-    longest = tmp_path / ("n" * 255)
-    assert run(text, output=longest)[0] == 0
-    assert longest.stat().st_mode & 0o777 == 0o666 & ~UMASK
+    new = tmp_path / "new.txt"
+    assert run(text, output=new)[0] == 0
+    assert new.stat().st_mode & 0o777 == 0o666 & ~UMASK
     assert len(list(tmp_path.iterdir())) == 4
 
 
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("none/out.txt", "it must be a file, in a folder that exists"),
         (".", "it must be a file, in a folder that exists"),
         ("n" * 256, "File name too long"),
         ("/proc/none", "nothing can be written to /proc"),
@@ -254,15 +254,7 @@ TOO_LONG = r"line 3: \d+ tokens, but the model takes 60\n"
         ({"input": "FILES/in.txt"}, f"/in.txt, {TOO_LONG}"),
         ({"text": b"a\nb\xffc\n"}, r"standard input, line 2: not valid UTF-8 \(invalid start byte\)"),
         ({"input": "FILES/none"}, "No such file or directory: '.*/none'"),
-        ({"input": ""}, "--input and --output take the name of a file"),
-        ({"output": ""}, "--input and --output take the name of a file"),
         ({"n_best": 3, "num_beams": 2}, "--n-best 3: --num-beams is 2; it must be at least as large"),
-        ({"model": "FILES/none"}, "none: no such folder"),
-        ({"model": "FILES"}, "holds no model: there is no config.json"),
-        ({"model": "FILES/in.txt"}, "in.txt is a file; a model is a folder or a name on the Hub"),
-        ({"model": "FILES/t5"}, "is a t5 model; this takes a scratch model"),
-        ({"revision": "v1"}, "--revision v1: .* is a folder"),
-        ({"length_penalty": float("nan")}, "--length-penalty nan: it must be a number"),
     ],
     ids=str,
 )
@@ -270,7 +262,6 @@ def test_bad_input(options, message, run, tmp_path, monkeypatch):
     """One line on standard error, and nothing is translated."""
     monkeypatch.setattr(translate.ScratchTranslationPipeline, "_forward", None)
     (tmp_path / "in.txt").write_bytes(lines("a", "", LONG))
-    T5Config().save_pretrained(tmp_path / "t5")
     files = {name: value.replace("FILES", str(tmp_path)) for name, value in options.items() if isinstance(value, str)}
     code, output, error = run(**(options | files))
     assert (code, output) == (2, b"")
@@ -288,60 +279,35 @@ def test_progress_is_for_terminals(run, expected):
     assert run(text) == (0, output, "")
 
 
-def test_a_reader_that_has_enough_and_an_interrupt(folder):
-    """Two processes at once; their first lines are read before the reader goes away or Ctrl-C is pressed."""
-    command = [sys.executable, "-m", "modeling_scratch.translate", str(folder), "--num-beams", "1"]
-    expected = lines(*by_hand(folder, SENTENCES[:1], num_beams=1))  # computed first, while nothing is running
-    processes = [
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            # Background jobs of a shell ignore Ctrl-C, and so would these.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-        for _ in range(2)
-    ]
-    for process in processes:
+def test_a_reader_that_has_enough_and_an_interrupt(folder, tmp_path):
+    """Their first lines are read before the reader goes away or Ctrl-C is pressed."""
+    options = {"num_beams": 1, "max_new_tokens": 8}
+    expected = lines(*by_hand(folder, SENTENCES[:1], **options))
+    reader_gone, interrupted = (Translating(tmp_path / name, folder, **options) for name in "ab")
+    for process in (reader_gone, interrupted):
         process.stdin.write(lines(*SENTENCES) * 500)  # their translations are more than a pipe holds
         process.stdin.close()
-    first = [process.stdout.readline() for process in processes]
-    reader_gone, interrupted = processes
-    assert interrupted.stdout.readline()  # it is in the middle of writing
-    interrupted.send_signal(signal.SIGINT)
+    assert [process.stdout.readline() for process in (reader_gone, interrupted)] == [expected] * 2
     reader_gone.stdout.close()
-    assert first[0] == first[1] == expected
-    assert reader_gone.wait(timeout=60) == 141
-    assert without_cuts(reader_gone.stderr.read().decode()) == ""
+    interrupted.child.signal(signal.SIGINT)
     rest = interrupted.stdout.read()
-    assert interrupted.wait(timeout=60) == 130
-    assert without_cuts(interrupted.stderr.read().decode()) == "\ninterrupted\n"
+    assert (reader_gone.child.end(), without_cuts(reader_gone.child.said)) == (141, "")
+    assert (interrupted.child.end(), without_cuts(interrupted.child.said)) == (130, "\ninterrupted\n")
     assert rest.count(b"\n") < 5_000  # of 6,000
-    for process in processes:
-        process.stderr.close()
-    interrupted.stdout.close()
 
 
-def test_lines_are_translated_as_they_arrive(folder, expected):
+def test_lines_are_translated_as_they_arrive(folder, expected, tmp_path):
     """Each comes back before the next is written; what waits is translated together; the last needs no line feed."""
-    command = [sys.executable, "-m", "modeling_scratch", "translate", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
+    process = Translating(tmp_path / "stderr", folder)
     for sentence, translation in zip(SENTENCES[:3], expected, strict=False):
         process.stdin.write(f"{sentence}\n".encode())
-        process.stdin.flush()
         assert process.stdout.readline().decode() == f"{translation}\n"
     half = SENTENCES[3].encode()
     process.stdin.write(half[:4])
-    process.stdin.flush()
     process.stdin.write(half[4:] + b"\n\n" + SENTENCES[4].encode())
     process.stdin.close()
     assert process.stdout.read().decode().splitlines() == [expected[3], "", expected[4]]
-    assert process.wait(timeout=60) == 0
-    process.stdout.close()
+    assert process.child.end() == 0
 
 
 def test_windows_of_a_pipe():
@@ -378,13 +344,13 @@ def test_lines_that_cannot_be_translated_are_left_empty(run, expected):
     assert [row.split("\t")[0] for row in rows.decode().splitlines()] == ["1", "1", "2", "2"]
 
 
-def test_a_bad_line_ends_a_stream_after_those_before_it(folder, expected):
-    command = [sys.executable, "-m", "modeling_scratch", "translate", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    text = lines(*SENTENCES[:2], LONG, SENTENCES[3])
-    found = subprocess.run(command, input=text, capture_output=True, cwd=ROOT, env=environment)
-    assert (found.returncode, found.stdout) == (2, lines(*expected[:2]))
-    assert re.match(TOO_LONG, found.stderr.decode().rpartition("error: standard input, ")[2])
+def test_a_bad_line_ends_a_stream_after_those_before_it(folder, expected, tmp_path):
+    process = Translating(tmp_path / "stderr", folder)
+    process.stdin.write(lines(*SENTENCES[:2], LONG, SENTENCES[3]))
+    process.stdin.close()
+    assert process.stdout.read() == lines(*expected[:2])
+    assert process.child.end() == 2
+    assert re.match(TOO_LONG, process.child.said.rpartition("error: standard input, ")[2])
 
 
 def test_cut_translations_are_said(folder, monkeypatch, capsys):
@@ -428,22 +394,17 @@ def test_a_model_without_an_end_token(folder, tmp_path, monkeypatch, capsys):
     assert said.err.startswith("warning: line 1: the translation was cut")
 
 
-def test_a_terminal_is_asked(folder, expected):
+def test_a_terminal_is_asked(folder, expected, tmp_path):
     """On a pseudo-terminal: a prompt before each line, and no progress bar."""
     pty = pytest.importorskip("pty")
     main, terminal = pty.openpty()
-    command = [sys.executable, "-m", "modeling_scratch", "translate", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    streams = {"stdin": terminal, "stderr": terminal, "stdout": subprocess.PIPE}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, **streams)
-    os.close(terminal)
+    process = Translating(tmp_path / "stderr", folder, terminal)
     os.write(main, f"{SENTENCES[0]}\n".encode())
     assert process.stdout.readline().decode() == f"{expected[0]}\n"
     os.write(main, b"\x04")
-    assert process.wait(timeout=60) == 0
+    assert process.child.end() == 0
     said = os.read(main, 10_000).decode()
     assert "A line at a time; Ctrl-D ends." in said
     assert said.count("> ") == 2
     assert "lines/s" not in said
     os.close(main)
-    process.stdout.close()
