@@ -141,6 +141,7 @@ class ScratchConfig(PreTrainedConfig):
     def describe_unknown(cls, name: str) -> str:
         """The error message for a name that is not a field."""
         close = difflib.get_close_matches(name, [*cls.field_names(), *cls.attribute_map], n=3)
+        close = list(dict.fromkeys(cls.attribute_map.get(each, each) for each in close))
         hint = f"; did you mean {' or '.join(close)}?" if close else f"; valid fields: {', '.join(cls.field_names())}"
         return f"ScratchConfig has no field {name!r}{hint}"
 
