@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import load, set_seed
-from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import custom_object_save
@@ -31,7 +29,7 @@ from ..runs.folder import OPTIMIZER, RECIPE, SCALER, RunFolder, random_states
 from ..runs.metrics_file import METRICS
 from ..runs.processes import on_main, together
 from .global_batches import GlobalBatches
-from .sharding import is_sharded, load_whole_optimizer_state, load_whole_weights, whole_optimizer_state
+from .sharding import load_whole_optimizer_state, whole_optimizer_state
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +69,9 @@ class Progress:
 
     fingerprint: str = ""  # of the training pairs
     processes: int = 1
-    device: str = ""  # "cpu", "cuda"; empty in checkpoints of earlier versions, as are the next two
+    device: str = ""  # "cpu", "cuda"
     precision: str = ""  # of matrix products, as Accelerate names it
-    compiled: bool | None = None
+    compiled: bool = False
     position: dict[str, Any] = field(default_factory=dict)  # of the next global batch
     step: int = 0
     unsettled: bool = False  # stopped before the evaluation or averaging that was due after this step
@@ -92,18 +90,10 @@ class Progress:
     averaging: dict[str, str] = field(default_factory=dict)  # snapshots, with SHA-256; on the main process
 
 
-# Fields by the names that earlier versions gave them.
-_RENAMED = {"data": "fingerprint", "source": "position"}
-
-
 def read_progress(checkpoint: Path) -> Progress:
     """The progress in a checkpoint. UserError if it is damaged."""
     with _readable(checkpoint / STATE):
-        values = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-        # Unknown until the next log line in a checkpoint of an earlier version, unless that line begins there.
-        named = {_RENAMED.get(name, name): value for name, value in values.items()}
-        known = {"cross_entropy_sum": math.nan if named.get("loss_tokens") else 0.0} | named
-        return Progress(**known)
+        return Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
 
 
 def save_model_files(
@@ -279,16 +269,16 @@ def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, 
 
 
 def _differences(before: Progress, now: Progress) -> list[str]:
-    """How the processes that resume a run differ from those that began it, as far as the checkpoint says."""
+    """How the processes that resume a run differ from those that trained it so far."""
     full, found = {"no": "full precision"}, []
     if before.processes != now.processes:
         found.append(f"with {now.processes} processes instead of {before.processes}")
-    if before.device not in ("", now.device):
+    if before.device != now.device:
         found.append(f"on {now.device} instead of {before.device}")
-    if before.precision not in ("", now.precision):
+    if before.precision != now.precision:
         names = [full.get(precision, precision) for precision in (now.precision, before.precision)]
         found.append(f"in {names[0]} instead of {names[1]}")
-    if before.compiled not in (None, now.compiled):
+    if before.compiled != now.compiled:
         found.append("compiled instead of eager" if now.compiled else "eager instead of compiled")
     return found
 
@@ -316,15 +306,3 @@ def _restore_random_states(path: Path, device: torch.device) -> bool:
     if device.type != "cpu":
         torch.get_device_module(device).set_rng_state(states[device.type])
     return True
-
-
-def load_weights(accelerator: Accelerator, model: PreTrainedModel, path: Path) -> None:
-    """Load an unsharded weights file into a model, which may be sharded."""
-    weights = load_file(path)
-    if is_sharded(accelerator):
-        load_whole_weights(model, weights)
-        return
-    report = model.load_state_dict(weights, strict=False)
-    # Tied weights are stored once; any other missing weight would silently keep its value.
-    assert set(report.missing_keys) <= set(model.all_tied_weights_keys), report
-    assert not report.unexpected_keys, report

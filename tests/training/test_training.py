@@ -29,12 +29,9 @@ from modeling_scratch.data.corpus import make_corpus, write_corpus
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.runs.checkpoint_store import STATE
 from modeling_scratch.runs.metrics_file import append_record
 from modeling_scratch.runs.translations import write_translations
-from modeling_scratch.training.checkpoints import read_progress
 from modeling_scratch.training.fine_tuning import changes
-from modeling_scratch.training.log import training_record
 
 
 def weights(run):
@@ -86,13 +83,6 @@ def test_records(trained):
     assert "tok:13a" in test["bleu_signature"]
     losses = [record["loss"] for record in read_metrics(trained, "train")]
     assert losses[-1] < losses[0] - 0.5
-
-
-def test_the_cross_entropy_in_a_checkpoint_of_an_earlier_version_is_unknown(tmp_path):
-    (tmp_path / STATE).write_text('{"step": 3, "seconds": 1.0, "loss_sum": 9.0, "loss_tokens": 3}')
-    record = training_record(read_progress(tmp_path), 1e-3)
-    assert record["loss"] == 3.0
-    assert math.isnan(record["cross_entropy"])
 
 
 LOADS_ALONE = """
