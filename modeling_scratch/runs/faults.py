@@ -54,7 +54,7 @@ def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Calla
     try:
         yield
         return
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError) as error:
         if not _is_lack_of_memory(error):
             raise
         traceback.clear_frames(error.__traceback__)  # to free their tensors
@@ -83,7 +83,7 @@ def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], prepare: C
             # Not backward(): DDP would send gradients to processes that do not expect them.
             torch.autograd.grad(model(**prepare(piece), **options).loss, parameters, allow_unused=True)
             return pieces
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError) as error:
             if not _is_lack_of_memory(error):
                 raise
             traceback.clear_frames(error.__traceback__)

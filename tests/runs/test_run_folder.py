@@ -73,11 +73,6 @@ def test_damage_is_found_and_named(folder, name, harm):
     assert folder.checkpoints.named("step-0000005") == checkpoint
     with pytest.raises(ValueError, match="no checkpoint 'step-7'; there are step-0000005, step-0000010"):
         folder.checkpoints.named("step-7")
-    # Continued from before the damage: what is damaged counts for nothing, and makes room when its step comes again.
-    write_checkpoint(folder, 8, keep_last=1)
-    assert folder.checkpoints.newest()[0] == folder.checkpoints.path(8)
-    write_checkpoint(folder, 10, keep_last=1)
-    assert folder.checkpoints.newest() == (folder.checkpoints.path(10), [])
 
 
 def test_the_best_checkpoint_is_kept(folder):
@@ -203,18 +198,6 @@ def test_one_process_at_a_time(tmp_path, monkeypatch):
     assert "is in use by another run" in second.said
 
 
-def test_what_is_damaged_does_not_count_as_kept(folder):
-    """Nor is the best of a checkpoint that is kept deleted, or what it was before."""
-    for step in (10, 17):
-        write_checkpoint(folder, step, best=5)
-    (folder.checkpoints.path(17) / "optimizer.bin").write_bytes(b"half")
-    assert folder.checkpoints.newest()[0] == folder.checkpoints.path(10)
-    folder.checkpoints.set_aside_after(10)
-    write_checkpoint(folder, 20)
-    assert folder.checkpoints.steps() == [10, 20]
-    assert not list(folder.checkpoints.folder.glob(".*"))
-
-
 def test_the_best_of_each_that_is_kept_is_kept(folder):
     def write(step, best):
         folder.checkpoints.begin(step)
@@ -272,7 +255,6 @@ def places(tmp_path):
         ("foreign/thesis.tex", False, True, "is a file"),
         ("other recipe", False, True, "files that are not a run's"),
         ("run", False, False, "already holds a run"),
-        ("run", True, True, "give one of them"),
         ("run", False, True, None),
         ("run", True, False, None),
     ],
