@@ -27,7 +27,7 @@ from modeling_scratch.training.compilation import LENGTHS_OF, compile_layers, ex
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import ceilings
 
-MIXED = ["optimization.max_steps=50", "optimization.tokens_per_batch=128", "evaluation.every=25"]
+MIXED = ["optimization.max_steps=12", "optimization.tokens_per_batch=128", "evaluation.every=6"]
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +140,7 @@ def test_learned_positions_are_not_rounded_beyond_their_end(make_model):
 def test_a_compiler_that_fails(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(compilation, "compile_layers", lambda model: compile_layers(model, backend=broken))
     with pytest.raises(SystemExit) as end:
-        run_training(*SMALL_RUN, "compile=true", f"output_dir={tmp_path / 'run'}")
+        quick_run(tmp_path / "run", "compile=true")
     assert end.value.code == 2
     assert re.search(r"error: the layers cannot be compiled here \(.+\); set compile=false", capsys.readouterr().err)
 
