@@ -101,10 +101,10 @@ class RunLog:
         for tracker in self.accelerator.trackers:
             tracker.finish()
 
-    def write(self, what: str, function: Callable[[], Any]) -> None:
-        """Let the main process write something to the folder. UserError on all processes if it cannot."""
+    def write(self, what: str, function: Callable[[], Any]) -> Any:
+        """Let the main process write to the folder; what it returns. UserError on all processes if it cannot."""
         with explained_failure_to_write(self.accelerator, what, self.folder.path):
-            on_main(self.accelerator, function)
+            return on_main(self.accelerator, function)
 
     def record(self, step: int, record: dict[str, Any]) -> None:
         """

@@ -20,7 +20,6 @@ from ..recipe.reading import recipe_text
 from ..recipe.schema import Recipe
 from ..runs.agreement import check_run, open_folder
 from ..runs.checkpoint_store import WEIGHTS
-from ..runs.faults import explained_failure_to_write
 from ..runs.folder import RECIPE, RunFolder
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
@@ -147,9 +146,7 @@ class TrainingRun:
             self.unwrapped.generation_config.save_pretrained(self.folder.path)  # which the recipe may have changed
             return has_best
 
-        with explained_failure_to_write(self.accelerator, "the folder", self.folder.path):
-            has_best = on_main(self.accelerator, restore_folder)
-        if not has_best and before.best is not None:
+        if not self.log.write("the folder", restore_folder) and before.best is not None:
             before.best, before.best_step, before.without_better = None, 0, 0
 
     def final_splits(self) -> list[str]:

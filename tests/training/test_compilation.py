@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -42,8 +43,13 @@ def losses(run) -> list[float]:
     return [record["loss"] for record in read_metrics(run, "train")]
 
 
-def test_compiled_training_is_eager_training(tmp_path):
-    """Over updates of mixed lengths, some of one pair, with evaluations between them."""
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_training_is_eager_training(backend, tmp_path, monkeypatch):
+    """
+    Over updates of mixed lengths, some of one pair, with evaluations between them. What is traced is the point; its
+    kernels take their time to build.
+    """
+    monkeypatch.setattr(compilation, "compile_layers", partial(compile_layers, backend=backend))
     options = [*MIXED, "model.overrides.dropout=0.0"]
     eager, compiled = (quick_run(tmp_path / each, *options, f"compile={each}") for each in ("false", "true"))
     assert counters["stats"]["unique_graphs"] == 2
