@@ -70,7 +70,7 @@ class ShardedTranslation:
         Translate what is missing. All processes call this together, each with the whole model.
 
         Args:
-            longest: sentences of more source tokens are left empty.
+            longest: sentences with more source tokens than this get empty translations.
             options: of `evaluation.translate`.
 
         Raises:

@@ -1,13 +1,11 @@
 """Runs that are stopped, killed, or short of something lose nothing, and resume as if nothing had happened."""
 
-import json
 import math
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from itertools import count, cycle
 from pathlib import Path
 
@@ -420,16 +418,3 @@ def test_what_fails_on_one_process_fails_on_all(tmp_path):
     run_group(tmp_path, 2, fail_on_the_second, str(tmp_path / "error"))
     errors = [(tmp_path / f"error-{rank}").read_text() for rank in range(2)]
     assert errors == ["UserError: another process failed: OSError: disk full", "OSError: disk full"]
-
-
-def test_a_clock_that_jumps(monkeypatch):
-    """The time of day takes no part."""
-    request = StopRequest(max_minutes=1)
-    monkeypatch.setattr(time, "time", lambda: 1e12)
-    assert not request
-
-
-def test_state_files_are_json(trained):
-    state = json.loads((trained / "checkpoints" / "step-0000020" / "training_state.json").read_text())
-    assert state["step"] == 20
-    assert not state["unsettled"]

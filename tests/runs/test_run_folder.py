@@ -137,11 +137,6 @@ def test_killed_at_every_stage_of_writing(folder, monkeypatch):
     assert stages > 20
 
 
-def test_no_checkpoint(folder):
-    with pytest.raises(ValueError, match="holds no checkpoint"):
-        folder.checkpoints.newest()
-
-
 def test_average_is_the_mean_of_what_was_kept(folder, caplog):
     kept = {}
     for step, value in ((1, 100.0), (2, 1.0), (3, 2.0), (4, 6.0)):

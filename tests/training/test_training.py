@@ -16,7 +16,6 @@ from conftest import (
     kill_at_update,
     quick_run,
     read_metrics,
-    run_command,
     run_training,
 )
 from datasets import Dataset
@@ -84,29 +83,6 @@ def test_records(trained):
     assert "tok:13a" in test["bleu_signature"]
     losses = [record["loss"] for record in read_metrics(trained, "train")]
     assert losses[-1] < losses[0] - 0.5
-
-
-LOADS_ALONE = """
-import sys, json
-sys.modules["modeling_scratch"] = None  # as on a machine that has nothing of this project
-from transformers import AutoTokenizer, AutoModelForSeq2SeqLM
-folder, sentences = sys.argv[1], json.loads(sys.argv[2])
-tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
-assert type(model).__module__.startswith("transformers_modules."), type(model).__module__
-for sentence in sentences:
-    output = model.generate(**tokenizer(sentence, return_tensors="pt"))
-    print(json.dumps(tokenizer.decode(output[0], skip_special_tokens=True)))
-"""
-
-
-@pytest.mark.slow
-def test_another_process_translates_the_samples_alike(trained):
-    page = (trained / "samples.md").read_text()
-    sources, translations = re.findall(r"- source: (.*)", page), re.findall(r"  translation: ?(.*)", page)
-    result = run_command("-c", LOADS_ALONE, str(trained), json.dumps(sources), PYTHONPATH="")
-    assert result.returncode == 0, result.stderr
-    assert [json.loads(line) for line in result.stdout.splitlines()] == translations
 
 
 @pytest.fixture(scope="module")
