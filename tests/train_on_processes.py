@@ -128,8 +128,7 @@ def train_and_report_to_a_full_disk(*overrides: str) -> None:
 
 def meet_the_others() -> None:
     """Saying twice a second, not every 15 seconds, who is missing."""
-    often = partial(processes.said_while_waiting, every=0.5)
-    with patch.object(processes, "said_while_waiting", often):
+    with patch.object(processes, "_SECONDS_TO_REPORT", 0.5):
         processes.make_accelerator()
 
 

@@ -2,9 +2,6 @@
 
 import re
 import shutil
-import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -121,19 +118,3 @@ def explained_loss_of_a_process(accelerator: Accelerator) -> Iterator[None]:
             f"process {accelerator.process_index}: another process has ended or cannot be reached "
             f"({str(error).splitlines()[0]}); start again with --resume auto"
         ) from error
-
-
-@contextmanager
-def said_while_waiting(what: str, every: float = 15.0) -> Iterator[None]:
-    """Report on stderr, repeatedly, what is being waited for: a process that never starts raises no error."""
-    done, started = threading.Event(), time.monotonic()
-
-    def speak() -> None:
-        while not done.wait(every):
-            print(f"waiting for {what}, for {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-
-    threading.Thread(target=speak, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()

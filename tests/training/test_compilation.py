@@ -43,7 +43,7 @@ def losses(run) -> list[float]:
     return [record["loss"] for record in read_metrics(run, "train")]
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_training_is_eager_training(backend, tmp_path, monkeypatch):
     """
     Over updates of mixed lengths, some of one pair, with evaluations between them. What is traced is the point; its
