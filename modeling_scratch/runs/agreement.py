@@ -11,8 +11,8 @@ from accelerate.utils import gather_object
 from ..errors import UserError
 from ..recipe.reading import flat_recipe
 from ..recipe.schema import Recipe
-from ..runs.processes import on_main, versions
 from .folder import RunFolder
+from .processes import on_main, versions
 
 _SECONDS_TO_SEE = 20  # how long a file from another node may take to appear
 # Paths may differ between nodes.

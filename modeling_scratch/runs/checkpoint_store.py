@@ -85,8 +85,7 @@ class CheckpointStore:
         with _deleting_is_not_vital():
             for leftover in self.folder.glob(".step-*"):
                 shutil.rmtree(leftover)
-            # Later ones are damaged: the run was resumed from before them.
-            steps = [each for each in self.steps() if each <= step]
+            steps = self.steps()
             best_of_kept = {best, *map(self._best_step, steps[-keep_last:])}
             for old in steps[:-keep_last]:
                 if old not in best_of_kept:
@@ -98,14 +97,6 @@ class CheckpointStore:
             return json.loads((self.path(step) / STATE).read_text(encoding="utf-8")).get("best_step")
         except (OSError, ValueError, AttributeError):  # damaged: no run can resume from it
             return None
-
-    def set_aside_after(self, step: int) -> None:
-        """Rename later checkpoints, which are damaged, so that they do not count as kept; `finish` deletes them."""
-        for each in self.steps():
-            if each > step:
-                damaged = self.folder / f".step-{each:07d}.damaged"
-                shutil.rmtree(damaged, ignore_errors=True)
-                os.rename(self.path(each), damaged)
 
     def _delete(self, step: int) -> None:
         # Rename it first: a folder that is half deleted must not look like a checkpoint.
@@ -156,8 +147,6 @@ def verify_checkpoint(folder: Path) -> None:
         expected = {name: (entry["size"], entry["sha256"]) for name, entry in manifest.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         raise UserError(f"{folder}: {MANIFEST} is damaged") from None
-    if missing := {STATE, WEIGHTS} - set(expected):
-        raise UserError(f"{folder}: {MANIFEST} is damaged, it does not name {' and '.join(sorted(missing))}")
     for name, (size, digest) in expected.items():
         path = folder / name
         if not path.is_file():

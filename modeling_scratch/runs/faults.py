@@ -2,9 +2,6 @@
 
 import re
 import shutil
-import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,7 +51,7 @@ def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Calla
     try:
         yield
         return
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError) as error:
         if not _is_lack_of_memory(error):
             raise
         traceback.clear_frames(error.__traceback__)  # to free their tensors
@@ -83,7 +80,7 @@ def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], prepare: C
             # Not backward(): DDP would send gradients to processes that do not expect them.
             torch.autograd.grad(model(**prepare(piece), **options).loss, parameters, allow_unused=True)
             return pieces
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError) as error:
             if not _is_lack_of_memory(error):
                 raise
             traceback.clear_frames(error.__traceback__)
@@ -121,19 +118,3 @@ def explained_loss_of_a_process(accelerator: Accelerator) -> Iterator[None]:
             f"process {accelerator.process_index}: another process has ended or cannot be reached "
             f"({str(error).splitlines()[0]}); start again with --resume auto"
         ) from error
-
-
-@contextmanager
-def said_while_waiting(what: str, every: float = 15.0) -> Iterator[None]:
-    """Report on stderr, repeatedly, what is being waited for: a process that never starts raises no error."""
-    done, started = threading.Event(), time.monotonic()
-
-    def speak() -> None:
-        while not done.wait(every):
-            print(f"waiting for {what}, for {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-
-    threading.Thread(target=speak, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()

@@ -77,8 +77,6 @@ class RunFolder:
         """Lock the folder, if it exists. UserError if it does not suit the command line, or is in use."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; output_dir must be a folder")
-        if resume and overwrite:
-            raise UserError("--resume continues a run and --overwrite deletes it; give one of them")
         if resume and not self.is_run():
             raise UserError(f"{self.path} holds no run to resume")
         if self.is_run() and not resume and not overwrite:
@@ -126,21 +124,18 @@ class RunFolder:
 
     # -- weights -------------------------------------------------------------------------------------------------
 
-    def go_on_from(self, checkpoint: Path, step: int, best: int | None, unsettled: bool, drop_later: bool) -> bool:
+    def go_on_from(self, checkpoint: Path, step: int, best: int | None, unsettled: bool) -> bool:
         """
-        Return the folder to its state at a checkpoint, with the best weights at its root.
+        Return the folder to its state at a checkpoint, with the best weights at its root and without later checkpoints.
 
         Args:
             best: the step of the best weights so far; None: nothing was evaluated.
             unsettled: the evaluation of this step will be repeated.
-            drop_later: delete later checkpoints; otherwise they are damaged, and set aside.
 
         Returns:
             Whether the weights at the root are the best ones; otherwise they are the checkpoint's.
         """
-        if not drop_later:
-            self.checkpoints.set_aside_after(step)
-        elif deleted := self.checkpoints.delete_after(step):
+        if deleted := self.checkpoints.delete_after(step):
             logger.warning(f"deleted the later checkpoints {', '.join(deleted)}")
         forget_after(self.path, step, unsettled)
         weights, has_best = checkpoint, False

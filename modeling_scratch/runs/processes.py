@@ -2,8 +2,11 @@
 
 import os
 import platform
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -28,24 +31,36 @@ from transformers import PreTrainedModel
 from .. import __version__
 from ..errors import UserError
 from ..recipe.schema import Recipe
-from .faults import said_while_waiting
 from .folder import TRACKING
 from .precision import choose_precision
 
 # How long processes wait for one that hangs, and while the main process works for all (prepares data, writes a
 # checkpoint, pushes). One that dies is noticed at once, by its closed connections or by the launcher.
 PATIENCE, PATIENCE_WITH_MAIN = timedelta(minutes=30), timedelta(hours=6)
+_SECONDS_TO_REPORT = 15.0
 
 
-def _said_while_processes_are_missing() -> AbstractContextManager:
-    processes, first_of_machine = os.environ.get("WORLD_SIZE", "1"), os.environ.get("LOCAL_RANK", "0") == "0"
-    if processes == "1" or not first_of_machine:
-        return nullcontext()
-    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    return said_while_waiting(
-        f"all of {processes} processes to meet at {address} (this is process {os.environ.get('RANK')}; start those "
-        "that are missing, with this address)"
-    )
+@contextmanager
+def _said_while_processes_are_missing() -> Iterator[None]:
+    """Report on stderr, repeatedly, that processes are waited for: one that never starts raises no error."""
+    place, done, started = os.environ, threading.Event(), time.monotonic()
+
+    def speak() -> None:
+        while not done.wait(_SECONDS_TO_REPORT):
+            print(
+                f"waiting for all of {place['WORLD_SIZE']} processes to meet at {place.get('MASTER_ADDR')}:"
+                f"{place.get('MASTER_PORT')} (this is process {place.get('RANK')}; start those that are missing, with "
+                f"this address), for {time.monotonic() - started:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    if place.get("WORLD_SIZE", "1") != "1" and place.get("LOCAL_RANK", "0") == "0":  # the first of this machine
+        threading.Thread(target=speak, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def make_accelerator(recipe: Recipe | None = None, resumes: bool = False) -> Accelerator:

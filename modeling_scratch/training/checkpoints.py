@@ -2,22 +2,21 @@
 
 import json
 import logging
-import math
 import random
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import load, set_seed
 from safetensors.torch import load_file
-from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
 from ..errors import UserError
@@ -30,11 +29,12 @@ from ..runs.faults import explained_failure_to_write
 from ..runs.folder import OPTIMIZER, RECIPE, SCALER, RunFolder, random_states
 from ..runs.metrics_file import METRICS
 from ..runs.processes import on_main, together
-from .global_batches import GlobalBatches
-from .sharding import is_sharded, load_whole_optimizer_state, load_whole_weights, whole_optimizer_state
+from .sharding import load_whole_optimizer_state, whole_optimizer_state
+
+if TYPE_CHECKING:
+    from .run import TrainingRun
 
 logger = logging.getLogger(__name__)
-
 
 # Keys that may have other values when a run is resumed.
 MAY_CHANGE = (
@@ -71,9 +71,9 @@ class Progress:
 
     fingerprint: str = ""  # of the training pairs
     processes: int = 1
-    device: str = ""  # "cpu", "cuda"; empty in checkpoints of earlier versions, as are the next two
+    device: str = ""  # "cpu", "cuda"
     precision: str = ""  # of matrix products, as Accelerate names it
-    compiled: bool | None = None
+    compiled: bool = False
     position: dict[str, Any] = field(default_factory=dict)  # of the next global batch
     step: int = 0
     unsettled: bool = False  # stopped before the evaluation or averaging that was due after this step
@@ -92,32 +92,21 @@ class Progress:
     averaging: dict[str, str] = field(default_factory=dict)  # snapshots, with SHA-256; on the main process
 
 
-# Fields by the names that earlier versions gave them.
-_RENAMED = {"data": "fingerprint", "source": "position"}
-
-
 def read_progress(checkpoint: Path) -> Progress:
     """The progress in a checkpoint. UserError if it is damaged."""
     with _readable(checkpoint / STATE):
-        values = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-        # Unknown until the next log line in a checkpoint of an earlier version, unless that line begins there.
-        named = {_RENAMED.get(name, name): value for name, value in values.items()}
-        known = {"cross_entropy_sum": math.nan if named.get("loss_tokens") else 0.0} | named
-        return Progress(**known)
+        return Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
 
 
-def save_model_files(
-    model: PreTrainedModel,
-    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
-    languages: tuple[str, str],
-    folder: Path,
-) -> None:
+def save_model_files(run: "TrainingRun", folder: Path) -> None:
     """Write a model's folder except for the weights: config, generation config, tokenizers, the model's code."""
+    model, data = run.unwrapped, run.recipe.data
     model.config.architectures = [ScratchForConditionalGeneration.__name__]  # the class of a sharded model differs
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     custom_object_save(ScratchForConditionalGeneration, folder)
-    save_tokenizers(*tokenizers, folder, model.config.max_position_embeddings, languages)
+    languages = (data.source_language, data.target_language)
+    save_tokenizers(*run.tokenizers, folder, model.config.max_position_embeddings, languages)
 
 
 def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
@@ -152,59 +141,57 @@ def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> 
     return {name: tensor for name, tensor in weights.items() if name not in model.all_tied_weights_keys}
 
 
-def save_checkpoint(
-    accelerator: Accelerator,
-    folder: RunFolder,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    batches: GlobalBatches,
-    progress: Progress,
-    write_model_files: Callable[[Path], None],
-    keep_last: int,
-    average_last: int,
-) -> None:
+def save_checkpoint(run: "TrainingRun", counts: bool) -> None:
     """
-    Write a checkpoint with the states of all processes, which is also a model folder. Weights and optimizer are stored
-    unsharded, so that any number of processes, sharded or not, can resume from it.
+    Write a checkpoint of the run's current state, which is also a model folder. Weights and optimizer are stored
+    unsharded, so that any number of processes, sharded or not, can resume from it. All processes call this together.
 
     Args:
-        write_model_files: writes config, code and tokenizers; called on the main process.
-        keep_last: how many checkpoints to keep, besides the best.
-        average_last: how many snapshots of the weights to keep for averaging; 1: none.
+        counts: whether the recipe asks for this checkpoint, so that it takes part in averaging.
 
     Raises:
         UserError: it cannot be written; earlier checkpoints are intact, and nothing is left of this one.
     """
-    step = progress.step
+    accelerator, folder, progress = run.accelerator, run.folder, run.progress
+    section, step = run.recipe.checkpoints, progress.step
+    averages = counts and section.average_last > 1
     temporary = folder.checkpoints.unfinished(step)
     what = f"the checkpoint of update {step}"
+    run.saved_at = time.monotonic()
     with explained_failure_to_write(accelerator, what, folder.path), _removed_if_it_fails(accelerator, temporary):
-        weights, optimizer_state = accelerator.get_state_dict(model), whole_optimizer_state(accelerator, optimizer)
+        weights = accelerator.get_state_dict(run.model)
+        optimizer_state = whole_optimizer_state(accelerator, run.optimizer)
 
         def begin() -> None:
             folder.checkpoints.begin(step)
-            folder.write_weights(stored_weights(accelerator.unwrap_model(model), weights), temporary)
+            folder.write_weights(stored_weights(run.unwrapped, weights), temporary)
             torch.save(optimizer_state, temporary / OPTIMIZER)
             if accelerator.scaler is not None:
                 torch.save(accelerator.scaler.state_dict(), temporary / SCALER)
 
         def write_own_state() -> None:
             torch.save(_random_states(accelerator.device), temporary / random_states(accelerator.process_index))
-            batches.save_readers(temporary)
+            run.batches.save_readers(temporary)
 
         on_main(accelerator, begin)
         together(accelerator, write_own_state)
 
         def finish() -> None:
-            write_model_files(temporary)
-            if average_last > 1:  # first: a run that resumes from this checkpoint must find the snapshot
+            save_model_files(run, temporary)
+            if averages:  # first: a run that resumes from this checkpoint must find the snapshot
                 kept = progress.averaging | folder.snapshots.keep(step, temporary / WEIGHTS)
-                progress.averaging = dict(sorted(kept.items())[-average_last:])
-            folder.checkpoints.finish(step, asdict(progress), keep_last, progress.best_step)
-            if average_last > 1:
+                progress.averaging = dict(sorted(kept.items())[-section.average_last :])
+            folder.checkpoints.finish(step, asdict(progress), section.keep_last, progress.best_step)
+            if averages:
                 folder.snapshots.delete_all_but(progress.averaging)
 
         on_main(accelerator, finish)
+
+    def write_first_weights() -> None:
+        if not (folder.path / WEIGHTS).exists():
+            folder.write_weights(load_file(folder.checkpoints.path(step) / WEIGHTS))
+
+    run.log.write(WEIGHTS, write_first_weights)
 
 
 @contextmanager
@@ -217,40 +204,30 @@ def _removed_if_it_fails(accelerator: Accelerator, folder: Path) -> Iterator[Non
         raise
 
 
-def load_checkpoint(
-    accelerator: Accelerator,
-    checkpoint: Path,
-    optimizer: torch.optim.Optimizer,
-    batches: GlobalBatches,
-    progress: Progress,
-    recipe: Recipe,
-) -> Progress:
+def load_checkpoint(run: "TrainingRun", checkpoint: Path) -> Progress:
     """
-    Restore optimizer, random states and batches from a checkpoint (the model has its weights already). Returns its
-    progress.
-
-    Args:
-        progress: the new run's, to compare with.
+    Restore a new run's optimizer, random states and batches from a checkpoint (its model has the weights already).
+    Returns the checkpoint's progress.
 
     Raises:
         UserError: the checkpoint is of other training pairs, or a file in it cannot be used.
     """
-    before = read_progress(checkpoint)
+    accelerator, progress, before = run.accelerator, run.progress, read_progress(checkpoint)
     if before.fingerprint != progress.fingerprint:
         advice = ""
-        if recipe.data.on_the_hub:
+        if run.recipe.data.on_the_hub:
             advice = "; if it has changed on the Hub since, set data.revision to the commit that the run began with"
-            advice += f" (data_revision in {METRICS})" if batches.revision else ""
-        raise UserError(f"the training data is not what the run in {recipe.output_dir} was trained on{advice}")
-    together(accelerator, lambda: batches.go_to(before.position, checkpoint))
-    together(accelerator, lambda: _load_optimizer(accelerator, optimizer, checkpoint))
+            advice += f" (data_revision in {METRICS})" if run.batches.revision else ""
+        raise UserError(f"the training data is not what the run in {run.recipe.output_dir} was trained on{advice}")
+    together(accelerator, lambda: run.batches.go_to(before.position, checkpoint))
+    together(accelerator, lambda: _load_optimizer(accelerator, run.optimizer, checkpoint))
     differs = _differences(before, progress)
     path = checkpoint / random_states(accelerator.process_index)
     if not together(accelerator, lambda: not differs and _restore_random_states(path, accelerator.device)):
         how = ", ".join(differs) or "without the random states of its device"
         logger.warning(f"the run continues {how}: its batches stay the same, its dropout does not")
         # A new seed: the run's own would repeat the random numbers of its beginning.
-        set_seed(recipe.seed + before.step, device_specific=True)
+        set_seed(run.recipe.seed + before.step, device_specific=True)
     for name in ("processes", "device", "precision", "compiled"):
         setattr(before, name, getattr(progress, name))
     return before
@@ -279,16 +256,16 @@ def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, 
 
 
 def _differences(before: Progress, now: Progress) -> list[str]:
-    """How the processes that resume a run differ from those that began it, as far as the checkpoint says."""
+    """How the processes that resume a run differ from those that trained it so far."""
     full, found = {"no": "full precision"}, []
     if before.processes != now.processes:
         found.append(f"with {now.processes} processes instead of {before.processes}")
-    if before.device not in ("", now.device):
+    if before.device != now.device:
         found.append(f"on {now.device} instead of {before.device}")
-    if before.precision not in ("", now.precision):
+    if before.precision != now.precision:
         names = [full.get(precision, precision) for precision in (now.precision, before.precision)]
         found.append(f"in {names[0]} instead of {names[1]}")
-    if before.compiled not in (None, now.compiled):
+    if before.compiled != now.compiled:
         found.append("compiled instead of eager" if now.compiled else "eager instead of compiled")
     return found
 
@@ -316,15 +293,3 @@ def _restore_random_states(path: Path, device: torch.device) -> bool:
     if device.type != "cpu":
         torch.get_device_module(device).set_rng_state(states[device.type])
     return True
-
-
-def load_weights(accelerator: Accelerator, model: PreTrainedModel, path: Path) -> None:
-    """Load an unsharded weights file into a model, which may be sharded."""
-    weights = load_file(path)
-    if is_sharded(accelerator):
-        load_whole_weights(model, weights)
-        return
-    report = model.load_state_dict(weights, strict=False)
-    # Tied weights are stored once; any other missing weight would silently keep its value.
-    assert set(report.missing_keys) <= set(model.all_tied_weights_keys), report
-    assert not report.unexpected_keys, report

@@ -24,9 +24,9 @@ SO_FAR = "validation so far"  # stands for the test sets of a run that is not fi
 class Run:
     """
     Args:
-        minutes: that updates took until the last log; so with tokens. None: nothing logged yet.
-        scores: the record of each split or test set, by its name; that of the best weights so far, with fewer beams and
-            without intervals, if the run is not finished.
+        minutes, target_tokens: of the updates until the last log line; None: nothing has been logged yet.
+        scores: a record of scores for each split or test set, by its name. Those of an unfinished run are of its best
+            weights so far, with fewer beams and without intervals.
     """
 
     name: str

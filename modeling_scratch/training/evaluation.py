@@ -39,9 +39,9 @@ def leave_if_asked(stop: StopRequest | None, accelerator: Accelerator | None) ->
 @contextmanager
 def evaluating(model: nn.Module, accelerator: Accelerator | None) -> Iterator[None]:
     """
-    Evaluate in the precision that serves: on the CPU the weights' own, in which the model will be used and bf16 is no
-    faster; elsewhere the training's. For this, undo Accelerate's wrapping of `forward` for mixed precision; the fast
-    loops of `model/search_loops.py` need the class's own too.
+    Evaluate in the precision in which the model will be used: on the CPU that of its weights, since bf16 is no faster
+    there; elsewhere that of its training. Accelerate's wrapping of `forward` for mixed precision is undone meanwhile,
+    also because the fast loops of `model/search_loops.py` need the class's own.
     """
     if accelerator is None:
         yield

@@ -5,15 +5,16 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from safetensors.torch import load_file
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..data.tokenization import texts
 from ..errors import Diverged, Stopped
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.processes import on_main
-from .checkpoints import load_weights
 from .fine_tuning import changes
 from .run import TrainingRun
+from .sharding import load_whole_weights
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def _choose_weights(run: TrainingRun) -> None:
     elif run.progress.best is None:  # there never were best weights, or they are lost
         _check_loss(run)
         run.write_best(accelerator.get_state_dict(run.model))
-    load_weights(accelerator, run.unwrapped, run.folder.path / WEIGHTS)
+    load_whole_weights(accelerator, run.unwrapped, load_file(run.folder.path / WEIGHTS))
     if last > 1:
         logger.info(f"scoring the average of the last {last} checkpoints on the validation split")
         loss = _check_loss(run)

@@ -60,7 +60,7 @@ class GlobalBatches(ABC):
     their batches depend on the number of processes.)
     """
 
-    batches_per_epoch: int | None  # None: unknown
+    batches_per_epoch: int | None = None  # None: a stream, whose length is unknown
     revision: str | None = None  # the commit of a stream on the Hub
 
     @abstractmethod
@@ -142,7 +142,7 @@ class EpochBatches(GlobalBatches):
             self.weights_of_rows = self.weights[drawn.with_format("numpy")["index"][:]]
 
     def fingerprint(self) -> str:
-        """A hash of all token ids: a run resumes only with the data that it began with."""
+        """A hash of all token ids."""
         digest = hashlib.sha256()
         for batch in self.dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(10_000):
             for column in batch.columns:
@@ -218,7 +218,6 @@ class StreamBatches(GlobalBatches):
         readers: int | None = None,
     ):
         self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
-        self.batches_per_epoch = None  # a stream's length is unknown
         self.revision = stream.revision
         self.collate, self.accelerator = collate, accelerator
         self._cut(readers or accelerator.num_processes * recipe.optimization.gradient_accumulation_steps)
@@ -247,7 +246,6 @@ class StreamBatches(GlobalBatches):
         return self.recipe.optimization.tokens_per_batch // readers
 
     def fingerprint(self) -> str:
-        """The stream's: a run resumes only with the data that it began with."""
         return self.stream.fingerprint
 
     def epochs(self) -> float:
@@ -261,7 +259,6 @@ class StreamBatches(GlobalBatches):
         return folder / f"reader-{reader}.json"
 
     def save_readers(self, folder: Path) -> None:
-        """Write the positions of this process's readers into a checkpoint."""
         for reader, position in self.positions.items():
             self._file(folder, reader).write_text(json.dumps(asdict(position)), encoding="utf-8")
 

@@ -69,9 +69,10 @@ def stages(plan: ImprovementPlan, processes: int) -> list[tuple[str, float | Non
     final = (f"train {plan.sources.out}", plan.sources.length * training)
     if plan.is_finished(plan.sources.out):
         return [(final[0], None)]
-    pairs = _pairs(plan)["train"]
-    a_sentence, found = _seconds_a_sentence(plan, pairs) / processes, []
-    for (direction, number), translations in _translations(plan, pairs).items():
+    pairs = _pairs(plan)
+    plan.check_begun(pairs)
+    a_sentence, found = _seconds_a_sentence(plan, pairs["train"]) / processes, []
+    for (direction, number), translations in _translations(plan, pairs["train"]).items():
         folder = plan.folder(direction, number)
         if folder != plan.sources.run:
             found.append((f"train {direction}-{number}", None if plan.is_finished(folder) else training))

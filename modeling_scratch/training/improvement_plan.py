@@ -161,30 +161,30 @@ class ImprovementPlan:
         scored = {scored_set(record) for record in self.records.scored}
         return final >= (scored - {"validation"} or scored)
 
-    def begin(self, pairs: dict[str, Pairs]) -> None:
+    def check_begun(self, pairs: dict[str, Pairs]) -> None:
         """
-        Make the folder of models and translations, write the run's pairs into it, and lock it.
+        UserError if what there is was begun with other pairs, another run or other options.
 
         Args:
             pairs: the run's, for training and validation.
-
-        Raises:
-            UserError: it was begun with other pairs, another run or other options.
         """
-        now = self._identity(pairs)
-        mark = self.work / _BEGUN
-        if mark.exists():
-            before = read_json(mark)
-            if changed := [what for what in now if before.get(what) != now[what]]:
-                raise UserError(
-                    f"{self.work} was begun with other {', '.join(changed)}; give the options that it was begun with, "
-                    "choose another --output, or delete it to begin anew"
-                )
+        if not (mark := self.work / _BEGUN).exists():
+            return
+        before, now = read_json(mark), self._identity(pairs)
+        if changed := [what for what in now if before.get(what) != now[what]]:
+            raise UserError(
+                f"{self.work} was begun with other {', '.join(changed)}; give the options that it was begun with, "
+                "choose another --output, or delete it to begin anew"
+            )
+
+    def begin(self, pairs: dict[str, Pairs]) -> None:
+        """Make the folder of models and translations, lock it, and write the run's pairs into it."""
+        self.check_begun(pairs)
         RunFolder(self.work).make()
-        if not mark.exists():
+        if not (mark := self.work / _BEGUN).exists():
             for split, sides in pairs.items():
                 self.write_pairs(split, list(zip(*sides, strict=True)))
-            write_whole(mark, json.dumps(now, indent=2))
+            write_whole(mark, json.dumps(self._identity(pairs), indent=2))
 
     def _identity(self, pairs: dict[str, Pairs]) -> dict[str, Any]:
         sources = {key: value for key, value in asdict(self.sources).items() if key not in ("run", "out")}

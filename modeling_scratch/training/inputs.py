@@ -124,12 +124,6 @@ def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
     return config
 
 
-def _checked_config(recipe: Recipe, checkpoint: Path | None, accelerator: Accelerator) -> ScratchConfig:
-    config = config_to_train(recipe, checkpoint)
-    check_before_reading(recipe, config, accelerator)
-    return config
-
-
 def _check_vocabulary(vocab_size: int, decoder_vocab_size: int | None, needed: dict[str, int]) -> None:
     given = {"vocab_size": vocab_size, "decoder_vocab_size": decoder_vocab_size or vocab_size}
     for name, size in given.items():
@@ -164,7 +158,8 @@ def prepare_inputs(
     Raises:
         UserError: something is wrong with the data, the tokenizers or the model.
     """
-    config = main_first(accelerator, lambda: _checked_config(recipe, checkpoint, accelerator))
+    config = main_first(accelerator, lambda: config_to_train(recipe, checkpoint))
+    main_first(accelerator, lambda: check_before_reading(recipe, config, accelerator))
     with explained_damage_of_the_cache():
         adopted = None if checkpoint else on_main(accelerator, lambda: adopted_tokenizers(recipe))
         pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed))

@@ -31,6 +31,11 @@ def spoken_duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def loss_and_speed(loss: float, progress: Progress) -> str:
+    """Such as: loss 3.142, 1,234 target tokens/s."""
+    return f"loss {loss:.3f}, {progress.target_tokens / progress.seconds:,.0f} target tokens/s"
+
+
 def describe_data(pairs: dict[str, Dataset], batches: GlobalBatches) -> dict[str, Any]:
     """The number and the commit of the training pairs, if known."""
     count = {"train_pairs": len(pairs["train"])} if "train" in pairs else {}
@@ -52,19 +57,6 @@ def training_record(progress: Progress, learning_rate: float) -> dict[str, Any]:
     }
 
 
-class ProgressBar:
-    """A progress bar over updates, on the main process's terminal."""
-
-    def __init__(self, bar: tqdm):
-        self.bar = bar
-
-    def show(self, loss: float, progress: Progress) -> None:
-        """Advance the bar by an update."""
-        rate = progress.target_tokens / progress.seconds
-        self.bar.update()
-        self.bar.set_postfix_str(f"loss {loss:.3f}, {rate:,.0f} target tokens/s")
-
-
 class RunLog:
     """Writes on the main process. All processes call its methods together, so that a full disk ends all of them."""
 
@@ -73,13 +65,13 @@ class RunLog:
         self._drawn = time.monotonic()
 
     @contextmanager
-    def progress_bar(self, step: int, total: int) -> Iterator[ProgressBar]:
-        """A progress bar that starts at an update."""
+    def progress_bar(self, step: int, total: int) -> Iterator[tqdm]:
+        """A progress bar over updates that starts at `step`, on the main process's terminal."""
         self._began = time.monotonic(), step
         hidden = None if self.accelerator.is_main_process else True  # None: shown on a terminal
         options = {"desc": "training", "unit": "update", "disable": hidden, "dynamic_ncols": True}
         with tqdm(total=total, initial=step, **options) as bar:
-            yield ProgressBar(bar)
+            yield bar
 
     def tell(self, loss: float, progress: Progress, total: int) -> None:
         """Log progress and the time left, if there is no progress bar."""
@@ -87,11 +79,8 @@ class RunLog:
             return
         began, step = self._began
         left = (time.monotonic() - began) / (progress.step - step) * (total - progress.step)
-        rate = progress.target_tokens / progress.seconds
-        logger.info(
-            f"step {progress.step} of {total}: loss {loss:.3f}, {rate:,.0f} target tokens/s, about "
-            f"{spoken_duration(left)} left"
-        )
+        said = loss_and_speed(loss, progress)
+        logger.info(f"step {progress.step} of {total}: {said}, about {spoken_duration(left)} left")
 
     def open_trackers(self, name: str) -> None:
         """
@@ -112,10 +101,10 @@ class RunLog:
         for tracker in self.accelerator.trackers:
             tracker.finish()
 
-    def write(self, what: str, function: Callable[[], Any]) -> None:
-        """Let the main process write something to the folder. UserError on all processes if it cannot."""
+    def write(self, what: str, function: Callable[[], Any]) -> Any:
+        """Let the main process write to the folder; what it returns. UserError on all processes if it cannot."""
         with explained_failure_to_write(self.accelerator, what, self.folder.path):
-            on_main(self.accelerator, function)
+            return on_main(self.accelerator, function)
 
     def record(self, step: int, record: dict[str, Any]) -> None:
         """

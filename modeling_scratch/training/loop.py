@@ -9,11 +9,12 @@ from accelerate.utils import gather_object
 from ..errors import ProcessError, Stopped, UserError
 from ..hub.push import try_push
 from ..runs.processes import describe, on_main
+from .checkpoints import save_checkpoint
 from .compilation import make_graphs
 from .due import Due, due_after, out_of_patience
 from .fine_tuning import score_start
 from .global_batches import GlobalBatch
-from .log import describe_data, training_record
+from .log import describe_data, loss_and_speed, training_record
 from .optimization import learning_rate_at
 from .run import TrainingRun
 from .step import StepResult
@@ -49,7 +50,8 @@ def train(run: TrainingRun) -> None:
             if batch is None:  # a process was asked to stop while it read
                 _stop_here(run)
             result = _update(run, batch, started)
-            bar.show(result.loss, progress)
+            bar.update()
+            bar.set_postfix_str(loss_and_speed(result.loss, progress))
             due = _due(run, late=result.any_says["late"])
             if due.log:
                 _log_training(run)
@@ -121,7 +123,7 @@ def _do(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
     counts = due.checkpoint or out_of_patience(run.recipe, progress.without_better)
     is_best = progress.best_step == progress.step
     if counts or is_best:
-        run.save_checkpoint(counts)
+        save_checkpoint(run, counts)
     hub = run.recipe.hub
     if is_best and hub.repository is not None and hub.push == "best":  # last: it may take long
         run.log.curves()
@@ -130,7 +132,7 @@ def _do(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
 
 def _stop_here(run: TrainingRun) -> None:
     progress = run.progress
-    run.save_checkpoint(counts=False)
+    save_checkpoint(run, counts=False)
     asked = next((reason for reason in gather_object([run.stop.reason]) if reason), "")
     raise Stopped(
         f"stopped by {asked} after update {progress.step} of {run.total_updates}; --resume continues from "
@@ -147,7 +149,7 @@ def _evaluate(run: TrainingRun, end: bool) -> None:
         _stop_here(run)
     except ProcessError:  # out of memory: the run can resume from here with smaller batches
         if run.accelerator.num_processes == 1:
-            run.save_checkpoint(counts=False)
+            save_checkpoint(run, counts=False)
         raise
     progress, metric = run.progress, run.recipe.evaluation.metric
     progress.evaluations += 1

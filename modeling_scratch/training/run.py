@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from ..errors import Stopped, UserError
@@ -21,18 +20,10 @@ from ..recipe.reading import recipe_text
 from ..recipe.schema import Recipe
 from ..runs.agreement import check_run, open_folder
 from ..runs.checkpoint_store import WEIGHTS
-from ..runs.faults import explained_failure_to_write
 from ..runs.folder import RECIPE, RunFolder
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
-from .checkpoints import (
-    Progress,
-    find_checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-    save_model_files,
-    stored_weights,
-)
+from .checkpoints import Progress, find_checkpoint, load_checkpoint, save_model_files, stored_weights
 from .compilation import is_compiled
 from .due import total_updates
 from .inputs import Inputs, prepare_inputs
@@ -97,16 +88,12 @@ class TrainingRun:
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator), stop)
         on_main(accelerator, lambda: run._create_folder(overwrite))  # last: what was there is deleted
-        run._open_trackers()
+        run.log.open_trackers(run.progress.tracked_as)
         return run
 
     @classmethod
     def resume(
-        cls,
-        recipe: Recipe,
-        accelerator: Accelerator,
-        checkpoint: str | None = None,
-        stop: StopRequest | None = None,
+        cls, recipe: Recipe, accelerator: Accelerator, checkpoint: str | None = None, stop: StopRequest | None = None
     ) -> "TrainingRun":
         """
         The run in the recipe's folder, restored from a checkpoint. It makes the updates that it would have made without
@@ -123,8 +110,8 @@ class TrainingRun:
         path = on_main(accelerator, lambda: find_checkpoint(folder, recipe, checkpoint))
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator, path), stop)
-        run._restore(path, drop_later=checkpoint is not None)
-        run._open_trackers()
+        run._restore(path)
+        run.log.open_trackers(run.progress.tracked_as)
         return run
 
     # -- set-up --------------------------------------------------------------------------------------------------
@@ -133,7 +120,7 @@ class TrainingRun:
         self.folder.check(False, overwrite)  # again: preparing the data took a while
         self.folder.create()
         write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
-        self._save_model_files(self.folder.path)
+        save_model_files(self, self.folder.path)
 
     def _distribute(self, inputs: Inputs) -> None:
         """Wrap or shard the model and put it on its device, as the launcher's settings say."""
@@ -148,26 +135,19 @@ class TrainingRun:
             recipe, accelerator, self.unwrapped, self.tokenizers, self.pairs, inputs.validation_data, self.stop
         )
 
-    def _restore(self, checkpoint: Path, drop_later: bool) -> None:
-        run = (self.optimizer, self.batches, self.progress, self.recipe)
-        self.progress = before = load_checkpoint(self.accelerator, checkpoint, *run)
+    def _restore(self, checkpoint: Path) -> None:
+        self.progress = before = load_checkpoint(self, checkpoint)
         logger.info(f"resuming from {checkpoint}")
 
         def restore_folder() -> bool:
             best = None if before.best is None else before.best_step
-            has_best = self.folder.go_on_from(checkpoint, before.step, best, before.unsettled, drop_later)
+            has_best = self.folder.go_on_from(checkpoint, before.step, best, before.unsettled)
             write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
             self.unwrapped.generation_config.save_pretrained(self.folder.path)  # which the recipe may have changed
             return has_best
 
-        with explained_failure_to_write(self.accelerator, "the folder", self.folder.path):
-            has_best = on_main(self.accelerator, restore_folder)
-        if not has_best and before.best is not None:
+        if not self.log.write("the folder", restore_folder) and before.best is not None:
             before.best, before.best_step, before.without_better = None, 0, 0
-
-    def _open_trackers(self) -> None:
-        if self.recipe.trackers:
-            self.log.open_trackers(self.progress.tracked_as)
 
     def final_splits(self) -> list[str]:
         """What final weights are scored on: the test split and further test sets, or validation if there are none."""
@@ -176,10 +156,6 @@ class TrainingRun:
     @property
     def unwrapped(self) -> PreTrainedModel:
         return self.accelerator.unwrap_model(self.model)
-
-    def _save_model_files(self, folder: Path) -> None:
-        data = self.recipe.data
-        save_model_files(self.unwrapped, self.tokenizers, (data.source_language, data.target_language), folder)
 
     # -- what the loop and the end of a run do to it ---------------------------------------------------------------
 
@@ -207,30 +183,3 @@ class TrainingRun:
         seconds = self.recipe.checkpoints.seconds
         due = seconds is not None and time.monotonic() - self.saved_at >= seconds
         return due and self.accelerator.is_main_process
-
-    def save_checkpoint(self, counts: bool) -> None:
-        """
-        Write a checkpoint of the run's current state.
-
-        Args:
-            counts: whether the recipe asks for this checkpoint, so that it takes part in averaging.
-        """
-        section, step = self.recipe.checkpoints, self.progress.step
-        self.saved_at = time.monotonic()
-        save_checkpoint(
-            self.accelerator,
-            self.folder,
-            self.model,
-            self.optimizer,
-            self.batches,
-            self.progress,
-            self._save_model_files,
-            keep_last=section.keep_last,
-            average_last=section.average_last if counts else 1,
-        )
-
-        def first_weights() -> None:
-            if not (self.folder.path / WEIGHTS).exists():
-                self.folder.write_weights(load_file(self.folder.checkpoints.path(step) / WEIGHTS))
-
-        self.log.write(WEIGHTS, first_weights)

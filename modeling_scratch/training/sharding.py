@@ -65,9 +65,13 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def load_whole_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
-    """Load whole weights, with tied ones stored once, into a sharded model."""
-    report = set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+def load_whole_weights(accelerator: Accelerator, model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
+    """Load whole weights into a model, which may be sharded."""
+    if is_sharded(accelerator):
+        report = set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+    else:
+        report = model.load_state_dict(weights, strict=False)
+    # Tied weights are stored once; any other missing weight would silently keep its value.
     assert set(report.missing_keys) <= set(model.all_tied_weights_keys), report
     assert not report.unexpected_keys, report
 

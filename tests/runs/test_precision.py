@@ -1,49 +1,56 @@
 """Precision: the machine's own by default, the recipe's or the launcher's choice, the same on resume."""
 
+import logging
+
 import pytest
 import torch
 from conftest import quick_run, read_metrics
 
+from modeling_scratch.recipe.reading import CONFIGURATION_FOLDER, load_recipe
 from modeling_scratch.runs import precision
 
 LAUNCHER = "ACCELERATE_MIXED_PRECISION"
 
 
 @pytest.fixture
-def train(tmp_path, monkeypatch):
-    """Trains without a launcher, on a machine that has bf16 or has not, and returns the precision in the record."""
+def choose(monkeypatch, caplog):
+    """What is chosen on a machine that has bf16 or has not, without a launcher, and what is said of it."""
     monkeypatch.delenv(LAUNCHER)
+    caplog.set_level(logging.INFO, logger="modeling_scratch")
 
-    def run(*options: str, has_bf16: bool, **flags) -> str:
+    def choose(*options: str, has_bf16: bool) -> tuple[str | None, str]:
         monkeypatch.setattr(precision, "multiplies_in_bf16", lambda: has_bf16)
-        folder = quick_run(tmp_path / "run", *options, **flags)
-        return read_metrics(folder, "run")[-1]["mixed_precision"]
+        recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", list(options))
+        return precision.choose_precision(recipe, resumes=False), caplog.text
 
-    return run
+    return choose
 
 
-@pytest.mark.parametrize(("has_bf16", "expected"), [(True, "bf16"), (False, "no")])
-def test_by_default_it_is_what_the_machine_multiplies_in(train, has_bf16, expected, capsys):
-    assert train("optimization.max_steps=2", has_bf16=has_bf16) == expected
-    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("precision: ")]
-    assert said.split()[1].strip(";") == {"no": "float32"}.get(expected, expected)
+@pytest.mark.parametrize(("has_bf16", "expected", "name"), [(True, "bf16", "bf16 "), (False, "no", "float32;")])
+def test_by_default_it_is_what_the_machine_multiplies_in(choose, has_bf16, expected, name):
+    chosen, said = choose(has_bf16=has_bf16)
+    assert chosen == expected
+    assert f"precision: {name}" in said
 
 
 @pytest.mark.parametrize(("chosen", "expected"), [("float32", "no"), ("bf16", "bf16")])
-def test_the_recipe_decides(train, chosen, expected):
-    assert train("optimization.max_steps=2", f"precision={chosen}", has_bf16=chosen == "float32") == expected
+def test_the_recipe_decides(choose, chosen, expected):
+    assert choose(f"precision={chosen}", has_bf16=chosen == "float32")[0] == expected
 
 
-def test_a_launcher_decides(train, monkeypatch, capsys):
+def test_a_launcher_decides(choose, monkeypatch):
     monkeypatch.setenv(LAUNCHER, "no")
-    assert train("optimization.max_steps=2", "precision=bf16", has_bf16=True) == "no"
-    assert "warning: precision: no, the launcher's, and not the recipe's bf16" in capsys.readouterr().err
+    chosen, said = choose("precision=bf16", has_bf16=True)
+    assert chosen is None  # Accelerate reads the launcher's
+    assert "precision: no, the launcher's, and not the recipe's bf16" in said
 
 
-@pytest.mark.parametrize("began", [True, False])
-def test_a_resumed_run_keeps_it_on_another_machine(train, began):
-    before = train("optimization.max_steps=2", has_bf16=began)
-    assert train("optimization.max_steps=4", has_bf16=not began, resume=True) == before
+def test_a_resumed_run_keeps_it_on_another_machine(tmp_path, monkeypatch):
+    monkeypatch.delenv(LAUNCHER)
+    for has_bf16, updates in ((True, 2), (False, 3)):
+        monkeypatch.setattr(precision, "multiplies_in_bf16", lambda has_bf16=has_bf16: has_bf16)
+        run = quick_run(tmp_path / "run", f"optimization.max_steps={updates}", resume=updates == 3)
+    assert [record["mixed_precision"] for record in read_metrics(run, "run")] == ["bf16", "bf16"]
 
 
 def test_instructions_of_the_processor(monkeypatch):

@@ -73,11 +73,6 @@ def test_damage_is_found_and_named(folder, name, harm):
     assert folder.checkpoints.named("step-0000005") == checkpoint
     with pytest.raises(ValueError, match="no checkpoint 'step-7'; there are step-0000005, step-0000010"):
         folder.checkpoints.named("step-7")
-    # Continued from before the damage: what is damaged counts for nothing, and makes room when its step comes again.
-    write_checkpoint(folder, 8, keep_last=1)
-    assert folder.checkpoints.newest()[0] == folder.checkpoints.path(8)
-    write_checkpoint(folder, 10, keep_last=1)
-    assert folder.checkpoints.newest() == (folder.checkpoints.path(10), [])
 
 
 def test_the_best_checkpoint_is_kept(folder):
@@ -142,11 +137,6 @@ def test_killed_at_every_stage_of_writing(folder, monkeypatch):
     assert stages > 20
 
 
-def test_no_checkpoint(folder):
-    with pytest.raises(ValueError, match="holds no checkpoint"):
-        folder.checkpoints.newest()
-
-
 def test_average_is_the_mean_of_what_was_kept(folder, caplog):
     kept = {}
     for step, value in ((1, 100.0), (2, 1.0), (3, 2.0), (4, 6.0)):
@@ -201,18 +191,6 @@ def test_one_process_at_a_time(tmp_path, monkeypatch):
     second = start(tmp_path / "second", lock_folder, str(folder.path), str(locked))
     assert second.end() == 2
     assert "is in use by another run" in second.said
-
-
-def test_what_is_damaged_does_not_count_as_kept(folder):
-    """Nor is the best of a checkpoint that is kept deleted, or what it was before."""
-    for step in (10, 17):
-        write_checkpoint(folder, step, best=5)
-    (folder.checkpoints.path(17) / "optimizer.bin").write_bytes(b"half")
-    assert folder.checkpoints.newest()[0] == folder.checkpoints.path(10)
-    folder.checkpoints.set_aside_after(10)
-    write_checkpoint(folder, 20)
-    assert folder.checkpoints.steps() == [10, 20]
-    assert not list(folder.checkpoints.folder.glob(".*"))
 
 
 def test_the_best_of_each_that_is_kept_is_kept(folder):
@@ -272,7 +250,6 @@ def places(tmp_path):
         ("foreign/thesis.tex", False, True, "is a file"),
         ("other recipe", False, True, "files that are not a run's"),
         ("run", False, False, "already holds a run"),
-        ("run", True, True, "give one of them"),
         ("run", False, True, None),
         ("run", True, False, None),
     ],

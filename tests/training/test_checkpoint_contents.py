@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import small_run
+from conftest import quick_run
 
 from modeling_scratch.runs.checkpoint_store import MANIFEST
 from modeling_scratch.runs.folder import OPTIMIZER
@@ -31,7 +31,7 @@ CONTENTS = [
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory) -> Path:
-    return small_run(tmp_path_factory.mktemp("stopped") / "run", "optimization.max_steps=2")
+    return quick_run(tmp_path_factory.mktemp("stopped") / "run", "optimization.max_steps=2")
 
 
 @pytest.mark.parametrize(("name", "content"), CONTENTS)
@@ -43,6 +43,6 @@ def test_a_checkpoint_of_another_shape(name, content, stopped, tmp_path, capsys)
     manifest[name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     (checkpoint / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(SystemExit):
-        small_run(run, "optimization.max_steps=3", resume=True)
+        quick_run(run, "optimization.max_steps=3", resume=True)
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert re.match(rf"error: .*{name}: not what a checkpoint of this run holds \(.*--resume-from", line), line

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -27,7 +28,7 @@ from modeling_scratch.training.compilation import LENGTHS_OF, compile_layers, ex
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import ceilings
 
-MIXED = ["optimization.max_steps=50", "optimization.tokens_per_batch=128", "evaluation.every=25"]
+MIXED = ["optimization.max_steps=12", "optimization.tokens_per_batch=128", "evaluation.every=6"]
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +43,13 @@ def losses(run) -> list[float]:
     return [record["loss"] for record in read_metrics(run, "train")]
 
 
-def test_compiled_training_is_eager_training(tmp_path):
-    """Over updates of mixed lengths, some of one pair, with evaluations between them."""
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_training_is_eager_training(backend, tmp_path, monkeypatch):
+    """
+    Over updates of mixed lengths, some of one pair, with evaluations between them. What is traced is the point; its
+    kernels take their time to build.
+    """
+    monkeypatch.setattr(compilation, "compile_layers", partial(compile_layers, backend=backend))
     options = [*MIXED, "model.overrides.dropout=0.0"]
     eager, compiled = (quick_run(tmp_path / each, *options, f"compile={each}") for each in ("false", "true"))
     assert counters["stats"]["unique_graphs"] == 2
@@ -140,7 +146,7 @@ def test_learned_positions_are_not_rounded_beyond_their_end(make_model):
 def test_a_compiler_that_fails(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(compilation, "compile_layers", lambda model: compile_layers(model, backend=broken))
     with pytest.raises(SystemExit) as end:
-        run_training(*SMALL_RUN, "compile=true", f"output_dir={tmp_path / 'run'}")
+        quick_run(tmp_path / "run", "compile=true")
     assert end.value.code == 2
     assert re.search(r"error: the layers cannot be compiled here \(.+\); set compile=false", capsys.readouterr().err)
 

@@ -12,7 +12,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import sacrebleu
-from conftest import read_metrics, small_run
+from conftest import quick_run, read_metrics
 
 from modeling_scratch import metrics
 from modeling_scratch.figures.curves import curves_figure
@@ -223,8 +223,8 @@ def run_by_ter(tmp_path_factory):
     """A run with one metric more in the table."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(METRICS, "length", NEW)
-        options = ["optimization.max_steps=4", "evaluation.every=1", "evaluation.metric=ter", "data.embedded_size=100"]
-        return small_run(tmp_path_factory.mktemp("runs") / "length", *options)
+        options = ["optimization.max_steps=4", "evaluation.every=1", "evaluation.metric=ter"]
+        return quick_run(tmp_path_factory.mktemp("runs") / "length", *options)
 
 
 @pytest.fixture

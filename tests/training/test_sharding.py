@@ -18,6 +18,7 @@ from train_on_processes import train_all
 from modeling_scratch import ScratchForConditionalGeneration
 
 RUN = [*SMALL_RUN, "model.overrides.dropout=0.0", "evaluation.max_new_tokens=2", "evaluation.every=1000"]
+RUN += ["optimization.max_steps=6", "checkpoints.every=3"]
 AVERAGED = [*RUN, "checkpoints.average_last=2"]
 FSDP = ["--config_file", "configuration/accelerate/fsdp.yaml"]
 HYBRID = ["--config_file", "configuration/accelerate/hsdp.yaml", "--num_machines", "1"]
@@ -68,33 +69,52 @@ def train_losses(run: Path) -> list[float]:
 
 # -- in float64, without dropout ---------------------------------------------------------------------------------------
 
-TYINGS = {
+FAST_TYINGS = {
     "all tied": [],
-    "head tied to the decoder's": ["tokenizer.shared=false"],
-    "embeddings shared": ["model.overrides.tie_word_embeddings=false", "optimization.optimizer=muon"],
-    "nothing tied": ["tokenizer.shared=false", "model.overrides.tie_word_embeddings=false"],
+    "nothing tied": [
+        "tokenizer.shared=false",
+        "model.overrides.tie_word_embeddings=false",
+        "optimization.optimizer=muon",
+    ],
 }
-SHORT = ["optimization.max_steps=3", "checkpoints.every=2"]
+OTHER_TYINGS = {
+    "head tied to the decoder's": ["tokenizer.shared=false"],
+    "embeddings shared": ["model.overrides.tie_word_embeddings=false"],
+}
 
 
 @pytest.fixture(scope="module")
 def trained_as(tmp_path_factory) -> Path:
+    return train_tied(tmp_path_factory.mktemp("runs"), FAST_TYINGS)
+
+
+def train_tied(folder: Path, tyings: dict[str, list[str]]) -> Path:
     """A folder with runs of one process and of two, sharded, for each way of tying: `KIND/TYING`."""
-    folder, runs = tmp_path_factory.mktemp("runs"), []
+    runs = []
     for kind in ("1", "2 sharded"):
-        for tying, options in TYINGS.items():
-            short = [] if tying == "all tied" else SHORT
-            overrides = [*AVERAGED, *options, *short, f"output_dir={folder / kind / tying}"]
+        for tying, options in tyings.items():
+            overrides = [*AVERAGED, *options, f"output_dir={folder / kind / tying}"]
             runs.append((kind, {"overrides": overrides}))
     run_all(folder, runs, float64=True)
     return folder
 
 
-@pytest.mark.parametrize("tying", TYINGS)
+@pytest.mark.parametrize("tying", FAST_TYINGS)
 def test_sharded_training_is_that_of_one_process(tying, trained_as):
     """Also in the scores of the final average, of which each process has its part."""
-    one, two = trained_as / "1" / tying, trained_as / "2 sharded" / tying
-    assert len(train_losses(one)) == (20 if tying == "all tied" else 3)
+    check_tied(trained_as, tying)
+
+
+@pytest.mark.slow
+def test_sharded_training_with_other_tied_weights(tmp_path):
+    train_tied(tmp_path, OTHER_TYINGS)
+    for tying in OTHER_TYINGS:
+        check_tied(tmp_path, tying)
+
+
+def check_tied(folder: Path, tying: str) -> None:
+    one, two = folder / "1" / tying, folder / "2 sharded" / tying
+    assert len(train_losses(one)) == 6
     assert train_losses(two) == pytest.approx(train_losses(one), abs=1e-9)
     torch.testing.assert_close(
         load_file(two / "model.safetensors"), load_file(one / "model.safetensors"), atol=1e-9, rtol=0
@@ -113,7 +133,7 @@ def check_resuming(whole: dict[str, Path], pairs: list[tuple[str, str]], folder:
     for begun, resumed in pairs:
         shutil.copytree(whole[begun], folder / f"{begun} to {resumed}")
         overrides = [*AVERAGED, f"output_dir={folder / f'{begun} to {resumed}'}"]
-        runs.append((resumed, {"overrides": overrides, "resume_from": "step-0000010"}))
+        runs.append((resumed, {"overrides": overrides, "resume_from": "step-0000003"}))
     run_all(folder, runs, float64=True)
     weights = load_file(whole["1"] / "model.safetensors")
     for begun, resumed in pairs:
@@ -170,7 +190,8 @@ def test_the_gradient_scaler_recovers_and_resumes(kind, tmp_path):
     From a scale at which the gradients overflow: updates are skipped until it has come down, and a resumed run goes on
     with its scale.
     """
-    options = ["checkpoints.every=5", "checkpoints.keep_last=3", f"output_dir={tmp_path / 'run'}"]
+    options = ["optimization.max_steps=20", "checkpoints.every=5", "checkpoints.keep_last=3"]
+    options += [f"output_dir={tmp_path / 'run'}"]
     run, seen = {"overrides": [*RUN, *options]}, []
     for resumed in ({}, {"resume_from": "step-0000010"}):
         run_all(tmp_path, [(kind, run | resumed)], precision="fp16", scale=2.0**24)
