@@ -44,7 +44,7 @@ class RunRecords:
         final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
         self.finished = bool(final)
         self.scored = list(final.values()) if final else self._best(records, going_on)
-        self.updates = records[-1]["step"]
+        self.records, self.updates = records, records[-1]["step"]
         self.evaluations = self._evaluations(records)
         self.train = next((record for record in reversed(records) if record["split"] == "train"), {})
         self.machine = next((record for record in reversed(records) if record["split"] == "run"), {})
