@@ -7,6 +7,7 @@ installed.
 """
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -29,8 +30,10 @@ def _is_command() -> bool:
     """Whether this process is one of the project's commands: then torch is not imported yet."""
     started = Path(*sys.argv[:1])
     if started.name == "-m":  # Python is looking for the module
-        return f" -m {__name__}" in " ".join(sys.orig_argv)
-    return started.name == "scratch" or started.resolve() in (_ROOT / "train.py", _ROOT / "hub_upload.py")
+        return re.search(rf" -\w*m ?{__name__}(?:[. ]|$)", " ".join(sys.orig_argv)) is not None
+    if started.name == "scratch":  # perhaps somebody else's
+        return started.is_file() and f"{__name__}.__main__" in started.read_text(errors="replace")
+    return started.resolve() in (_ROOT / "train.py", _ROOT / "hub_upload.py")
 
 
 def __getattr__(name: str):

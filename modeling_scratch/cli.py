@@ -106,7 +106,7 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
         interrupted: what to print on Ctrl-C.
     """
     try:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # set during the imports; train.py says why
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see the package's __init__.py
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     except Stopped as stopped:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,14 +29,18 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def written_whole(path: Path, locked: bool = True) -> Iterator[Path]:
     """
     A temporary path that replaces `path` at the end: readers see the old file or the new one, even after a crash. The
     permissions of the old one stay.
+
+    Args:
+        locked: no other process writes this file at the same time. A killed one's temporary file is then used again;
+            otherwise each has a name of its own.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp" if locked else f".{secrets.token_hex(4)}.tmp")
     try:
-        temporary.touch()
+        temporary.touch(exist_ok=locked)
         mode = stat.S_IMODE((path if path.exists() else temporary).stat().st_mode)  # safetensors makes files private
         os.chmod(temporary, mode | stat.S_IWUSR)  # what is private is so from the start
         yield temporary

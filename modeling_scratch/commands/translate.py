@@ -82,7 +82,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
     path = path.resolve()  # keeps a link and writes to its target
     with ExitStack() as stack:
         try:
-            temporary = stack.enter_context(written_whole(path))
+            temporary = stack.enter_context(written_whole(path, locked=False))
         except OSError as error:
             raise UserError(f"--output {path}: nothing can be written to {path.parent} ({error.strerror})") from error
         with temporary.open("w", encoding="utf-8", newline="\n") as file:

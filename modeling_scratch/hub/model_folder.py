@@ -82,9 +82,12 @@ class Conversion:
         if not path.is_file():
             return None
         try:
-            return Conversion(**read_json(path))
-        except TypeError as error:
+            conversion = Conversion(**read_json(path))
+            if not math.isfinite(conversion.largest_difference):
+                raise UserError("largest_difference is not finite")
+        except (TypeError, ValueError) as error:
             raise UserError(f"{path}: not what a conversion writes ({error}); delete it") from None
+        return conversion
 
 
 def _tokenizer_languages(folder: Path) -> list[str]:

@@ -89,7 +89,7 @@ class CheckpointStore:
             best_of_kept = {best, *map(self._best_step, steps[-keep_last:])}
             for old in steps[:-keep_last]:
                 if old not in best_of_kept:
-                    self._delete(old)
+                    shutil.rmtree(self._rename_away(old))
 
     def _best_step(self, step: int) -> int | None:
         """The step of the best weights that a checkpoint refers to: a run resumed from it needs them."""
@@ -98,17 +98,18 @@ class CheckpointStore:
         except (OSError, ValueError, AttributeError):  # damaged: no run can resume from it
             return None
 
-    def _delete(self, step: int) -> None:
-        # Rename it first: a folder that is half deleted must not look like a checkpoint.
+    def _rename_away(self, step: int) -> Path:
+        # Before it is deleted: a folder that is half deleted must not look like a checkpoint.
         doomed = self.folder / f".step-{step:07d}.gone"
+        shutil.rmtree(doomed, ignore_errors=True)
         os.rename(self.path(step), doomed)
-        shutil.rmtree(doomed)
+        return doomed
 
-    def delete_after(self, step: int) -> list[str]:
-        """Delete the checkpoints after a step, and return their names."""
+    def put_away_after(self, step: int) -> list[str]:
+        """Checkpoints after a step count no more; the next `finish` deletes them. Returns their names."""
         later = [each for each in self.steps() if each > step]
         for each in later:
-            self._delete(each)
+            self._rename_away(each)
         return [self.path(each).name for each in later]
 
     def newest(self) -> tuple[Path, list[str]]:
@@ -147,6 +148,8 @@ def verify_checkpoint(folder: Path) -> None:
         expected = {name: (entry["size"], entry["sha256"]) for name, entry in manifest.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         raise UserError(f"{folder}: {MANIFEST} is damaged") from None
+    if missing := {STATE, WEIGHTS} - set(expected):
+        raise UserError(f"{folder}: {MANIFEST} is damaged, it does not name {' and '.join(sorted(missing))}")
     for name, (size, digest) in expected.items():
         path = folder / name
         if not path.is_file():

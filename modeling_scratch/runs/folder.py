@@ -135,8 +135,8 @@ class RunFolder:
         Returns:
             Whether the weights at the root are the best ones; otherwise they are the checkpoint's.
         """
-        if deleted := self.checkpoints.delete_after(step):
-            logger.warning(f"deleted the later checkpoints {', '.join(deleted)}")
+        if later := self.checkpoints.put_away_after(step):
+            logger.warning(f"the later checkpoints {', '.join(later)} count no more; the next one replaces them")
         forget_after(self.path, step, unsettled)
         weights, has_best = checkpoint, False
         if best is not None:

@@ -1,9 +1,13 @@
 """The command `scratch`, as it is installed: in an empty folder, with recipes by name."""
 
+import re
+import sys
+
 import pytest
-from conftest import run_command
+from conftest import ROOT, run_command
 from typer.testing import CliRunner
 
+import modeling_scratch
 from modeling_scratch.__main__ import COMMANDS, app
 
 
@@ -31,10 +35,47 @@ def test_recipes_are_listed_with_a_line_each():
     assert all(len(what) > 20 for _, what in names)
 
 
+def test_every_command_is_listed():
+    modules = (ROOT / "modeling_scratch" / "commands").glob("*.py")
+    found = [path.stem for path in modules if re.search(r"^(def main\(|app = )", path.read_text(), re.MULTILINE)]
+    assert sorted(COMMANDS) == sorted(found)
+    listed = scratch("--help")
+    assert all(f" {command} " in listed for command in found)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_listed_and_has_help(command):
-    assert f" {command} " in scratch("--help")
+def test_every_command_has_help(command):
     assert scratch(command, "--help")
+
+
+@pytest.mark.parametrize(
+    ("is_command", "line", "started"),
+    [
+        (True, "python -m modeling_scratch translate", "-m"),
+        (True, "python -um modeling_scratch.convert", "-m"),
+        (True, "python -mmodeling_scratch", "-m"),
+        (True, "python train.py", "ROOT/train.py"),
+        (True, "python hub_upload.py", "hub_upload.py"),
+        (True, "scratch train", "INSTALLED/scratch"),
+        (False, "python -m modeling_scratch_too", "-m"),
+        (False, "python -m pytest", "-m"),
+        (False, "python -c pass", "-c"),
+        (False, "somebody's", "THEIRS/scratch"),
+        (False, "python train.py", "THEIRS/train.py"),
+    ],
+)
+def test_only_our_commands_import_late(is_command, line, started, tmp_path, monkeypatch):
+    """Everywhere else, importing the package registers the model with the Auto classes."""
+    (tmp_path / "scratch").write_text("import modeling_scratch\n")
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "installed" / "scratch").write_text("import sys\nfrom modeling_scratch.__main__ import app\n")
+    folders = {"ROOT": ROOT, "THEIRS": tmp_path, "INSTALLED": tmp_path / "installed"}
+    for name, folder in folders.items():
+        started = started.replace(name, str(folder))
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", [started])
+    monkeypatch.setattr(sys, "orig_argv", line.split())
+    assert modeling_scratch._is_command() == is_command
 
 
 def test_the_help_of_training_says_where_keys_are_explained():
@@ -42,10 +83,11 @@ def test_the_help_of_training_says_where_keys_are_explained():
 
 
 def test_help_does_not_wait_for_torch():
-    script = "import sys; from runpy import run_module; sys.argv = ['scratch', '--help']\n"
-    script += "try: run_module('modeling_scratch', run_name='__main__')\n"
-    script += "finally: print('torch' in sys.modules)"
-    assert run_command("-c", script).stdout.splitlines()[-1] == "False"
+    help = run_command("-X", "importtime", "-m", "modeling_scratch", "--help")
+    assert "translate" in help.stdout
+    imported = {line.rpartition("|")[2].strip() for line in help.stderr.splitlines()}
+    assert "typer" in imported
+    assert "torch" not in imported
 
 
 @pytest.mark.parametrize("config", ["embedded", "own-text"])

@@ -182,7 +182,7 @@ def test_what_the_output_is(run, expected, tmp_path):
     assert run(text, output=pipe) == (0, b"", "")
     assert reader.communicate(timeout=60)[0] == lines(*expected)
     assert pipe.is_fifo()
-    new = tmp_path / "new.txt"
+    new = tmp_path / ("n" * 255)  # the longest name
     assert run(text, output=new)[0] == 0
     assert new.stat().st_mode & 0o777 == 0o666 & ~UMASK
     assert len(list(tmp_path.iterdir())) == 4

@@ -190,6 +190,7 @@ def test_bad_text_files(name, content, message, tmp_path):
         ("bad.jsonl", b'{"en": "a", "de"\n', "bad.jsonl: cannot be read as jsonl"),
         ("latin.jsonl", b'{"en": "a", "de": "b"}\n{"en": "caf\xe9", "de": "b"}\n', "line 2: not valid UTF-8"),
         ("text.jsonl", b'{"translation": "a"}\n', "'translation' does not hold a sentence per language"),
+        ("text.jsonl", b'{"translation": {"en": "a", "fr": "b"}}\n', "has no language 'de'; it has en, fr"),
         ("long.csv", b"en,de\na,b,c\n", "long.csv.*line 2: 3 fields, but the header has 2"),
         ("short.csv", b"en,de\na,b\nc\n", "short.csv.*line 3: 1 fields, but the header has 2"),
         ("open.csv", b'en,de\na,"b\n', "open.csv.*line 2: unexpected end of data"),

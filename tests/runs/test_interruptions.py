@@ -171,9 +171,9 @@ def test_signals_ask_to_stop(number):
 def test_a_signal_from_outside_leaves_a_checkpoint(tmp_path):
     process = start(tmp_path / "stderr", train_one, *endless(tmp_path / "run"))
     process.wait_for("step 2 ")
-    process.signal(signal.SIGUSR1)
+    process.signal(signal.SIGINT)
     assert process.end() == 75, process.said
-    found = re.search(r"^stopped by SIGUSR1 after update \d+ of 100000; .* from (\S+)$", process.said, re.MULTILINE)
+    found = re.search(r"^stopped by SIGINT after update \d+ of 100000; .* from (\S+)$", process.said, re.MULTILINE)
     verify_checkpoint(Path(found[1]))
 
 

@@ -79,7 +79,7 @@ def test_the_best_checkpoint_is_kept(folder):
     for step in (5, 10, 15, 20):
         write_checkpoint(folder, step, keep_last=1, best=10)
     assert folder.checkpoints.steps() == [10, 20]
-    assert folder.checkpoints.delete_after(10) == ["step-0000020"]
+    assert folder.checkpoints.put_away_after(10) == ["step-0000020"]
     assert folder.checkpoints.steps() == [10]
 
 

@@ -5,6 +5,7 @@ import torch
 from accelerate.commands.config.config_args import load_config_from_file
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import (
     CONFIGURATION_FOLDER,
     apply_overrides,
@@ -38,6 +39,21 @@ def test_recipe_files(path, tmp_path):
         ScratchForConditionalGeneration(ScratchConfig(**model_fields(recipe.model)))
     (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
     assert load_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "checkpoints.keep_last",
+        "checkpoints.average_last",
+        "data.validation_size",
+        "evaluation.patience",
+        "optimization.gradient_accumulation_steps",
+    ],
+)
+def test_none_is_not_enough(key):
+    with pytest.raises(UserError, match=f"{key}: must be greater than or equal to 1"):
+        load_recipe(EMBEDDED, [f"{key}=0"])
 
 
 @files("accelerate")

@@ -112,6 +112,18 @@ def test_a_resumed_run_makes_the_same_updates(whole, tmp_path, monkeypatch):
     assert read_metrics(run, "test") == read_metrics(whole, "test")
 
 
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
+    """From the one before it the run makes the same updates again."""
+    run = quick_run(tmp_path / "run", "checkpoints.every=5")
+    undisturbed = shutil.copytree(run, tmp_path / "undisturbed")
+    (run / "checkpoints" / "step-0000020" / "model.safetensors").write_bytes(b"damaged")
+    quick_run(run, "checkpoints.every=5", resume=True)
+    assert "step-0000020: model.safetensors has 7 bytes" in capsys.readouterr().err
+    assert updates(run) == updates(undisturbed)
+    assert equal_weights(run, undisturbed)
+    assert [path.name for path in (run / "checkpoints").iterdir() if path.name.startswith(".")] == []
+
+
 def mixed_in(weight):
     """A recipe's override: further pairs, with a tag."""
     return f"data.mix=[{{name: embedded, weight: {weight}, tag: <new>}}]"
@@ -119,7 +131,7 @@ def mixed_in(weight):
 
 def test_what_training_draws_is_drawn_again_by_a_resumed_run(tmp_path, monkeypatch):
     """Segmentations, dropout, which pairs an epoch has; stopped in the second epoch."""
-    options = ["tokenizer.merge_dropout=0.1", "optimization.optimizer=muon", mixed_in(0.3)]
+    options = ["tokenizer.merge_dropout=0.1", "optimization.optimizer=muon", "optimization.r_drop=5", mixed_in(0.3)]
     options += ["data.embedded_size=300", "optimization.tokens_per_batch=4096", "optimization.max_steps=12"]
     options += ["checkpoints.every=5", "evaluation.every=100"]
     undisturbed, run = quick_run(tmp_path / "undisturbed", *options), tmp_path / "run"
