@@ -28,10 +28,7 @@ import trainers
 import yaml
 from matplotlib.figure import Figure
 
-RECIPE = peers.ROOT / "configuration" / "recipes" / "multi30k-en-de.yaml"
-
-
-# Seq2SeqTrainer's peer: as MarianMTModel has it.
+# Against Seq2SeqTrainer: as MarianMTModel has it.
 SAME = [
     "model.config=tiny",
     "model.overrides.norm_position=post",
@@ -45,8 +42,6 @@ SAME = [
     "optimization.optimizer=adamw",
     "optimization.schedule=inverse_sqrt",
 ]
-
-
 MARIAN = {"learn-rate": 2e-3, "lr-warmup": "1000", "lr-decay-inv-sqrt": ["1000"], "transformer-dropout": 0.1}
 
 
@@ -73,7 +68,7 @@ def train_ours(overrides: list[str], bleu: float) -> dict:
                 raise Reached
 
     curve: list[tuple[float, float]] = []
-    recipe = load_recipe(RECIPE, overrides)
+    recipe = load_recipe(trainers.RECIPE, overrides)
     run = Run.begin(recipe, make_accelerator(recipe))
     with contextlib.suppress(Reached):
         train(run)
@@ -92,7 +87,7 @@ def train_marian(
     name = "Marian in C++"
     python = trainers.install(name, trainers.TRAINERS[name], work.resolve())
     data = trainers.prepare(prefix, work.resolve() / "data", None)
-    recipe = load_recipe(RECIPE, overrides)
+    recipe = load_recipe(trainers.RECIPE, overrides)
     sources, references = texts(load_pairs(recipe.data, recipe.seed)["validation"])
     for side, lines in (("source", sources), ("target", references)):
         trainers.write_words(data.folder / f"validation.{side}", data.tokenizer, lines)
@@ -162,7 +157,7 @@ def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up:
     from modeling_scratch.training.evaluation import translate
     from modeling_scratch.training.global_batches import EpochBatches
 
-    recipe = load_recipe(RECIPE, overrides)
+    recipe = load_recipe(trainers.RECIPE, overrides)
     optimization, pairs = recipe.optimization, load_pairs(recipe.data, recipe.seed)
     tokenizers = load_tokenizers(str(work / "ours"))
     tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)

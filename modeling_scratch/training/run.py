@@ -100,7 +100,7 @@ class TrainingRun:
         the interruption.
 
         Args:
-            checkpoint: its name; later ones are deleted. None: the newest complete one.
+            checkpoint: its name; None: the newest complete one. The next one replaces those after it.
             stop: as in `begin`.
 
         Raises:
