@@ -291,11 +291,15 @@ def as_on_a_gpu():
     def whole_attention(self, query, key, value, attention_mask, dropout, is_causal):
         return attend(query, key, value, attention_mask)
 
+    def in_float32(self, states):
+        return nn.functional.layer_norm(states.float(), self.normalized_shape, self.weight, self.bias, self.eps)
+
     with (
         mock.patch.object(masking, "can_look_at", return_value=False),
         mock.patch.object(loss, "can_look_at", return_value=False),
         mock.patch.object(loss, "CHUNK_ROWS", loss.LOGITS_OF_GPU // VOCABULARY),
         mock.patch.object(fast_cpu.ScratchDropout, "forward", nn.Dropout.forward),
+        mock.patch.object(nn.LayerNorm, "forward", in_float32),  # a GPU's autocast, unlike the CPU's
         mock.patch.object(attention.ScratchAttention, "sdpa", whole_attention),
     ):
         yield

@@ -111,10 +111,11 @@ def score_into(file: str, folder: str) -> None:
 def wait_for_the_main_process_and_then_for_another(waited: str) -> None:
     """Each longer than processes have patience with each other; only the first is the main process's work for all."""
     processes.PATIENCE, processes.PATIENCE_WITH_MAIN = timedelta(seconds=1), timedelta(seconds=60)
+    processes._SECONDS_WITH_MAIN = 0.5
     accelerator = processes.make_accelerator()
     with cli.one_line_errors(False), explained_loss_of_a_process(accelerator):
         Path(f"{waited}-{accelerator.process_index}").write_text(
-            processes.on_main(accelerator, lambda: time.sleep(2) or "waited")
+            processes.on_main(accelerator, lambda: time.sleep(2) or "waited", "asleep")
         )
         if not accelerator.is_main_process:
             time.sleep(60)
@@ -127,8 +128,8 @@ def train_and_report_to_a_full_disk(*overrides: str) -> None:
 
 
 def meet_the_others() -> None:
-    """Saying twice a second, not every 15 seconds, who is missing."""
-    with patch.object(processes, "_SECONDS_TO_REPORT", 0.5):
+    """Saying after half a second, not after 15, who is missing."""
+    with patch.object(processes, "_SECONDS_TO_MEET", 0.5):
         processes.make_accelerator()
 
 

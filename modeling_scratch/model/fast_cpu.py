@@ -60,11 +60,12 @@ class _RMSNormOfRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden_states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        ctx.dtype, hidden_states = hidden_states.dtype, hidden_states.to(weight.dtype)
         squares = torch.linalg.vecdot(hidden_states, hidden_states).unsqueeze(-1)
         scale = squares.div_(hidden_states.shape[-1]).add_(eps).rsqrt_()
         normed = hidden_states * scale
         ctx.save_for_backward(normed, scale, weight)
-        return normed * weight
+        return (normed * weight).to(ctx.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -74,7 +75,7 @@ class _RMSNormOfRows(torch.autograd.Function):
         grad_normed = grad_output * weight
         # d normed / d x = scale (1 - normed normed^T / width)
         along = torch.linalg.vecdot(grad_normed, normed).unsqueeze(-1).div_(normed.shape[-1])
-        return grad_normed.addcmul_(normed, along, value=-1).mul_(scale), grad_weight, None
+        return grad_normed.addcmul_(normed, along, value=-1).mul_(scale).to(ctx.dtype), grad_weight, None
 
 
 class ScratchRMSNorm(nn.RMSNorm):
@@ -82,7 +83,7 @@ class ScratchRMSNorm(nn.RMSNorm):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(..., width); returns the same shape."""
-        is_plain = hidden_states.device.type == "cpu" and hidden_states.dtype == self.weight.dtype == torch.float32
+        is_plain = hidden_states.device.type == "cpu" and self.weight.dtype == torch.float32
         if not (self.training and torch.is_grad_enabled() and is_plain) or torch.compiler.is_compiling():
             return super().forward(hidden_states)
         return _RMSNormOfRows.apply(hidden_states, self.weight, self.eps)

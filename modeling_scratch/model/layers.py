@@ -49,12 +49,12 @@ class ScratchLayer(GradientCheckpointingLayer):
 
     def sublayer_input(self, hidden_states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
         """x, or with pre-norm Norm(x)."""
-        return norm(hidden_states) if self.pre_norm else hidden_states
+        return norm(hidden_states).to(hidden_states.dtype) if self.pre_norm else hidden_states
 
     def add_and_norm(self, residual: torch.Tensor, hidden_states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
         """x + Dropout(Sublayer(x)) (section 5.4), and with post-norm, as in the paper, Norm of it."""
         hidden_states = residual + self.dropout(hidden_states)
-        return hidden_states if self.pre_norm else norm(hidden_states)
+        return hidden_states if self.pre_norm else norm(hidden_states).to(hidden_states.dtype)
 
 
 class ScratchEncoderLayer(ScratchLayer):

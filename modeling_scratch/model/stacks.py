@@ -86,6 +86,19 @@ class ScratchStack(ScratchPreTrainedModel):
             )
         return inputs_embeds * self.embed_scale
 
+    def enter_layers(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        """
+        Add positions to the embedded tokens, and apply dropout (section 5.4).
+
+        Under autocast to bfloat16 the residual stream is bfloat16 too, since most of what an update reads and writes is
+        this stream; norms compute in float32 all the same.
+        """
+        hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
+        device_type = hidden_states.device.type
+        if torch.is_autocast_enabled(device_type) and torch.get_autocast_dtype(device_type) == torch.bfloat16:
+            return hidden_states.bfloat16()
+        return hidden_states
+
     def query_positions(
         self, position_ids: torch.Tensor | None, counted: torch.Tensor, hidden_states: torch.Tensor
     ) -> torch.Tensor:
@@ -155,7 +168,7 @@ class ScratchEncoder(ScratchStack):
         if bias is not None:
             mask = bias if mask is None else mask + bias
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
-        hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
+        hidden_states = self.enter_layers(hidden_states, position_ids)
         implementation = "eager" if output_attentions else self.config._attn_implementation
         states, attentions = [], []
         for layer in self.layer_sequence():
@@ -298,7 +311,7 @@ class ScratchDecoder(ScratchStack):
         cross_bias = self.cross_attention_bias(encoder_attention_mask, encoder_hidden_states, hidden_states, cache)
         self_bias, position_ids = self.self_attention_bias(attention_mask, hidden_states, position_ids, cache)
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
-        hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
+        hidden_states = self.enter_layers(hidden_states, position_ids)
         implementation = "eager" if output_attentions else self.config._attn_implementation
         states, attentions, cross_attentions = [], [], []
         for layer_idx, layer in enumerate(self.layer_sequence()):

@@ -98,7 +98,7 @@ def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path
     try:
         yield
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:
-        if isinstance(error, Diverged) or is_loss_of_a_process(error, accelerator):
+        if isinstance(error, Diverged | ProcessError) or is_loss_of_a_process(error, accelerator):
             raise
         raise UserError(
             f"{what} cannot be written to {folder} ({shutil.disk_usage(folder).free:,} bytes are free): "
@@ -107,14 +107,19 @@ def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path
 
 
 @contextmanager
-def explained_loss_of_a_process(accelerator: Accelerator) -> Iterator[None]:
-    """Turn the loss of another process into a ProcessError."""
+def explained_loss_of_a_process(accelerator: Accelerator, when: str = "") -> Iterator[None]:
+    """
+    Turn the loss of another process into a ProcessError.
+
+    Args:
+        when: what this process was waiting for, such as "in update 30".
+    """
     try:
         yield
     except RuntimeError as error:
         if not is_loss_of_a_process(error, accelerator):
             raise
         raise ProcessError(
-            f"process {accelerator.process_index}: another process has ended or cannot be reached "
-            f"({str(error).splitlines()[0]}); start again with --resume auto"
+            f"process {accelerator.process_index}: another process has ended or cannot be reached"
+            f"{f' {when}' if when else ''} ({str(error).splitlines()[0]}); start again with --resume auto"
         ) from error

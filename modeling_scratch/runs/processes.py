@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -31,36 +31,44 @@ from transformers import PreTrainedModel
 from .. import __version__
 from ..errors import UserError
 from ..recipe.schema import Recipe
+from .faults import explained_loss_of_a_process
 from .folder import TRACKING
 from .precision import choose_precision
 
 # How long processes wait for one that hangs, and while the main process works for all (prepares data, writes a
 # checkpoint, pushes). One that dies is noticed at once, by its closed connections or by the launcher.
 PATIENCE, PATIENCE_WITH_MAIN = timedelta(minutes=30), timedelta(hours=6)
-_SECONDS_TO_REPORT = 15.0
+# After so many seconds a process says what it is waiting for, and again whenever the wait has doubled.
+_SECONDS_TO_MEET, _SECONDS_WITH_MAIN = 15.0, 60.0
 
 
 @contextmanager
-def _said_while_processes_are_missing() -> Iterator[None]:
-    """Report on stderr, repeatedly, that processes are waited for: one that never starts raises no error."""
-    place, done, started = os.environ, threading.Event(), time.monotonic()
+def _said_while_waiting(what: str, seconds: float) -> Iterator[None]:
+    """Say on stderr, after `seconds` and whenever the wait has doubled, what this process is waiting for."""
+    done, started = threading.Event(), time.monotonic()
 
     def speak() -> None:
-        while not done.wait(_SECONDS_TO_REPORT):
-            print(
-                f"waiting for all of {place['WORLD_SIZE']} processes to meet at {place.get('MASTER_ADDR')}:"
-                f"{place.get('MASTER_PORT')} (this is process {place.get('RANK')}; start those that are missing, with "
-                f"this address), for {time.monotonic() - started:.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
+        waited = seconds
+        while not done.wait(started + waited - time.monotonic()):
+            process = os.environ.get("RANK", "0")
+            print(f"process {process} has waited {waited:g} s for {what}", file=sys.stderr, flush=True)
+            waited *= 2
 
-    if place.get("WORLD_SIZE", "1") != "1" and place.get("LOCAL_RANK", "0") == "0":  # the first of this machine
-        threading.Thread(target=speak, daemon=True).start()
+    threading.Thread(target=speak, daemon=True).start()
     try:
         yield
     finally:
         done.set()
+
+
+def _wait_for_the_others():
+    """A context in which the first process of a machine says that some are missing: one that never starts cannot."""
+    place = os.environ
+    if place.get("WORLD_SIZE", "1") == "1" or place.get("LOCAL_RANK", "0") != "0":
+        return nullcontext()
+    address = f"{place.get('MASTER_ADDR')}:{place.get('MASTER_PORT')}"
+    what = f"all of {place['WORLD_SIZE']} processes to meet at {address}"
+    return _said_while_waiting(f"{what} (start those that are missing, with this address)", _SECONDS_TO_MEET)
 
 
 def make_accelerator(recipe: Recipe | None = None, resumes: bool = False) -> Accelerator:
@@ -77,7 +85,7 @@ def make_accelerator(recipe: Recipe | None = None, resumes: bool = False) -> Acc
     if unknown := set(trackers) - {each.value for each in LoggerType}:
         known = ", ".join(sorted(each.value for each in LoggerType))
         raise UserError(f"trackers: {', '.join(sorted(unknown))} is not known to Accelerate, which has {known}")
-    with _said_while_processes_are_missing():
+    with _wait_for_the_others():
         accelerator = Accelerator(
             mixed_precision=choose_precision(recipe, resumes) if recipe else None,
             kwargs_handlers=[
@@ -151,10 +159,20 @@ def _long_patience() -> Iterator[None]:
         _set_pg_timeout(PATIENCE)
 
 
-def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
+def _wait_for_main(accelerator: Accelerator, what: str):
+    """A context in which the last process of each machine says what it waits for, unless it is the main one."""
+    is_last = accelerator.local_process_index == int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1
+    speaks = is_last and not accelerator.is_main_process
+    return _said_while_waiting(what, _SECONDS_WITH_MAIN) if speaks else nullcontext()
+
+
+def on_main(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working for all") -> Any:
     """
     Run a function on the main process and give every process its result or exception, so that none waits for one that
-    failed. It may take up to PATIENCE_WITH_MAIN.
+    failed. It may take up to PATIENCE_WITH_MAIN, during which one process of each machine says what it waits for.
+
+    Args:
+        doing: what the function does, for these messages.
     """
     outcome: list[Any] = [None, None]
     if accelerator.is_main_process:
@@ -164,17 +182,24 @@ def on_main(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
             if accelerator.num_processes == 1:
                 raise
             outcome[1] = error
-    with _long_patience():
+    what = f"the main process, which is {doing}"
+    lost = explained_loss_of_a_process(accelerator, f"while waiting for {what}")
+    with _long_patience(), lost, _wait_for_main(accelerator, what):
         broadcast_object_list(outcome)
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]
 
 
-def main_first(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
-    """Run on the main process, then on the others, which use its cache. If the main one fails, all fail."""
+def main_first(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working for all") -> Any:
+    """
+    Run on the main process, then on the others, which use its cache. If the main one fails, all fail.
+
+    Args:
+        doing: as for `on_main`.
+    """
     results: list[Any] = []
-    on_main(accelerator, lambda: results.append(function()))
+    on_main(accelerator, lambda: results.append(function()), doing)
     return results[0] if results else function()
 
 

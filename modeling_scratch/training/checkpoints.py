@@ -173,7 +173,7 @@ def save_checkpoint(run: "TrainingRun", counts: bool) -> None:
             torch.save(_random_states(accelerator.device), temporary / random_states(accelerator.process_index))
             run.batches.save_readers(temporary)
 
-        on_main(accelerator, begin)
+        on_main(accelerator, begin, "writing a checkpoint")
         together(accelerator, write_own_state)
 
         def finish() -> None:
@@ -185,7 +185,7 @@ def save_checkpoint(run: "TrainingRun", counts: bool) -> None:
             if averages:
                 folder.snapshots.delete_all_but(progress.averaging)
 
-        on_main(accelerator, finish)
+        on_main(accelerator, finish, "writing a checkpoint")
 
     def write_first_weights() -> None:
         if not (folder.path / WEIGHTS).exists():

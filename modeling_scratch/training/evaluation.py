@@ -177,7 +177,9 @@ def score_model(
         with as_user_error(f"{' + '.join(names)}, the {split} split: "):
             translations = translate(model, *tokenizers, sources, **options)
         texts_to_score = (sources, translations, references)
-        scores = on_main(accelerator, partial(score, *texts_to_score, **score_options(recipe)))
+        scores = on_main(
+            accelerator, partial(score, *texts_to_score, **score_options(recipe)), "scoring the translations"
+        )
         with evaluating(model, accelerator):
             scores |= alignment_scores(recipe, first_member(model), tokenizers, split, pairs)
         results[split] = {"sentences": len(sources), "translations": translations, **scores}

@@ -162,15 +162,16 @@ def prepare_inputs(
     main_first(accelerator, lambda: check_before_reading(recipe, config, accelerator))
     with explained_damage_of_the_cache():
         adopted = None if checkpoint else on_main(accelerator, lambda: adopted_tokenizers(recipe))
-        pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed))
+        pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed), "reading the data")
         train = pairs.get("train")
         if recipe.data.streaming:
-            train = main_first(accelerator, lambda: open_stream(recipe.data, recipe.seed))
+            train = main_first(accelerator, lambda: open_stream(recipe.data, recipe.seed), "opening the stream")
         if checkpoint is not None:
             tokenizers = together(accelerator, lambda: load_tokenizers(str(checkpoint)))
             model = together(accelerator, lambda: load_translator(str(checkpoint), dtype=torch.get_default_dtype()))
         else:
-            tokenizers = adopted or on_main(accelerator, lambda: train_tokenizers(recipe, train))
+            train_them = partial(train_tokenizers, recipe, train)
+            tokenizers = adopted or on_main(accelerator, train_them, "training the tokenizer")
             model = together(accelerator, lambda: make_model(recipe, tokenizers, config))
         _check_lengths(model.config, tokenizers[0], pairs)
         _set_generation(recipe, model)
@@ -179,8 +180,8 @@ def prepare_inputs(
         )
 
         def tokenized(split: str) -> Dataset:
-            workers = recipe.data.num_workers
-            return main_first(accelerator, lambda: tokenize_pairs(pairs[split], tokenizer, split, workers))
+            tokenize = partial(tokenize_pairs, pairs[split], tokenizer, split, recipe.data.num_workers)
+            return main_first(accelerator, tokenize, f"tokenizing the {split} pairs")
 
         shapes = {}
         if is_compiled(recipe, accelerator):

@@ -8,6 +8,7 @@ from accelerate.utils import gather_object
 
 from ..errors import ProcessError, Stopped, UserError
 from ..hub.push import try_push
+from ..runs.faults import explained_loss_of_a_process
 from ..runs.processes import describe, on_main
 from .checkpoints import save_checkpoint
 from .compilation import make_graphs
@@ -73,7 +74,8 @@ def _update(run: TrainingRun, batch: GlobalBatch, started: float) -> StepResult:
     progress = run.progress
     progress.step += 1
     rate = learning_rate_at(progress.step, run.recipe.optimization, run.total_updates)
-    result = run.make_update(batch, rate, {"stop": lambda: bool(run.stop), "late": run.clock_asks})
+    with explained_loss_of_a_process(run.accelerator, f"in update {progress.step}"):
+        result = run.make_update(batch, rate, {"stop": lambda: bool(run.stop), "late": run.clock_asks})
     progress.position = run.batches.position()
     progress.seconds += time.perf_counter() - started
     progress.target_tokens += batch.target_tokens
@@ -127,7 +129,8 @@ def _do(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
     hub = run.recipe.hub
     if is_best and hub.repository is not None and hub.push == "best":  # last: it may take long
         run.log.curves()
-        on_main(run.accelerator, lambda: try_push(run.recipe, f"Upload model of step {progress.step}"))
+        message = f"Upload model of step {progress.step}"
+        on_main(run.accelerator, lambda: try_push(run.recipe, message), "pushing the best model")
 
 
 def _stop_here(run: TrainingRun) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from functools import partial
 from typing import Any
 
 from accelerate import Accelerator
@@ -78,8 +79,8 @@ class Validator:
                 stop=self.stop,
                 **generation,
             )
-        options = score_options(self.recipe)
-        scores = on_main(self.accelerator, lambda: score(sources, translations, references, final, **options))
+        score_them = partial(score, sources, translations, references, final, **score_options(self.recipe))
+        scores = on_main(self.accelerator, score_them, "scoring the translations")
         return translations, {"sentences": len(sources), **scores}
 
     def validate(self, with_translations: bool) -> dict[str, Any]:

@@ -158,10 +158,10 @@ def test_a_process_that_waits_for_others_says_so(tmp_path):
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     place |= {"MASTER_PORT": str(free_port()), "ACCELERATE_USE_CPU": "true"}
     process = start(tmp_path / "stderr", meet_the_others, **place)
-    process.wait_for("waiting for")
+    process.wait_for("has waited")
     process.kill()
     address = f"127.0.0.1:{place['MASTER_PORT']}"
-    said = f"waiting for all of 2 processes to meet at {address} (this is process 0; start those"
+    said = f"process 0 has waited 0.5 s for all of 2 processes to meet at {address} (start those that are missing"
     assert process.said.startswith(said)
 
 

@@ -194,11 +194,13 @@ def test_dropout_keeps_the_mean_and_scales_the_kept():
     assert layer.eval()(ones) is ones
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(3, 5, 16), (4, 16)])
-def test_rms_norm_in_training_is_pytorch_s(shape):
+def test_rms_norm_in_training_is_pytorch_s(shape, dtype):
     """Outputs and gradients, against PyTorch's module in float64."""
     torch.manual_seed(0)
     norm, states, gradient = ScratchRMSNorm(16, eps=1e-6).train(), torch.randn(shape) * 3, torch.randn(shape)
+    states, gradient = states.to(dtype), gradient.to(dtype)
     torch.nn.init.normal_(norm.weight)
     reference = torch.nn.RMSNorm(16, eps=1e-6).double()
     reference.load_state_dict(norm.state_dict())
@@ -208,9 +210,13 @@ def test_rms_norm_in_training_is_pytorch_s(shape):
     for output in outputs:
         output.backward(gradient.to(output.dtype))
     pairs = [outputs, (found.grad, expected.grad), (norm.weight.grad, reference.weight.grad)]
+    tolerance = 1e-5 if dtype == torch.float32 else 2**-8
     for ours, theirs in pairs:
-        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
-    assert torch.equal(norm.eval()(states), torch.nn.functional.rms_norm(states, (16,), norm.weight, 1e-6))
+        torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
+    assert outputs[0].dtype == found.grad.dtype == dtype
+    assert norm.weight.grad.dtype == torch.float32
+    if dtype == torch.float32:
+        assert torch.equal(norm.eval()(states), torch.nn.functional.rms_norm(states, (16,), norm.weight, 1e-6))
 
 
 # -- masks and attention -------------------------------------------------------------------------------------------

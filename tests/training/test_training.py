@@ -428,12 +428,15 @@ def test_processes_score_every_sentence_once(whole, tmp_path):
 
 
 def test_processes_wait_for_the_main_one_and_not_for_ever(tmp_path):
-    """Longer where it works for all of them; one that hangs ends the others soon."""
+    """Longer where it works for all of them, saying so; one that hangs ends the others soon."""
     job = wait_for_the_main_process_and_then_for_another
     main, hanging = start_group(tmp_path, job, [(str(tmp_path / "said"),)] * 2)
     assert main.end(45) == 2
     assert "process 0: another process has ended or cannot be reached" in main.said
     hanging.kill()
+    said = hanging.said.splitlines()
+    assert said[0] == "process 1 has waited 0.5 s for the main process, which is asleep"
+    assert said[1].startswith("process 1 has waited 1 s")
     assert [(tmp_path / f"said-{rank}").read_text() for rank in range(2)] == ["waited", "waited"]
 
 
