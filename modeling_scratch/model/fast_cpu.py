@@ -85,7 +85,7 @@ class ScratchRMSNorm(nn.RMSNorm):
         """(..., width); returns the same shape."""
         is_plain = hidden_states.device.type == "cpu" and self.weight.dtype == torch.float32
         if not (self.training and torch.is_grad_enabled() and is_plain) or torch.compiler.is_compiling():
-            return super().forward(hidden_states)
+            return super().forward(hidden_states.to(self.weight.dtype)).to(hidden_states.dtype)
         return _RMSNormOfRows.apply(hidden_states, self.weight, self.eps)
 
 

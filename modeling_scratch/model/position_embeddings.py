@@ -152,20 +152,20 @@ class ALiBiPositionEmbedding(PositionEmbedding, nn.Module):
     def bias(
         self, hidden_states: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor
     ) -> torch.Tensor:
-        slopes = torch.tensor(self.slopes(self.num_heads), dtype=hidden_states.dtype, device=query_positions.device)
+        wide = torch.promote_types(hidden_states.dtype, torch.float32)
+        slopes = self.slopes(wide, query_positions.device).to(hidden_states.dtype)
         distances = (query_positions[:, None, :, None] - key_positions[:, None, None, :]).abs()
         return -slopes[:, None, None] * distances  # (batch_size or 1, num_heads, query_length, key_length)
 
-    @staticmethod
-    def slopes(num_heads: int) -> list[float]:
+    def slopes(self, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """
-        The slopes 2^(-8/n), 2^(-16/n), ... of n heads, as in the authors' code: if n is not a power of two, those of
-        the next lower power, then every other slope of twice that power.
+        The slopes 2^(-8/n), 2^(-16/n), ... of n heads, (num_heads,), as in the authors' code: if n is not a power of
+        two, those of the next lower power, then every other slope of twice that power. They are computed on the device,
+        since a copy to it would wait for it.
         """
-        power = 2 ** int(math.log2(num_heads))
-        slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]
-        slopes += [2.0 ** (-4 * i / power) for i in range(1, 2 * power + 1, 2)]
-        return slopes[:num_heads]
+        power = 2 ** int(math.log2(self.num_heads))
+        heads = torch.arange(1, self.num_heads + 1, dtype=dtype, device=device)
+        return torch.exp2(torch.where(heads <= power, -8 * heads, -8 * (heads - power) + 4) / power)
 
 
 POSITION_EMBEDDINGS: dict[str, type[PositionEmbedding]] = {

@@ -95,7 +95,8 @@ class ScratchStack(ScratchPreTrainedModel):
         """
         hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
         device_type = hidden_states.device.type
-        if torch.is_autocast_enabled(device_type) and torch.get_autocast_dtype(device_type) == torch.bfloat16:
+        casts = torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+        if casts and torch.get_autocast_dtype(device_type) == torch.bfloat16 and hidden_states.dtype == torch.float32:
             return hidden_states.bfloat16()
         return hidden_states
 
@@ -176,7 +177,7 @@ class ScratchEncoder(ScratchStack):
                 states.append(hidden_states)
             hidden_states, weights = layer(hidden_states, mask, rotation, implementation)
             attentions.append(weights)
-        hidden_states = self.layer_norm(hidden_states)
+        hidden_states = self.layer_norm(hidden_states).to(hidden_states.dtype)
         return BaseModelOutput(
             last_hidden_state=hidden_states,
             hidden_states=(*states, hidden_states) if output_hidden_states else None,
@@ -322,7 +323,7 @@ class ScratchDecoder(ScratchStack):
             hidden_states, weights, cross_weights = layer(*inputs, **options)
             attentions.append(weights)
             cross_attentions.append(cross_weights)
-        hidden_states = self.layer_norm(hidden_states)
+        hidden_states = self.layer_norm(hidden_states).to(hidden_states.dtype)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden_states,
             past_key_values=cache if use_cache else None,

@@ -107,12 +107,12 @@ def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path
 
 
 @contextmanager
-def explained_loss_of_a_process(accelerator: Accelerator, when: str = "") -> Iterator[None]:
+def explained_loss_of_a_process(accelerator: Accelerator, when: Callable[[], str] = str) -> Iterator[None]:
     """
     Turn the loss of another process into a ProcessError.
 
     Args:
-        when: what this process was waiting for, such as "in update 30".
+        when: says when it happened, such as "in update 30".
     """
     try:
         yield
@@ -120,6 +120,6 @@ def explained_loss_of_a_process(accelerator: Accelerator, when: str = "") -> Ite
         if not is_loss_of_a_process(error, accelerator):
             raise
         raise ProcessError(
-            f"process {accelerator.process_index}: another process has ended or cannot be reached"
-            f"{f' {when}' if when else ''} ({str(error).splitlines()[0]}); start again with --resume auto"
+            f"process {accelerator.process_index}: another process has ended or cannot be reached {when()}".rstrip()
+            + f" ({str(error).splitlines()[0]}); start again with --resume auto"
         ) from error

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 _OF_LAUNCHER = "ACCELERATE_MIXED_PRECISION"  # set by `accelerate launch`, and read by Accelerate
 _AS_ACCELERATE_NAMES_IT = {"float32": "no", "bf16": "bf16"}
-_AS_PEOPLE_NAME_IT = {"no": "float32", "bf16": "bf16 (weights, sums and losses in float32)"}
+_AS_PEOPLE_NAME_IT = {"no": "float32", "bf16": "bf16 (weights, updates and losses in float32)"}
 
 
 def multiplies_in_bf16() -> bool:

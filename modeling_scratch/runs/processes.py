@@ -159,11 +159,21 @@ def _long_patience() -> Iterator[None]:
         _set_pg_timeout(PATIENCE)
 
 
-def _wait_for_main(accelerator: Accelerator, what: str):
-    """A context in which the last process of each machine says what it waits for, unless it is the main one."""
+@contextmanager
+def _exchange(accelerator: Accelerator, what: str, when: str) -> Iterator[None]:
+    """
+    Around an exchange before which some processes work long. The last process of each machine says what it waits for,
+    unless it is the main one.
+
+    Args:
+        what: what is waited for.
+        when: as for `explained_loss_of_a_process`.
+    """
     is_last = accelerator.local_process_index == int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1
     speaks = is_last and not accelerator.is_main_process
-    return _said_while_waiting(what, _SECONDS_WITH_MAIN) if speaks else nullcontext()
+    said = _said_while_waiting(what, _SECONDS_WITH_MAIN) if speaks else nullcontext()
+    with _long_patience(), explained_loss_of_a_process(accelerator, lambda: when), said:
+        yield
 
 
 def on_main(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working for all") -> Any:
@@ -183,8 +193,7 @@ def on_main(accelerator: Accelerator, function: Callable[[], Any], doing: str = 
                 raise
             outcome[1] = error
     what = f"the main process, which is {doing}"
-    lost = explained_loss_of_a_process(accelerator, f"while waiting for {what}")
-    with _long_patience(), lost, _wait_for_main(accelerator, what):
+    with _exchange(accelerator, what, f"after {doing}" if accelerator.is_main_process else f"while waiting for {what}"):
         broadcast_object_list(outcome)
     if outcome[1] is not None:
         raise outcome[1]
@@ -193,20 +202,31 @@ def on_main(accelerator: Accelerator, function: Callable[[], Any], doing: str = 
 
 def main_first(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working for all") -> Any:
     """
-    Run on the main process, then on the others, which use its cache. If the main one fails, all fail.
+    Run on the main process, then on the first of every machine, then on the others, which use its cache. If it fails on
+    one, it fails on all.
 
     Args:
         doing: as for `on_main`.
     """
     results: list[Any] = []
-    on_main(accelerator, lambda: results.append(function()), doing)
-    return results[0] if results else function()
+
+    def here(works: bool) -> None:
+        if works and not results:
+            results.append(function())
+
+    on_main(accelerator, lambda: here(True), doing)
+    for works in (accelerator.is_local_main_process, True):
+        together(accelerator, lambda works=works: here(works), doing)
+    return results[0]
 
 
-def together(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
+def together(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working too") -> Any:
     """
     Run on every process. If it fails on one, it fails on all, so that none waits for another: on the failing process
     with its own error, on the others with a UserError that quotes it.
+
+    Args:
+        doing: as for `on_main`.
     """
     result, failure = None, None
     try:
@@ -214,7 +234,8 @@ def together(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
     except Exception as error:
         failure = error
     said = None if failure is None else f"{type(failure).__name__}: {failure}"
-    others = [each for each in gather_object([said]) if each is not None]
+    with _exchange(accelerator, f"the others, which are {doing}", f"after {doing}"):
+        others = [each for each in gather_object([said]) if each is not None]
     if failure is not None:
         raise failure
     if others:

@@ -104,7 +104,7 @@ class RunLog:
     def write(self, what: str, function: Callable[[], Any]) -> Any:
         """Let the main process write to the folder; what it returns. UserError on all processes if it cannot."""
         with explained_failure_to_write(self.accelerator, what, self.folder.path):
-            return on_main(self.accelerator, function)
+            return on_main(self.accelerator, function, f"writing {what}")
 
     def record(self, step: int, record: dict[str, Any]) -> None:
         """

@@ -37,7 +37,8 @@ def train(run: TrainingRun) -> None:
     progress, accelerator = run.progress, run.accelerator
     run.record({"split": "run", **describe_data(run.pairs, run.batches), **describe(accelerator, run.unwrapped)})
     run.model.train()
-    with run.log.progress_bar(progress.step, run.total_updates) as bar, run.stoppable():
+    lost = explained_loss_of_a_process(accelerator, lambda: f"in or after update {progress.step}")
+    with run.log.progress_bar(progress.step, run.total_updates) as bar, run.stoppable(), lost:
         if run.recipe.model.start_from and progress.step == 0:
             _score_start(run)
         if progress.compiled and progress.step < run.total_updates:
@@ -74,8 +75,7 @@ def _update(run: TrainingRun, batch: GlobalBatch, started: float) -> StepResult:
     progress = run.progress
     progress.step += 1
     rate = learning_rate_at(progress.step, run.recipe.optimization, run.total_updates)
-    with explained_loss_of_a_process(run.accelerator, f"in update {progress.step}"):
-        result = run.make_update(batch, rate, {"stop": lambda: bool(run.stop), "late": run.clock_asks})
+    result = run.make_update(batch, rate, {"stop": lambda: bool(run.stop), "late": run.clock_asks})
     progress.position = run.batches.position()
     progress.seconds += time.perf_counter() - started
     progress.target_tokens += batch.target_tokens

@@ -417,3 +417,14 @@ def test_the_residual_stream_under_autocast(name):
         assert dtypes == {stream}
         torch.testing.assert_close(loss, expected, rtol=0.01, atol=0.0)
         assert torch.cosine_similarity(found, gradient, dim=0) > 0.999
+
+
+@pytest.mark.filterwarnings("error")  # PyTorch warns of norms whose weight has another precision
+@pytest.mark.parametrize("name", ["tiny", "modern"])
+def test_autocast_leaves_float64_alone_and_evaluation_silent(name):
+    torch.manual_seed(0)
+    model = ScratchForConditionalGeneration(ScratchConfig(**model_file(name) | SMALL)).eval()
+    ids = torch.randint(4, 23, (3, 7))
+    for dtype, seen in ((torch.float32, torch.bfloat16), (torch.float64, torch.float64)):
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            assert model.to(dtype).model(input_ids=ids, decoder_input_ids=ids).last_hidden_state.dtype == seen

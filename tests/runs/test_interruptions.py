@@ -196,7 +196,7 @@ def test_a_process_that_dies_ends_the_others(tmp_path):
     first.wait_for("step 2 ")
     second.kill()
     assert first.end(30) == 2
-    said = r"error: process 0: another process has ended or cannot be reached in update \d+ .*--resume"
+    said = r"error: process 0: another process has ended or cannot be reached (in or after update \d+|after writing) .*"
     assert re.search(said, first.said), first.said
 
 

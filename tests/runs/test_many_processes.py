@@ -46,15 +46,20 @@ def test_folders_that_the_processes_do_not_share_are_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["said"]
 
 
-def test_other_data_is_refused(tmp_path):
-    files = []
+def other_data(folder: Path) -> list[list[str]]:
+    """The options of two processes that read different pairs."""
+    options = []
     for rank, word in enumerate(("Haus", "Baum")):
-        folder = tmp_path / str(rank)
-        folder.mkdir()
-        (folder / "train.en").write_text("a small house\n" * 400)
-        (folder / "train.de").write_text(f"ein kleines {word}\n" * 400)
-        files.append([f"data.train_files={folder / 'train'}", "data.validation_size=20"])
-    said = refused(tmp_path, *([f"output_dir={tmp_path / 'run'}", *own] for own in files))
+        own = folder / f"data-{rank}"
+        own.mkdir()
+        (own / "train.en").write_text("a small house\n" * 400)
+        (own / "train.de").write_text(f"ein kleines {word}\n" * 400)
+        options.append([f"data.train_files={own / 'train'}", "data.validation_size=20"])
+    return options
+
+
+def test_other_data_is_refused(tmp_path):
+    said = refused(tmp_path, *([f"output_dir={tmp_path / 'run'}", *own] for own in other_data(tmp_path)))
     assert re.search(r"error: the processes do not agree on training data, by SHA-256: \w+ on process 0", said), said
     assert not (tmp_path / "run").exists()
 
@@ -69,20 +74,43 @@ def test_other_recipes_are_refused(tmp_path):
 # -- launchers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_the_launchers_of_two_nodes_train_one_model(tmp_path):
-    port, nodes = str(free_port()), []
-    for rank in range(2):
-        command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--rdzv_backend", "c10d"]
-        command += ["--num_machines", "2", "--num_processes", "2", "--machine_rank", str(rank), "--mixed_precision"]
-        command += ["no", "--dynamo_backend", "no", "--main_process_ip", "127.0.0.1", "--main_process_port", port]
+def launch_two_nodes(options_of_each: list[list[str]]) -> tuple[list[int], str, float]:
+    """
+    Two launchers by the command of docs/scaling.md, with a process each: exit codes, what they said, and the seconds
+    that they took.
+    """
+    port, nodes, began = str(free_port()), [], time.monotonic()
+    for rank, options in enumerate(options_of_each):
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--rdzv_backend", "c10d"]
+        command += ["--config_file", "configuration/accelerate/ddp-nodes.yaml", "--mixed_precision", "no"]
+        command += ["--num_machines", "2", "--num_processes", "2", "--machine_rank", str(rank)]
+        command += ["--main_process_ip", "127.0.0.1", "--main_process_port", port]
         command += ["--rdzv_conf", f"is_host={int(rank == 0)}"]  # which nodes of their own find out by their address
-        command += ["train.py", *SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
+        command += ["train.py", *SMALL_RUN, *options]
         nodes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
     said = [node.communicate(timeout=120)[1] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], said
+    return [node.returncode for node in nodes], "".join(said), time.monotonic() - began
+
+
+@pytest.mark.slow
+def test_the_launchers_of_two_nodes_train_one_model(tmp_path):
+    codes, said, _ = launch_two_nodes([[f"output_dir={tmp_path / 'run'}"]] * 2)
+    assert codes == [0, 0], said
     assert len(read_metrics(tmp_path / "run", "train")) == 20
     assert not list((tmp_path / "run").glob(".seen-by-all-*"))
+
+
+@pytest.mark.slow
+def test_the_launchers_of_two_nodes_that_share_nothing_are_refused_within_a_minute(tmp_path):
+    codes, said, seconds = launch_two_nodes([[f"output_dir={tmp_path / str(rank)}"] for rank in range(2)])
+    assert 0 not in codes
+    assert "error: process 1 does not see what process 0 writes to" in said, said
+    assert not list(tmp_path.iterdir())
+    codes, said, more = launch_two_nodes([[f"output_dir={tmp_path / 'run'}", *own] for own in other_data(tmp_path)])
+    assert 0 not in codes
+    assert "error: the processes do not agree on training data" in said, said
+    assert not (tmp_path / "run").exists()
+    assert max(seconds, more) < 60
 
 
 DYING = """

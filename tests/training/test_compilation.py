@@ -43,17 +43,18 @@ def losses(run) -> list[float]:
     return [record["loss"] for record in read_metrics(run, "train")]
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compiled_training_is_eager_training(backend, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("backend", "updates"), [("eager", 12), pytest.param("inductor", 100, marks=pytest.mark.slow)])
+def test_compiled_training_is_eager_training(backend, updates, tmp_path, monkeypatch):
     """
     Over updates of mixed lengths, some of one pair, with evaluations between them. What is traced is the point; its
     kernels take their time to build.
     """
     monkeypatch.setattr(compilation, "compile_layers", partial(compile_layers, backend=backend))
-    options = [*MIXED, "model.overrides.dropout=0.0"]
+    options = [*MIXED, "model.overrides.dropout=0.0", f"optimization.max_steps={updates}"]
     eager, compiled = (quick_run(tmp_path / each, *options, f"compile={each}") for each in ("false", "true"))
     assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"]
+    assert len(losses(eager)) == updates
     assert losses(compiled) == pytest.approx(losses(eager), abs=1e-4)
     assert set(load_file(compiled / "model.safetensors")) == set(load_file(eager / "model.safetensors"))
     ScratchForConditionalGeneration.from_pretrained(compiled)
@@ -98,6 +99,15 @@ def test_no_micro_batch_waits_for_the_device(monkeypatch):
     monkeypatch.setattr(loss, "can_look_at", lambda labels: True)
     with pytest.raises(DynamicOutputShapeException):  # how many labels count
         ceilings.count("tiny", 3125, False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "ceiling"), [("base", 0.30), ("big", 0.40)])
+def test_a_compiled_update_could_reach_this_share_of_an_h100(shape, ceiling):
+    """Computed, with 25,000 tokens a GPU: a change that moves more memory shows here."""
+    peak, _ = ceilings.GPUS["H100 SXM"]
+    seconds = ceilings.count(shape, 25_000, True).seconds["H100 SXM"]
+    assert ceilings.useful_operations(shape, 25_000) / (seconds * peak) >= ceiling
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # of PEFT

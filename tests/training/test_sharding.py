@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL_RUN, few_sentences, read_metrics
-from forked import launcher_environment, run_group
+from conftest import SMALL_RUN, few_sentences, read_metrics, run_command
+from forked import free_port, launcher_environment, run_group
 from safetensors.torch import load_file
 from train_on_processes import train_all
 
-from modeling_scratch import ScratchForConditionalGeneration
-
 RUN = [*SMALL_RUN, "model.overrides.dropout=0.0", "evaluation.max_new_tokens=2", "evaluation.every=1000"]
 RUN += ["optimization.max_steps=6", "checkpoints.every=3"]
+FIFTY = ["optimization.max_steps=50", "checkpoints.every=25"]
 AVERAGED = [*RUN, "checkpoints.average_last=2"]
 FSDP = ["--config_file", "configuration/accelerate/fsdp.yaml"]
 HYBRID = ["--config_file", "configuration/accelerate/hsdp.yaml", "--num_machines", "1"]
@@ -36,6 +35,7 @@ class Kind:
 
 KINDS = {
     "1": Kind(1),
+    "1 sharded": Kind(1, True),
     "2": Kind(2),
     "2 sharded": Kind(2, True),
     "4": Kind(4),
@@ -49,14 +49,19 @@ def run_all(folder: Path, runs: list[tuple[str, dict]], **options) -> str:
     groups: dict[tuple, list[dict]] = {}
     for number, (kind, run) in enumerate(runs):
         processes, hybrid = KINDS[kind].processes, KINDS[kind].hybrid
-        # A hybrid run has Gloo groups of its own, and their end, before another run begins, can hang.
-        several = groups.setdefault((processes, number if hybrid else None), [])
+        # A hybrid run has Gloo groups of its own, and their end, before another run begins, can hang. One sharded
+        # process has a group, and one that is not sharded none.
+        alone = number if hybrid or (processes == 1 and KINDS[kind].sharded) else None
+        several = groups.setdefault((processes, hybrid, alone), [])
         overrides = [*few_sentences(), *run["overrides"]]
         several.append({**run, "overrides": overrides, "sharded": KINDS[kind].sharded, **options})
     said = ""
-    for (processes, hybrid), several in groups.items():
-        launcher = [*(FSDP if hybrid is None else HYBRID), "--num_processes", str(processes)]
-        environment = launcher_environment(*launcher) if processes > 1 else {}
+    for (processes, hybrid, alone), several in groups.items():
+        launcher = [*(HYBRID if hybrid else FSDP), "--num_processes", str(processes)]
+        environment = launcher_environment(*launcher) if processes > 1 or alone is not None else {}
+        if processes == 1 and alone is not None:
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RANK": "0", "LOCAL_RANK": "0"}
+            environment |= {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
         said += run_group(folder, processes, train_all, several, **environment)
     return said
 
@@ -106,15 +111,16 @@ def test_sharded_training_is_that_of_one_process(tying, trained_as):
 
 
 @pytest.mark.slow
-def test_sharded_training_with_other_tied_weights(tmp_path):
-    train_tied(tmp_path, OTHER_TYINGS)
-    for tying in OTHER_TYINGS:
-        check_tied(tmp_path, tying)
+def test_fifty_sharded_updates_with_four_ways_of_tying(tmp_path):
+    tyings = FAST_TYINGS | OTHER_TYINGS
+    train_tied(tmp_path, {name: [*options, *FIFTY] for name, options in tyings.items()})
+    for tying in tyings:
+        check_tied(tmp_path, tying, updates=50)
 
 
-def check_tied(folder: Path, tying: str) -> None:
+def check_tied(folder: Path, tying: str, updates: int = 6) -> None:
     one, two = folder / "1" / tying, folder / "2 sharded" / tying
-    assert len(train_losses(one)) == 6
+    assert len(train_losses(one)) == updates
     assert train_losses(two) == pytest.approx(train_losses(one), abs=1e-9)
     torch.testing.assert_close(
         load_file(two / "model.safetensors"), load_file(one / "model.safetensors"), atol=1e-9, rtol=0
@@ -158,6 +164,17 @@ def test_every_kind_of_run_resumes_every_other(tmp_path):
     check_resuming(whole, [(begun, resumed) for begun in KINDS for resumed in KINDS], tmp_path)
 
 
+STRANGER = """
+import sys
+sys.modules["modeling_scratch"] = None  # so that importing it fails
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+for folder in sys.argv[1:]:
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+    inputs = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)(["The cat sleeps."], return_tensors="pt")
+    print(type(model).__name__, model.generate(**inputs, max_new_tokens=3).shape[0])
+"""
+
+
 # -- other precisions --------------------------------------------------------------------------------------------------
 
 
@@ -181,7 +198,8 @@ def test_a_sharded_run_in_bf16_leaves_models(trained, tmp_path):
         assert config["auto_map"] == expected["auto_map"]
         assert {path.name for path in folder.glob("*.py")} == {path.name for path in whole.glob("*.py")}
         assert {weight.dtype for weight in load_file(folder / "model.safetensors").values()} == {torch.float32}
-        ScratchForConditionalGeneration.from_pretrained(folder)
+    result = run_command("-c", STRANGER, str(run), str(run / "checkpoints/step-0000010"))
+    assert result.stdout == "ScratchForConditionalGeneration 1\n" * 2, result.stderr
 
 
 @pytest.mark.parametrize("kind", ["1", pytest.param("2 sharded", marks=pytest.mark.slow)])
