@@ -22,7 +22,7 @@ def main(
     overrides: Overrides = None,
     config: Config = None,
     resume: Resume = False,
-    resume_from: Annotated[str | None, typer.Option(help="such as step-0000500; later ones go when the next is written")] = None,
+    resume_from: Annotated[str | None, typer.Option(help="such as step-0000500; later ones will go")] = None,
     max_minutes: Annotated[float | None, typer.Option(min=0, help="then write a checkpoint and exit with 75")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in output_dir")] = False,
     evaluate: Annotated[
