@@ -110,8 +110,8 @@ def score_into(file: str, folder: str) -> None:
 
 def wait_for_the_main_process_and_then_for_another(waited: str) -> None:
     """Each longer than processes have patience with each other; only the first is the main process's work for all."""
-    processes.PATIENCE, processes.PATIENCE_WITH_MAIN = timedelta(seconds=1), timedelta(seconds=60)
-    processes._SECONDS_WITH_MAIN = 0.5
+    processes.PATIENCE, processes.PATIENCE_WITH_WORK = timedelta(seconds=1), timedelta(seconds=60)
+    processes._SECONDS_WITH_WORK = 0.5
     accelerator = processes.make_accelerator()
     with cli.one_line_errors(False), explained_loss_of_a_process(accelerator):
         Path(f"{waited}-{accelerator.process_index}").write_text(

@@ -9,7 +9,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from ..model.loss import IGNORE_INDEX
-from ..runs.stopping import ignore_signals
+from ..runs.stopping import worker_options
 
 # A pair that does not count: it fills a process's share when a batch has fewer pairs than shares.
 EMPTY = -1
@@ -149,10 +149,9 @@ def make_loader(
         _Pairs(dataset),
         batch_sampler=micro_batches,
         collate_fn=collate,
-        num_workers=num_workers,
         pin_memory=pin,
         # An iterator draws a seed for its workers. Without a generator of its own it would draw it from the one that
         # dropout uses, once more in a run that is resumed within an epoch.
         generator=torch.Generator().manual_seed(0),
-        worker_init_fn=ignore_signals,
+        **worker_options(num_workers),
     )

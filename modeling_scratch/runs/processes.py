@@ -35,11 +35,11 @@ from .faults import explained_loss_of_a_process
 from .folder import TRACKING
 from .precision import choose_precision
 
-# How long processes wait for one that hangs, and while the main process works for all (prepares data, writes a
-# checkpoint, pushes). One that dies is noticed at once, by its closed connections or by the launcher.
-PATIENCE, PATIENCE_WITH_MAIN = timedelta(minutes=30), timedelta(hours=6)
+# How long processes wait for one that hangs, and for one that works long, as the main one does for all (prepares data,
+# writes a checkpoint, pushes). One that dies is noticed at once, by its closed connections or by the launcher.
+PATIENCE, PATIENCE_WITH_WORK = timedelta(minutes=30), timedelta(hours=6)
 # After so many seconds a process says what it is waiting for, and again whenever the wait has doubled.
-_SECONDS_TO_MEET, _SECONDS_WITH_MAIN = 15.0, 60.0
+_SECONDS_TO_MEET, _SECONDS_WITH_WORK = 15.0, 60.0
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def _long_patience() -> Iterator[None]:
     if not torch.distributed.is_initialized():
         yield
         return
-    _set_pg_timeout(PATIENCE_WITH_MAIN)  # for collectives from here on; there is no public way
+    _set_pg_timeout(PATIENCE_WITH_WORK)  # for collectives from here on; there is no public way
     try:
         yield
     finally:
@@ -171,7 +171,7 @@ def _exchange(accelerator: Accelerator, what: str, when: str) -> Iterator[None]:
     """
     is_last = accelerator.local_process_index == int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1
     speaks = is_last and not accelerator.is_main_process
-    said = _said_while_waiting(what, _SECONDS_WITH_MAIN) if speaks else nullcontext()
+    said = _said_while_waiting(what, _SECONDS_WITH_WORK) if speaks else nullcontext()
     with _long_patience(), explained_loss_of_a_process(accelerator, lambda: when), said:
         yield
 
@@ -179,7 +179,7 @@ def _exchange(accelerator: Accelerator, what: str, when: str) -> Iterator[None]:
 def on_main(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working for all") -> Any:
     """
     Run a function on the main process and give every process its result or exception, so that none waits for one that
-    failed. It may take up to PATIENCE_WITH_MAIN, during which one process of each machine says what it waits for.
+    failed. It may take up to PATIENCE_WITH_WORK, during which one process of each machine says what it waits for.
 
     Args:
         doing: what the function does, for these messages.

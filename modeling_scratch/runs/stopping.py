@@ -1,9 +1,13 @@
 """Stop a run after the current update, when a signal or the clock asks for it."""
 
+import atexit
+import multiprocessing
 import signal
 import threading
 import time
+from functools import cache
 from types import FrameType
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -70,7 +74,19 @@ class StopDecoding(StoppingCriteria):
         return torch.full((input_ids.shape[0],), bool(self.request), device=input_ids.device)
 
 
-def ignore_signals(worker: int) -> None:
-    """For data loader workers: they must keep working until the training process ends them."""
+def worker_options(count: int) -> dict[str, Any]:
+    """Arguments for a DataLoader of this many workers, which work until the training process ends them."""
+    if count:
+        _kill_workers_at_exit()
+    return {"num_workers": count, "worker_init_fn": _ignore_signals}
+
+
+def _ignore_signals(worker: int) -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+@cache
+def _kill_workers_at_exit() -> None:
+    """Workers end with their iterator; if that was interrupted, multiprocessing would wait for them for ever."""
+    atexit.register(lambda: [child.kill() for child in multiprocessing.active_children() if child.daemon])

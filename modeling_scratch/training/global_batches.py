@@ -27,7 +27,7 @@ from ..data.tokenization import PairTokenizer, pair_lengths
 from ..errors import ProcessError, UserError
 from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import Recipe
-from ..runs.stopping import StopRequest, ignore_signals
+from ..runs.stopping import StopRequest, worker_options
 
 _DESCRIBED = 100  # pairs of an update, at most, in a message
 _PREFETCHED = 4  # batches that a worker prepares ahead
@@ -286,9 +286,8 @@ class StreamBatches(GlobalBatches):
         return DataLoader(
             pairs,
             batch_size=None,
-            num_workers=workers,
             prefetch_factor=_PREFETCHED if workers else None,
-            worker_init_fn=ignore_signals,
+            **worker_options(workers),
             pin_memory=self.accelerator.device.type == "cuda",
             generator=torch.Generator().manual_seed(0),
         )

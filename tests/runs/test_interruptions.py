@@ -12,7 +12,7 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
-from conftest import ROOT, SMALL_RUN, Killed, few_sentences, quick_run, read_metrics
+from conftest import ROOT, SMALL_RUN, Killed, few_sentences, quick_run, read_metrics, run_command
 from forked import run_group, start, start_group
 from safetensors.torch import load_file
 from train_on_processes import fail_on_the_second, train_one
@@ -166,6 +166,21 @@ def test_signals_ask_to_stop(number):
         signal.raise_signal(number)
         assert stop
     assert stop.reason == number.name
+
+
+LEFT_OVER = """
+import sys
+from torch.utils.data import DataLoader
+from modeling_scratch.runs import stopping
+iterator = iter(DataLoader([1, 2, 3], **stopping.worker_options(1)))
+print(next(iterator))
+sys.modules["kept"] = iterator  # as what an exception has interrupted
+"""
+
+
+def test_a_data_worker_that_is_left_over_does_not_outlive_its_process():
+    """It ignores SIGTERM, by which multiprocessing ends the children for which it then waits."""
+    assert run_command("-c", LEFT_OVER, timeout=60).returncode == 0
 
 
 def test_a_signal_from_outside_leaves_a_checkpoint(tmp_path):
