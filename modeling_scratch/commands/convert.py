@@ -11,31 +11,20 @@ Each command ends by running the original and the result on the same random ids,
 """
 
 import logging
-import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 import typer
-from transformers import MarianConfig
 
 from ..cli import log_to_terminal, one_line_errors
-from ..convert.checking import carry_tokenizers, load_model, new_output, verify
-from ..convert.ctranslate2 import QUANTIZATIONS, write_ctranslate2
-from ..convert.marian import from_marian, to_marian
-from ..convert.torch_reading import read_torch
-from ..convert.torch_transformer import build_scratch, reference_translator, to_torch_translator
-from ..convert.torch_translator import TorchTranslator
-from ..errors import UserError, as_user_error
-from ..hub.model_folder import Conversion
-from ..loading import load_translator
-from ..model.configuration_scratch import ScratchConfig
-
-logger = logging.getLogger(__name__)
+from ..errors import as_user_error
 
 Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
 Folder = Annotated[Path, typer.Argument(help="the folder to write; it must not exist")]
+_Quantization = Annotated[
+    Literal["float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16", "int8_bfloat16"],
+    typer.Option(help="type of the stored weights"),
+]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
@@ -47,16 +36,6 @@ def describe() -> None:
     """
 
 
-def _convert_folder(src: str, folder: Path, model_type: str, convert: Callable) -> float:
-    """Write a converted model folder. Returns the largest difference that `verify` found."""
-    read = load_model(src, model_type)
-    converted = convert(read)
-    converted.save_pretrained(folder)
-    carry_tokenizers(src, folder)
-    scratch = read if model_type == ScratchConfig.model_type else converted
-    return verify(read, load_translator(str(folder)), scratch.config)
-
-
 @app.command("marian")
 def marian_command(
     src: Annotated[str, typer.Argument(help="a Marian model: a folder or Hub name")],
@@ -66,9 +45,13 @@ def marian_command(
     """Convert a Marian model, such as an OPUS-MT translator, to a Scratch folder that translates the same."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
+        from ..convert.checking import convert_folder, new_output
+        from ..convert.marian import from_marian
+        from ..hub.model_folder import Conversion
+
         with new_output(out) as folder:
             with as_user_error(f"{src}: "):
-                difference = _convert_folder(src, folder, MarianConfig.model_type, from_marian)
+                difference = convert_folder(src, folder, "marian", from_marian)
             Conversion("Marian model", None if Path(src).exists() else src, difference).write(folder)
         print(f"wrote {out}")
 
@@ -82,25 +65,12 @@ def to_marian_command(
     """Convert a Scratch model to a Marian folder, which Transformers loads without this project's code."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
+        from ..convert.checking import convert_folder, new_output
+        from ..convert.marian import to_marian
+
         with new_output(out) as folder:
-            _convert_folder(src, folder, ScratchConfig.model_type, to_marian)
+            convert_folder(src, folder, "scratch", to_marian)
         print(f"wrote {out}")
-
-
-def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
-    """The state dict in a file written by torch.save. UserError if it holds anything else; no code in it is run."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(
-            f"{path} is not a state dict written by torch.save (save model.state_dict(), not the model): "
-            f"{str(error).splitlines()[0]}"
-        ) from error
-    if not isinstance(state, dict):
-        raise UserError(f"{path} holds a {type(state).__name__}, not a state dict")
-    return state
 
 
 @app.command("torch")
@@ -134,29 +104,36 @@ def torch_command(
     projection have the names of PyTorch's tutorial unless others are given. Save the tokenizer beside the result.
     """
     log_to_terminal(logging.INFO)
-    with one_line_errors(debug), as_user_error(), new_output(out) as folder:
-        weights = read_torch(
-            load_state_dict_file(state_dict),
-            num_heads=num_heads,
-            norm_position=norm_position,
-            activation_function=activation_function,
-            scale_embedding=scale_embedding,
-            pad_token_id=pad_token_id,
-            bos_token_id=bos_token_id,
-            eos_token_id=eos_token_id,
-            source_embedding=source_embedding,
-            target_embedding=target_embedding,
-            output_projection=output_projection,
-            prefix=prefix,
-            unk_token_id=unk_token_id,
-            norm_eps=norm_eps,
-            dropout=dropout,
-            max_position_embeddings=max_position_embeddings,
-        )
-        build_scratch(weights).save_pretrained(folder)
-        difference = verify(reference_translator(weights), load_translator(str(folder)), weights.config)
-        Conversion("translator around torch.nn.Transformer", None, difference).write(folder)
-    print(f"wrote {out}")
+    with one_line_errors(debug), as_user_error():
+        from ..convert.checking import new_output, verify
+        from ..convert.torch_reading import load_state_dict_file, read_torch
+        from ..convert.torch_transformer import build_scratch, reference_translator
+        from ..hub.model_folder import Conversion
+        from ..loading import load_translator
+
+        with new_output(out) as folder:
+            weights = read_torch(
+                load_state_dict_file(state_dict),
+                num_heads=num_heads,
+                norm_position=norm_position,
+                activation_function=activation_function,
+                scale_embedding=scale_embedding,
+                pad_token_id=pad_token_id,
+                bos_token_id=bos_token_id,
+                eos_token_id=eos_token_id,
+                source_embedding=source_embedding,
+                target_embedding=target_embedding,
+                output_projection=output_projection,
+                prefix=prefix,
+                unk_token_id=unk_token_id,
+                norm_eps=norm_eps,
+                dropout=dropout,
+                max_position_embeddings=max_position_embeddings,
+            )
+            build_scratch(weights).save_pretrained(folder)
+            difference = verify(reference_translator(weights), load_translator(str(folder)), weights.config)
+            Conversion("translator around torch.nn.Transformer", None, difference).write(folder)
+        print(f"wrote {out}")
 
 
 @app.command("to-torch")
@@ -168,8 +145,15 @@ def to_torch_command(
     """Convert a Scratch model to the state dict of a translator like that of PyTorch's tutorial."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
+        import torch
+
+        from ..convert.checking import load_model, new_output, verify
+        from ..convert.torch_reading import load_state_dict_file
+        from ..convert.torch_transformer import to_torch_translator
+        from ..convert.torch_translator import TorchTranslator
+
         with new_output(out) as file:
-            model = load_model(src, ScratchConfig.model_type)
+            model = load_model(src, "scratch")
             torch.save(to_torch_translator(model).state_dict(), file)
             written = TorchTranslator(model.config)
             written.load_state_dict(load_state_dict_file(file))
@@ -189,7 +173,7 @@ def to_torch_command(
 def ctranslate2_command(
     src: Annotated[str, typer.Argument(help="a Scratch model: a folder or Hub name")],
     out: Folder,
-    quantization: Annotated[Literal[*QUANTIZATIONS], typer.Option(help="type of the stored weights")] = "float32",
+    quantization: _Quantization = "float32",
     debug: Debug = False,
 ) -> None:
     """
@@ -197,6 +181,10 @@ def ctranslate2_command(
     tokenizers and generation.json, the model's generation settings as arguments of translate_batch.
     """
     log_to_terminal(logging.INFO)
-    with one_line_errors(debug), new_output(out) as folder:
-        write_ctranslate2(src, folder, quantization)
-    print(f"wrote {out}")
+    with one_line_errors(debug):
+        from ..convert.checking import new_output
+        from ..convert.ctranslate2 import write_ctranslate2
+
+        with new_output(out) as folder:
+            write_ctranslate2(src, folder, quantization)
+        print(f"wrote {out}")

@@ -15,9 +15,6 @@ from ..model.translation_pipeline import ScratchTranslationPipeline
 from ..paragraphs import Translated, guessed_links, translate_paragraphs
 from .text_input import CUT, CUT_ADVICE, Remarks, remark_lengths
 
-# The kinds of documents, by the ends of their files' names.
-ENDINGS = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".srt": "srt"}
-
 
 class SentenceTranslator:
     """

@@ -32,7 +32,8 @@ def main(
     """
     set_up_terminal()
     with one_line_errors(debug, is_main_process()):
-        from ..recipe.reading import find_recipe, load_recipe, recipe_of_model
+        from ..recipe.reading import load_recipe, recipe_of_model
+        from ..recipe.shipped import find_recipe
         from ..runs.faults import explained_loss_of_a_process
         from ..runs.processes import make_accelerator
         from ..training.evaluation import score_model

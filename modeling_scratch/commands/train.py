@@ -54,7 +54,8 @@ def main(
         return
     with one_line_errors(debug, is_main_process(), interrupted):
         from ..hub.push import push_run
-        from ..recipe.reading import find_recipe, load_recipe, shipped_recipes
+        from ..recipe.reading import load_recipe
+        from ..recipe.shipped import find_recipe, shipped_recipes
         from ..runs.faults import explained_loss_of_a_process
         from ..runs.processes import make_accelerator
         from ..runs.stopping import StopRequest

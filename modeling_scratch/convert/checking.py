@@ -131,3 +131,13 @@ def _check_difference(difference: float, what: str) -> None:
             f"the conversion went wrong: {what} differ by up to {difference:.1e}, more than {LARGEST_DIFFERENCE:.0e}; "
             "nothing was written"
         )
+
+
+def convert_folder(src: str, folder: Path, model_type: str, convert: Callable) -> float:
+    """Write a converted model folder. Returns the largest difference that `verify` found."""
+    read = load_model(src, model_type)
+    converted = convert(read)
+    converted.save_pretrained(folder)
+    carry_tokenizers(src, folder)
+    scratch = read if model_type == ScratchConfig.model_type else converted
+    return verify(read, load_translator(str(folder)), scratch.config)

@@ -29,7 +29,6 @@ except ImportError:
 
 logger = logging.getLogger(__name__)
 
-QUANTIZATIONS = ("float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16", "int8_bfloat16")
 SETTINGS = "generation.json"  # file beside the model with arguments for translate_batch
 LEAST_POSITIONS = 1024  # size of the table of sinusoidal positions, a hard limit in CTranslate2
 
@@ -244,7 +243,7 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
 
     Args:
         name: a model folder or Hub name.
-        quantization: type of the stored weights, of `QUANTIZATIONS`.
+        quantization: type of the stored weights, by CTranslate2's name.
 
     Raises:
         UserError: CTranslate2 cannot express the model, or computes something else.

@@ -1,8 +1,10 @@
 """Reading the weights of a torch.nn.Transformer and its embeddings: which is which, and the config they imply."""
 
+import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +29,22 @@ UNTOLD_FIELDS = (
 )
 
 _PACKED = "encoder.layers.0.self_attn.in_proj_weight"
+
+
+def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
+    """The state dict in a file written by torch.save. UserError if it holds anything else; no code in it is run."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise UserError(
+            f"{path} is not a state dict written by torch.save (save model.state_dict(), not the model): "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    if not isinstance(state, dict):
+        raise UserError(f"{path} holds a {type(state).__name__}, not a state dict")
+    return state
 
 
 @dataclass

@@ -22,6 +22,8 @@ def _srt(text: str, translate: TranslateParagraphs) -> str:
 
 
 FORMATS: dict[str, Format] = {"text": translate_plain, "markdown": _markdown, "html": translate_html, "srt": _srt}
+# The keys of FORMATS by the ends of files' names.
+ENDINGS = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".srt": "srt"}
 WITH_INLINE_MARKUP = {"markdown", "html"}  # whose tags go where the links of a translation say
 
 

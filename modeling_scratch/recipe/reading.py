@@ -10,13 +10,8 @@ from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
 from .errors import describe
 from .schema import ModelSection, Recipe
+from .shipped import CONFIGURATION_FOLDER
 from .yaml_reading import parse_yaml, read_yaml
-
-_PACKAGE = Path(__file__).resolve().parent.parent
-# Inside the package if installed from a wheel, beside it in a checkout.
-CONFIGURATION_FOLDER = next(
-    folder for folder in (_PACKAGE / "configuration", _PACKAGE.parent / "configuration") if folder.is_dir()
-)
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -110,23 +105,6 @@ def fields_of_new_model(recipe: Recipe, vocab_size: int, decoder_vocab_size: int
         fields.setdefault("decoder_vocab_size", decoder_vocab_size)
         fields.setdefault("share_encoder_decoder_embeddings", False)
     return fields
-
-
-def shipped_recipes() -> dict[str, Path]:
-    """The recipes that come with this package, by name."""
-    return {path.stem: path for path in sorted((CONFIGURATION_FOLDER / "recipes").glob("*.yaml"))}
-
-
-def find_recipe(name: str) -> Path:
-    """The file of a recipe, given its path or the name of one that comes with this package."""
-    path, shipped = Path(name), shipped_recipes()
-    if path.is_file() or path.suffix in (".yaml", ".yml"):
-        return path
-    if name in shipped:
-        return shipped[name]
-    if path.exists():
-        return path  # a folder, of which `read_yaml` says so
-    raise UserError(f"--config: {name!r} is neither a file nor one of {', '.join(shipped)}")
 
 
 def recipe_of_model(evaluate: str) -> Path:

@@ -82,10 +82,11 @@ def test_the_help_of_training_says_where_keys_are_explained():
     assert "schema.py" in scratch("train", "--help").replace("\n", "")
 
 
-def test_help_does_not_wait_for_torch():
-    help = run_command("-X", "importtime", "-m", "modeling_scratch", "--help")
-    assert "translate" in help.stdout
-    imported = {line.rpartition("|")[2].strip() for line in help.stderr.splitlines()}
+@pytest.mark.parametrize("arguments", [["--help"], ["recipes"], ["translate", "--help"], ["convert", "--help"]])
+def test_help_and_lists_do_not_wait_for_torch(arguments):
+    said = run_command("-X", "importtime", "-m", "modeling_scratch", *arguments)
+    assert said.returncode == 0
+    imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
     assert "typer" in imported
     assert "torch" not in imported
 

@@ -17,9 +17,10 @@ from transformers import GenerationConfig
 from translators import Translating, two_vocabularies
 
 from modeling_scratch.alignments import Aligner, pharaoh
-from modeling_scratch.commands import text_input, translate
+from modeling_scratch.commands import text_input, text_output, translate
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus
 from modeling_scratch.loading import load_tokenizers, load_translator
+from modeling_scratch.model.translation_pipeline import ScratchTranslationPipeline
 
 UMASK = os.umask(0)
 os.umask(UMASK)
@@ -126,7 +127,7 @@ def test_files(run, expected, tmp_path, monkeypatch):
     assert run(input=source, output=source)[0] == 0  # overwriting its input
     assert source.read_bytes() == lines(*expected)
     # An error or Ctrl-C in the middle leaves the old file.
-    monkeypatch.setattr(translate.ScratchTranslationPipeline, "postprocess", lambda *_: 1 / 0)
+    monkeypatch.setattr(ScratchTranslationPipeline, "postprocess", lambda *_: 1 / 0)
     code, _, said = run(input=source, output=target)
     assert code == 1
     assert "ZeroDivisionError" in said
@@ -135,14 +136,14 @@ def test_files(run, expected, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(translate.ScratchTranslationPipeline, "postprocess", interrupt)
+    monkeypatch.setattr(ScratchTranslationPipeline, "postprocess", interrupt)
     assert run(input=source, output=target) == (130, b"", "\ninterrupted\n")
     assert target.read_bytes() == lines(*expected)
     assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "out.txt"}
 
 
 def test_alignments_end_a_line(run, folder, expected, monkeypatch):
-    monkeypatch.setattr(translate, "_ALIGNED_AT_ONCE", 5)
+    monkeypatch.setattr(text_output, "_ALIGNED_AT_ONCE", 5)
     links = aligned(folder, zip(SENTENCES, expected, strict=True))
     assert len(set(links)) > 1
     rows = [f"{text}\t{each}" for text, each in zip(expected, links, strict=True)]
@@ -197,7 +198,7 @@ def test_what_the_output_is(run, expected, tmp_path):
     ],
 )
 def test_an_output_that_cannot_be_is_seen_first(output, message, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(translate, "load_pipeline", None)
+    monkeypatch.setattr("modeling_scratch.pipelines.load_pipeline", None)
     code, _, error = run(output=tmp_path / output)  # pathlib keeps an absolute path
     assert (code, error.count("\n")) == (2, 1)
     assert message in error
@@ -207,13 +208,13 @@ def test_lengths_are_checked_in_windows(run, expected, monkeypatch):
     """The tokens of the whole input are never in memory at once."""
     monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 2)
     monkeypatch.setattr(text_input, "SENTENCES_AHEAD", 3)
-    sizes, original = [], translate.ScratchTranslationPipeline.preprocess
+    sizes, original = [], ScratchTranslationPipeline.preprocess
 
     def preprocess(self, sentences, first=0):
         sizes.append(len(sentences))
         return original(self, sentences, first)
 
-    monkeypatch.setattr(translate.ScratchTranslationPipeline, "preprocess", preprocess)
+    monkeypatch.setattr(ScratchTranslationPipeline, "preprocess", preprocess)
     assert run(lines(*SENTENCES)) == (0, lines(*expected), "")
     assert sizes == [3] * 4 + [3, 2, 1] * 4  # all are checked; then each window is read, and translated
 
@@ -225,7 +226,7 @@ def test_standard_input_and_output_that_are_closed(run, folder, tmp_path, monkey
 
         return load
 
-    monkeypatch.setattr(translate, "load_pipeline", close("stdin"))
+    monkeypatch.setattr("modeling_scratch.pipelines.load_pipeline", close("stdin"))
     code, _, error = run(output=tmp_path / "out.txt")
     assert (code, error) == (2, "error: standard input is closed; give a file with --input\n")
     monkeypatch.setattr(translate, "log_to_terminal", close("stdout"))
@@ -236,7 +237,7 @@ def test_standard_input_and_output_that_are_closed(run, folder, tmp_path, monkey
 
 def test_line_ends_within_a_translation(run, monkeypatch):
     monkeypatch.setattr(
-        translate.ScratchTranslationPipeline,
+        ScratchTranslationPipeline,
         "postprocess",
         lambda self, outputs: [[{"translation_text": "a\nb\r\nc\td"}] for _ in outputs["sequences"]],
     )
@@ -260,7 +261,7 @@ TOO_LONG = r"line 3: \d+ tokens, but the model takes 60\n"
 )
 def test_bad_input(options, message, run, tmp_path, monkeypatch):
     """One line on standard error, and nothing is translated."""
-    monkeypatch.setattr(translate.ScratchTranslationPipeline, "_forward", None)
+    monkeypatch.setattr(ScratchTranslationPipeline, "_forward", None)
     (tmp_path / "in.txt").write_bytes(lines("a", "", LONG))
     files = {name: value.replace("FILES", str(tmp_path)) for name, value in options.items() if isinstance(value, str)}
     code, output, error = run(**(options | files))

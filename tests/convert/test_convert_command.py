@@ -265,7 +265,7 @@ def test_a_conversion_that_goes_wrong_is_noticed(error, files, monkeypatch):
         converted.lm_head.bias.data[5] += error
         return converted
 
-    monkeypatch.setattr(convert, "from_marian", wrong)
+    monkeypatch.setattr("modeling_scratch.convert.marian.from_marian", wrong)
     assert "the conversion went wrong" in refusal(files, "marian", files / "marian", files / "out")
 
 

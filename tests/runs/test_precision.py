@@ -6,7 +6,8 @@ import pytest
 import torch
 from conftest import quick_run, read_metrics
 
-from modeling_scratch.recipe.reading import CONFIGURATION_FOLDER, load_recipe
+from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
 from modeling_scratch.runs import precision
 
 LAUNCHER = "ACCELERATE_MIXED_PRECISION"

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from train_on_processes import lock_folder
 
 from modeling_scratch.errors import UserError
-from modeling_scratch.recipe.reading import CONFIGURATION_FOLDER, load_recipe, recipe_text
+from modeling_scratch.recipe.reading import load_recipe, recipe_text
+from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
 from modeling_scratch.runs import folder as run_folder
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 from modeling_scratch.runs.folder import RECIPE, RunFolder

@@ -21,7 +21,8 @@ from train_on_processes import count_graphs
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.data.batching import PairCollator
 from modeling_scratch.model import loss
-from modeling_scratch.recipe.reading import CONFIGURATION_FOLDER, load_recipe
+from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
 from modeling_scratch.training import compilation
 from modeling_scratch.training.compilation import LENGTHS_OF, compile_layers, example_batch, is_compiled, longest
 

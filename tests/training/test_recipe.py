@@ -6,14 +6,9 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.errors import UserError
-from modeling_scratch.recipe.reading import (
-    CONFIGURATION_FOLDER,
-    apply_overrides,
-    load_recipe,
-    model_fields,
-    recipe_text,
-)
+from modeling_scratch.recipe.reading import apply_overrides, load_recipe, model_fields, recipe_text
 from modeling_scratch.recipe.schema import ModelSection
+from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
 
 EMBEDDED = CONFIGURATION_FOLDER / "recipes" / "embedded.yaml"
 

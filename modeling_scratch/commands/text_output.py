@@ -1,0 +1,182 @@
+"""What `scratch translate` writes: each line as soon as it is translated, in columns, to a file or standard output."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from tqdm.auto import tqdm
+
+from ..alignments import Aligner, pharaoh
+from ..ensemble import first_member
+from ..errors import UserError, as_user_error
+from ..files import one_line, written_whole
+from ..model.translation_pipeline import ScratchTranslationPipeline
+from .text_input import CUT, CUT_ADVICE, LineReader, TextInput
+
+_ALIGNED_AT_ONCE = 64  # sentences
+
+
+def with_alignments(
+    results: Iterable[list[dict[str, Any]]], sentences: Iterable[str], aligner: Aligner
+) -> Iterator[list[dict[str, Any]]]:
+    """The pipeline's results with the "alignment" of each translation, read ahead to align many at once."""
+    pairs = zip(sentences, results, strict=True)
+    while ahead := list(islice(pairs, _ALIGNED_AT_ONCE)):
+        translations = [(source, each) for source, several in ahead for each in several]
+        links = aligner.align(
+            [source for source, _ in translations], [each["translation_text"] for _, each in translations]
+        )
+        for (_, translation), found in zip(translations, links, strict=True):
+            translation["alignment"] = found
+        yield from (several for _, several in ahead)
+
+
+def write_rows(translations: list[dict[str, Any]], number: int, n_best: bool, scores: bool) -> Iterator[str]:
+    """
+    What is written for the line with this number, without line feeds: its translation, or each of its n best; see
+    `main`. Those of translations with an "alignment" end with it.
+    """
+    for rank, translation in enumerate(translations, start=1):
+        columns = [number, rank] if n_best else []
+        columns += [f"{translation['score']:.4f}"] if n_best or scores else []
+        columns.append(one_line(translation["translation_text"]))
+        columns += [pharaoh(translation["alignment"])] if "alignment" in translation else []
+        yield "\t".join(map(str, columns))
+
+
+@contextmanager
+def opened_output(path: Path | None) -> Iterator[TextIO]:
+    """
+    Open the output before anything is translated: standard output, a device or named pipe, or a file. A file appears
+    only when it is complete, with the permissions of the one it replaces.
+    """
+    if path is None:
+        if sys.stdout is None:
+            raise UserError("standard output is closed; give a file with --output")
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"--output {path}: it must be a file, in a folder that exists")
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+        return
+    path = path.resolve()  # keeps a link and writes to its target
+    with ExitStack() as stack:
+        try:
+            temporary = stack.enter_context(written_whole(path, locked=False))
+        except OSError as error:
+            raise UserError(f"--output {path}: nothing can be written to {path.parent} ({error.strerror})") from error
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+
+
+def beams_for(n_best: int, num_beams: int | None, pipeline: ScratchTranslationPipeline) -> int:
+    """The beam width for an n-best list, at least the model's. UserError if the one given is too small."""
+    beams = num_beams or max(n_best, pipeline.model.generation_config.num_beams or 1)
+    if n_best > beams:
+        raise UserError(f"--n-best {n_best}: --num-beams is {beams}; it must be at least as large")
+    return beams
+
+
+def pipeline_options(
+    pipeline: ScratchTranslationPipeline, settings: dict[str, Any], n_best: int | None, scores: bool
+) -> dict[str, Any]:
+    """The pipeline's arguments, from the settings that were given."""
+    options = {name: value for name, value in settings.items() if value is not None}
+    if n_best is not None:
+        options |= {"num_beams": beams_for(n_best, options.get("num_beams"), pipeline), "num_return_sequences": n_best}
+    return options | {"return_scores": scores or n_best is not None}
+
+
+def make_aligner(pipeline: ScratchTranslationPipeline) -> Aligner:
+    with as_user_error():  # of alignment_heads that the model does not have
+        return Aligner(first_member(pipeline.model), pipeline.tokenizer, pipeline.target_tokenizer)
+
+
+def languages_of(pipeline: ScratchTranslationPipeline, format: str, language: str | None) -> tuple[str, str]:
+    """The languages of source and target, as the model's tokenizer names them. UserError if the source's is unknown."""
+    named = pipeline.tokenizer.init_kwargs
+    source = language or named.get("source_lang")
+    if source is None:
+        raise UserError(
+            f"--format {format}: the model does not say what it translates from; add --language, such as en"
+        )
+    return source, named.get("target_lang") or ""
+
+
+def is_seen(quiet: bool) -> bool:
+    """Whether someone sees a progress bar."""
+    return sys.stderr is not None and sys.stderr.isatty() and not quiet
+
+
+def translate_lines(
+    path: Path | None,
+    name: str,
+    pipeline: ScratchTranslationPipeline,
+    options: dict[str, Any],
+    rows: Callable[..., Iterator[str]],
+    file: TextIO,
+    keep_going: bool,
+    quiet: bool,
+    aligner: Aligner | None = None,
+) -> None:
+    """
+    Translate the lines of a file, or of standard input as they come.
+
+    Args:
+        path: of the file; None: standard input.
+        name: of the input, for messages.
+        options: of the pipeline.
+        rows: makes rows of a line's translations and its number.
+        keep_going: leave lines empty that cannot be translated, with a warning; otherwise they are an error.
+        aligner: aligns each line with its translations; None: nothing is aligned.
+
+    Raises:
+        UserError: a line cannot be translated. Where all lines are there from the start, nothing has been translated.
+    """
+    with as_user_error():
+        _translate_windows(TextInput(path), LineReader(pipeline, name, keep_going), options, rows, file, quiet, aligner)
+
+
+def _translate_windows(
+    text: TextInput,
+    reader: LineReader,
+    options: dict[str, Any],
+    rows: Callable[..., Iterator[str]],
+    file: TextIO,
+    quiet: bool,
+    aligner: Aligner | None,
+) -> None:
+    """Translate what waits, write it, and wait for more."""
+    if text.total is not None and not reader.keep_going:
+        reader.check(text)
+    shows_progress = is_seen(quiet)
+    prompt = text.is_terminal and shows_progress
+    if prompt:
+        print("A line at a time; Ctrl-D ends.", file=sys.stderr)
+    number = 0
+    with tqdm(total=text.total, unit=" lines", disable=not shows_progress or prompt) as bar:
+        for lines in text.windows(lambda: print("> ", end="", file=sys.stderr, flush=True) if prompt else None):
+            sentences, error = reader.read(lines, number)
+            results = reader.pipeline(iter(sentences), **options)
+            if aligner is not None:
+                results = with_alignments(results, sentences, aligner)
+            for translations in results:
+                number += 1
+                if translations[0].get("cut"):
+                    reader.remarks.add(CUT, number, CUT_ADVICE)
+                for row in rows(translations, number):
+                    if file.isatty():
+                        bar.clear()
+                    print(row, file=file)
+                bar.update()
+            file.flush()
+            if error is not None:
+                raise error
+    reader.remarks.close()
