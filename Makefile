@@ -9,11 +9,12 @@ INSTALLED = $(VENV)/.installed
 train: $(INSTALLED)
 	$(BIN)/python train.py $(ARGS)
 
+# A file of tests stays with one worker, since its tests share small runs.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto -m "slow or not slow"
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "slow or not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -102,14 +102,9 @@ def test_plots_name_what_they_lack(run_base):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "command",
-    [
-        ["train.py"],
-        pytest.param(["hub_upload.py", "runs/x", "a/b"], marks=pytest.mark.slow),
-        pytest.param(["train.py", "--dry-run"], marks=pytest.mark.slow),
-    ],
-    ids=" ".join,
+    "command", [["train.py"], ["hub_upload.py", "runs/x", "a/b"], ["train.py", "--dry-run"]], ids=" ".join
 )
 def test_what_is_missing_is_named(run_base, command):
     result = run_base(str(ROOT / command[0]), *command[1:])

@@ -257,6 +257,7 @@ def test_processes_translate_each_sentence_once(run, tmp_path):
     assert translation.count == 1  # here with 1,000 sentences a shard
 
 
+@pytest.mark.slow
 def test_on_two_processes(run, tmp_path):
     """All stages; a process that has no part left waits for the other."""
     run_group(tmp_path, 2, improve_one, str(run), str(tmp_path / "better"), {"seeds": 1, "length": 0.5})
