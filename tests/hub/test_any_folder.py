@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import read_metrics
 from huggingface_hub import ModelCard
 from loopback_push import client_push_from_memory, client_push_twice
 from test_convert_command import invoke, opus_folder  # noqa: F401
@@ -115,7 +116,7 @@ def test_a_folder_is_pushed_in_one_commit(converted, plain, hub, client, tmp_pat
 
 def test_a_run_with_several_test_sets(trained, tmp_path):
     run = Path(shutil.copytree(trained, tmp_path / "run"))
-    (final,) = [record for record in map(json.loads, (run / "metrics.jsonl").open()) if record.get("final")]
+    (final,) = [record for record in read_metrics(run) if record.get("final")]
     assert final["sentences"] == 500
     others = [{"name": "newstest2014", "bleu": 27.31, "sentences": 3003}, {"name": "a|b", "bleu": 11.119}]
     with (run / "metrics.jsonl").open("a") as file:

@@ -111,7 +111,6 @@ def test_a_compiled_update_could_reach_this_share_of_an_h100(shape, ceiling):
     assert ceilings.useful_operations(shape, 25_000) / (seconds * peak) >= ceiling
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # of PEFT
 def test_hooks_and_adapters_are_compiled_with_their_layers(make_model):
     """Those that are there before the first batch."""
     torch.manual_seed(0)
