@@ -11,12 +11,11 @@ from torch import nn
 _BITS = 16
 _PER_WORD = 64 // _BITS
 _BLOCK = 64  # tokens per block in `best_tokens`
-# Linear layers: up to how many input rows each method is fastest, and how many outputs are computed together.
-_FEW, _SEVERAL = 16, 128
-_PART = 512
-# Elements of a weight above which a method of our own beats the BLAS: for few rows; and, since the weight does not fit
-# into a cache, for any number of rows.
-_LARGE, _HUGE = 2**18, 2**23
+# From so many elements of a weight on, a linear layer is computed in parts for inputs of few elements, since the BLAS
+# behind `nn.Linear` has one thread read the whole weight; and from so many on, in oneDNN's layout for larger inputs.
+_LARGE, _VERY_LARGE = 2**18, 2**20
+_SMALL_INPUT = 2560
+_PART = 512  # outputs
 
 
 def _drop(states: torch.Tensor, draws: torch.Tensor, threshold: int) -> torch.Tensor:
@@ -90,40 +89,32 @@ class ScratchRMSNorm(nn.RMSNorm):
 
 
 def _by_parts(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
-    """
-    `nn.functional.linear`, computing parts of the outputs separately. For few rows the parts are divided among the
-    threads, whereas the BLAS behind `linear` has one thread read the whole weight.
-    """
+    """`nn.functional.linear`, with the outputs divided into parts, and these among the threads."""
     weight, (outputs, width) = layer.weight, layer.weight.shape
     states, rows = inputs.reshape(1, -1, width), inputs.shape[:-1].numel()
     output = states.new_empty(rows, outputs)
-    if rows > _SEVERAL:  # many parts, each by all threads
-        for part, columns in zip(weight.split(_PART), output.split(_PART, dim=1), strict=True):
-            torch.mm(states[0], part.t(), out=columns)
-    else:
-        count = min(outputs, max(torch.get_num_threads(), outputs // _PART))
-        size = outputs // count
-        parts, main = weight[: count * size].view(count, size, width), output[:, : count * size]
-        if rows <= _FEW:
-            products = torch.bmm(parts, states.transpose(1, 2).expand(count, -1, -1))  # (count, size, rows)
-            main.copy_(products.view(-1, rows).t())
-        else:
-            products = torch.bmm(states.expand(count, -1, -1), parts.transpose(1, 2))  # (count, rows, size)
-            main.unflatten(1, (count, size)).copy_(products.transpose(0, 1))
-        if count * size < outputs:
-            torch.mm(states[0], weight[count * size :].t(), out=output[:, count * size :])
+    count = min(outputs, max(torch.get_num_threads(), outputs // _PART))
+    size = outputs // count
+    parts = weight[: count * size].view(count, size, width)
+    products = torch.bmm(parts, states.transpose(1, 2).expand(count, -1, -1))  # (count, size, rows)
+    output[:, : count * size] = products.view(-1, rows).t()
+    if count * size < outputs:
+        torch.mm(states[0], weight[count * size :].t(), out=output[:, count * size :])
     if layer.bias is not None:
         output += layer.bias
     return output.view(*inputs.shape[:-1], outputs)
 
 
 def _forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-    """`nn.Linear.forward`, by parts where that is faster."""
-    is_faster = layer.weight.numel() >= _HUGE or inputs.shape[:-1].numel() <= _SEVERAL
+    """`nn.Linear.forward` of a large layer, in the fastest way."""
     is_plain = inputs.dtype == torch.float32 and not (
         torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
     )
-    return _by_parts(inputs, layer) if is_faster and is_plain else nn.Linear.forward(layer, inputs)
+    if is_plain and inputs.numel() <= _SMALL_INPUT:
+        return _by_parts(inputs, layer)
+    if is_plain and layer.weight.numel() >= _VERY_LARGE and torch.backends.mkldnn.is_available():
+        return nn.functional.linear(inputs.to_mkldnn(), layer.weight, layer.bias).to_dense()
+    return nn.Linear.forward(layer, inputs)
 
 
 @contextmanager

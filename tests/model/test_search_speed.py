@@ -69,7 +69,7 @@ def test_generation_under_autocast(make_model, sentences, monkeypatch, loops):
 @pytest.mark.parametrize("rows", [1, 5, 40, 200])
 @pytest.mark.parametrize("bias", [True, False])
 def test_products(bias, rows, monkeypatch):
-    for limit, value in {"_LARGE": 0, "_HUGE": 5000, "_PART": 16}.items():
+    for limit, value in {"_LARGE": 0, "_VERY_LARGE": 5000, "_SMALL_INPUT": 200, "_PART": 16}.items():
         monkeypatch.setattr(fast_cpu, limit, value)
     layers = torch.nn.ModuleList([torch.nn.Linear(24, width, bias=bias) for width in (1, 40, 400, 41 * 9)])
     inputs = torch.randn(rows, 1, 24)
