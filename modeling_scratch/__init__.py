@@ -31,13 +31,13 @@ def _is_command() -> bool:
     started = Path(*sys.argv[:1])
     if started.name == "-m":  # Python is looking for the module
         return re.search(rf" -\w*m ?{__name__}(?:[. ]|$)", " ".join(sys.orig_argv)) is not None
-    if started.name == "scratch":  # perhaps somebody else's
+    if started.name == "scratch":  # perhaps another project's
         return started.is_file() and f"{__name__}.__main__" in started.read_text(errors="replace")
     return started.resolve() in (_ROOT / "train.py", _ROOT / "hub_upload.py")
 
 
 def __getattr__(name: str):
-    """What a command has not imported yet."""
+    """Import a public name when it is first used, since a command has not imported it yet."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import model
@@ -47,10 +47,11 @@ def __getattr__(name: str):
 
 if _is_command():
     if "OMP_WAIT_POLICY" not in os.environ:
-        # How long a thread waits busily for others, about 0.2 ms, before it lets another process have its core. By
-        # default it waits so long that two trainings on the same cores all but stop each other.
+        # A waiting thread spins, here for about 0.2 ms, before it lets another process have its core. By default it
+        # spins for so long that two trainings on the same cores all but stop each other.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    # By default oneDNN keeps 1,024 kernels. Batches have more shapes: it would make kernels anew, in ever more memory.
+    # By default oneDNN caches 1,024 kernels. Batches have more shapes: it would keep making kernels anew, in ever more
+    # memory.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C during the imports prints no traceback

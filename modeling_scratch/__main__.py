@@ -43,7 +43,7 @@ def describe() -> None:
 
 
 for _name, _what in COMMANDS.items():
-    app.command(_name, help=_what)(lambda: None)  # `resolve_command` puts the command in its place
+    app.command(_name, help=_what)(lambda: None)  # a placeholder, which `resolve_command` replaces
 
 if __name__ == "__main__":
     app()

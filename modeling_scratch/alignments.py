@@ -19,7 +19,7 @@ class Aligner:
     Aligns the words of sentences with those of their translations by cross-attention, in one teacher-forced pass.
 
     Args:
-        model: a translator, no ensemble. Whatever its attention implementation, the pass uses eager attention.
+        model: a translator, but not an ensemble. Whatever its attention implementation, the pass uses eager attention.
         source_tokenizer, target_tokenizer: one object if they are shared.
         heads: whose attention is averaged. None: `alignment_heads` of the model's generation config, as Whisper names
             it, or all heads if there is none.
@@ -49,9 +49,9 @@ class Aligner:
     def weights_by_head(self, sources: Sequence[str], targets: Sequence[str]) -> list[torch.Tensor]:
         """
         The cross-attention of each pair, summed over the tokens of words, (layers, heads, target words, source words).
-        That of a target token is of the step that predicts it. End tokens, and punctuation at a word's edges, are left
-        out: a comma follows from the clause after it, not from its word. Target words beyond learned positions have
-        zeros, and thus no links.
+        A target token has that of the step which predicts it. End tokens, and punctuation at a word's edges, are left
+        out: a comma depends on the clause after it, not on its word. Target words beyond learned positions have zeros,
+        and thus no links.
         """
         return self._each(sources, targets, lambda weights: weights)
 
@@ -59,10 +59,10 @@ class Aligner:
     def _each(
         self, sources: Sequence[str], targets: Sequence[str], reduce: Callable[[torch.Tensor], torch.Tensor]
     ) -> list[torch.Tensor]:
-        """What is kept of `weights_by_head`, pair by pair: those of all pairs may be gigabytes."""
+        """`weights_by_head`, reduced pair by pair as they are computed: those of all pairs may take gigabytes."""
         read = [_tokenize(self.source_tokenizer, text) for text in sources]
         written = [_tokenize(self.target_tokenizer, text, is_target=True) for text in targets]
-        if getattr(self.model.config, "position_embedding_type", None) == "learned":  # the others end nowhere
+        if getattr(self.model.config, "position_embedding_type", None) == "learned":  # other kinds have no limit
             limit = self.model.config.max_position_embeddings
             written = [_Text(each.ids[:limit], each.words, each.word_of[:limit]) for each in written]
         pairs, shape = list(zip(read, written, strict=True)), _shape(self.model)
@@ -84,7 +84,7 @@ class Aligner:
         ]
 
     def _attend(self, pairs: list[tuple["_Text", "_Text"]]) -> Iterator[torch.Tensor]:
-        """As `weights_by_head`, of a batch of tokenized pairs."""
+        """As `weights_by_head`, for a batch of tokenized pairs."""
         start = self.model.generation_config.decoder_start_token_id
         start = self.model.config.decoder_start_token_id if start is None else start
         sources = [torch.tensor(source.ids) for source, _ in pairs]
@@ -93,7 +93,7 @@ class Aligner:
             "attention_mask": [torch.ones_like(ids) for ids in sources],  # 1: attend
             "decoder_input_ids": [torch.tensor([start, *target.ids[:-1]]) for _, target in pairs],
         }
-        # Any id would do for padding: the mask hides it in sources, and in targets no step sees a later one.
+        # Any id would do for padding: the mask hides it in sources, and in targets no step sees a later token.
         padding = {"input_ids": self.model.config.pad_token_id or 0}
         inputs = {
             name: pad_sequence(rows, batch_first=True, padding_value=padding.get(name, 0)).to(self.model.device)
@@ -129,7 +129,7 @@ def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str, is_target: bool = F
         # By its last character: a token may begin with a space.
         word_of = [word_at[end - 1] if end > start else -1 for start, end in encoded.offset_mapping]
         return _Text(encoded.input_ids, words, word_of)
-    # Such tokenizers know no offsets. Word by word they find the same tokens, since SentencePiece cuts at spaces first.
+    # Slow tokenizers know no offsets, but give the same tokens word by word, since SentencePiece cuts at spaces first.
     texts = {"text_target" if is_target else "text": words}
     pieces = tokenizer(**texts, add_special_tokens=False).input_ids
     ids, word_of = [], []
@@ -174,7 +174,7 @@ def _checked(heads: Heads, model: PreTrainedModel) -> Heads:
 
 
 def alignment_heads(model: PreTrainedModel) -> Heads | None:
-    """The heads that a model's generation config names for alignments; None: none. ValueError if it has no such."""
+    """The heads that a model's generation config names for alignments, if any. ValueError if the model lacks one."""
     heads = getattr(model.generation_config, "alignment_heads", None)
     return None if heads is None else _checked(heads, model)
 
@@ -197,7 +197,7 @@ def average_heads(weights: torch.Tensor, heads: Heads | None) -> torch.Tensor:
 def links_of(weights: torch.Tensor) -> Links:
     """
     Each target word with the source word that it attends to most, and each source word with the target word that
-    attends to it most, so that one word may have been made from several.
+    attends to it most, so that one word may have links to several.
 
     Args:
         weights: (target words, source words).

@@ -45,7 +45,7 @@ def log_to_terminal(level: int) -> None:
     logger.setLevel(level)
     logger.handlers = [_BarHandler()]
     logger.propagate = False
-    from transformers.utils.logging import disable_progress_bar  # not before a command that needs it
+    from transformers.utils.logging import disable_progress_bar  # here, since not every command needs it
 
     disable_progress_bar()
     logging.getLogger("accelerate.accelerator").setLevel(logging.ERROR)  # warns that tied weights are saved once
@@ -78,7 +78,7 @@ def print_whatever_happens(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        # Python flushes the buffer when it exits.
+        # Python flushes the buffer when it exits, which would fail again.
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno != errno.EPIPE:
@@ -122,10 +122,10 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
 
 
 def _users_error(error: Exception) -> str | None:
-    """What to tell the user of something that is theirs to mend, in one line; None if it is a bug of ours."""
+    """What to tell the user, in one line, of an error that they can fix; None if it is a bug of ours."""
     if isinstance(error, ModuleNotFoundError):
         return explained_import(error)
-    # Without an errno, an OSError was raised by a library. Safetensors is in another language, which has no OSError.
+    # An OSError without an errno comes from a library. Safetensors is written in Rust, which has none.
     is_of_the_system = isinstance(error, OSError) and error.errno is not None
     is_theirs = is_of_the_system or isinstance(error, UserError | SafetensorError)
     return " ".join(str(error).split()) if is_theirs else None

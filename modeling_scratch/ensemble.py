@@ -22,7 +22,7 @@ from .model.loss import check_labels, cross_entropy_sum, target_token_count
 from .model.modeling_scratch import ScratchForConditionalGeneration, search
 from .model.pretrained import ScratchPreTrainedModel
 
-# What the search reads of a model's own generation config, and no tokenizer says.
+# What the search takes from a model's generation config, and comparing tokenizers does not cover.
 _TOKENS = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -76,16 +76,16 @@ class EnsembleEncoder(nn.Module):
 
 class Ensemble(ScratchPreTrainedModel, GenerationMixin):
     """
-    Models that translate together. `generate()` works as that of one model whose next-token distribution is the
+    Models that translate together. `generate()` works like that of one model whose next-token distribution is the
     arithmetic mean of the members'; each member keeps its own key/value cache. The first member's generation config
-    decides where a call does not.
+    applies to whatever a call leaves open.
 
     Args:
         members: with the same target vocabulary. They are all converted to the widest of their dtypes.
     """
 
     def __init__(self, members: Sequence[ScratchForConditionalGeneration]):
-        # Only learned positions end somewhere.
+        # Only learned positions have a limit.
         learned = [member for member in members if member.config.position_embedding_type == "learned"] or members
         config = copy.deepcopy(learned[0].config)
         config.max_position_embeddings = min(member.config.max_position_embeddings for member in learned)
@@ -125,8 +125,8 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
             input_ids: (batch_size, source_length); not needed with encoder_outputs.
             attention_mask: (batch_size, source_length), or the bias that our own search makes of it.
             decoder_input_ids: (batch_size, target_length); with a cache, only the new tokens.
-            encoder_outputs: of an EnsembleEncoder.
-            past_key_values: of our own search only.
+            encoder_outputs: what an EnsembleEncoder returned.
+            past_key_values: the cache of our own search, the only one supported.
             labels, num_items_in_batch: as in ScratchForConditionalGeneration.
 
         Returns:
@@ -197,7 +197,7 @@ def _check_tokenizers(
     options: Sequence[dict[str, str | None]],
     tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
 ) -> None:
-    """UserError if one is another kind of model, or its tokenizers differ from those of the first, which are loaded."""
+    """UserError if one is another kind of model, or its tokenizers differ from the first's, which are passed in."""
     contents = [_content(tokenizer) for tokenizer in tokenizers]
     check_is_scratch(names[0], **options[0])
     for name, each in zip(names[1:], options[1:], strict=True):
@@ -211,7 +211,7 @@ def _check_tokenizers(
 
 
 def _content(tokenizer: PreTrainedTokenizerBase) -> tuple:
-    """What makes a tokenizer the one it is, wherever it was loaded from."""
+    """What identifies a tokenizer, wherever it was loaded from."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         last_call = dict.fromkeys(("truncation", "padding"))

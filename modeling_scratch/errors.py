@@ -14,7 +14,7 @@ class UserError(ValueError):
 
 
 class ProcessError(UserError):
-    """An error that one process of several has seen, so that it must report it itself."""
+    """An error that only one of several processes has seen, and must therefore report itself."""
 
 
 class Diverged(UserError):
@@ -27,7 +27,7 @@ class Stopped(Exception):
 
 @contextmanager
 def as_user_error(prefix: str = "") -> Iterator[None]:
-    """For calls into code that knows no UserError, such as the model or a library, with what a user gave it."""
+    """Turn a ValueError into a UserError where code that knows no UserError, such as a library, gets a user's input."""
     try:
         yield
     except UserError:

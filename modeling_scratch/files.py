@@ -35,14 +35,14 @@ def written_whole(path: Path, locked: bool = True) -> Iterator[Path]:
     permissions of the old one stay.
 
     Args:
-        locked: no other process writes this file at the same time. A killed one's temporary file is then used again;
-            otherwise each has a name of its own.
+        locked: no other process writes this file at the same time. The temporary file then has a fixed name, so that
+            one left by a killed process is used again; otherwise its name is random.
     """
     temporary = path.with_name(f".{path.name}.tmp" if locked else f".{secrets.token_hex(4)}.tmp")
     try:
         temporary.touch(exist_ok=locked)
         mode = stat.S_IMODE((path if path.exists() else temporary).stat().st_mode)  # safetensors makes files private
-        os.chmod(temporary, mode | stat.S_IWUSR)  # what is private is so from the start
+        os.chmod(temporary, mode | stat.S_IWUSR)  # a private file is private from the start
         yield temporary
         os.chmod(temporary, mode)
         sync(temporary)

@@ -21,7 +21,7 @@ from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from .errors import UserError
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
-TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # any one of them
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # a tokenizer has any
 
 # What loaders raise for JSON of an unexpected shape, or nested too deeply.
 _DAMAGE = (RecursionError, TypeError, KeyError, AttributeError)
@@ -86,7 +86,7 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     Load the model in a folder or on the Hub.
 
     Raises:
-        UserError: it cannot be loaded, or lacks weights, which would be random.
+        UserError: it cannot be loaded, or lacks weights, which would be initialised at random.
     """
     try:
         options = NO_REMOTE_CODE | options

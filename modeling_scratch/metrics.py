@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 RESAMPLES = 1000
 MOST_RESAMPLED = 10_000  # sentences; with more, the interval is narrow and takes too much memory
 
-_MOST_SECONDS = 300  # that a metric may take unless the recipe asks for it
+_MOST_SECONDS = 300  # the most that a metric may take unless it chooses the best weights
 
 Texts = Sequence[str]
 References = Sequence[Sequence[str]]  # one or more per sentence
@@ -56,7 +56,7 @@ class Metric:
         higher_is_better: the direction.
         range: lowest and highest value on the axis of a plot; None: no upper limit.
         compute: computes the score from (sources, translations, references, number of bootstrap resamples or 0); None:
-            it is not of translations, and `score` leaves it out.
+            it does not score translations, and `score` leaves it out.
         on_request: compute it only if the recipe names it, in `evaluation.also` or `evaluation.metric`.
         prepare: for a language, what is done to each translation and reference first.
         seconds: for a slow metric, estimates how long (translations, references) take. It is skipped during training,

@@ -32,7 +32,7 @@ class Translated:
 
 
 def guessed_links(source: str, target: str) -> list[tuple[int, int]]:
-    """Links of words at the same place in proportion, for a translation whose links are unknown."""
+    """Links between words at proportionally the same place, for a translation whose links are unknown."""
     sources, targets = len(source.split()), len(target.split())
     return [((2 * place + 1) * sources // (2 * targets), place) for place in range(targets)]
 
@@ -42,8 +42,8 @@ TranslateParagraphs = Callable[[list[str]], list[Translated]]
 
 def cut(text: str, language: str) -> list[Piece]:
     """
-    The sentences of a text of any length, with all its white space. What has no letter and no digit, such as a line of
-    asterisks, is no sentence.
+    The sentences of a text of any length, with all its white space. A part without a letter or digit, such as a line of
+    asterisks, is not a sentence.
 
     Args:
         language: an ISO 639 code, with or without a region; sentencex has rules for some 240 languages, and general
@@ -97,7 +97,7 @@ def translate_paragraphs(
             spaces between them.
 
     Returns:
-        For each paragraph its translation, whose links count the words of the paragraph.
+        The translation of each paragraph, with links that count words from the beginning of the paragraph.
     """
     rows = [cut(paragraph, source_language or "") for paragraph in paragraphs]
     found = iter(translate([piece.sentence for row in rows for piece in row if piece.sentence]))
@@ -120,7 +120,7 @@ def translate_paragraphs(
 
 
 def _first_words(pieces: Sequence[tuple[str, str, str]]) -> list[int]:
-    """For each piece, the number of the word in the whole text that its sentence begins in."""
+    """For each piece, the index in the whole text of the word in which its sentence begins."""
     numbers, count, is_within = [], 0, False  # the words so far, and whether the last of them may go on
     for piece in pieces:
         for place, part in enumerate(piece):

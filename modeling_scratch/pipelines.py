@@ -1,4 +1,4 @@
-"""The pipeline that commands and the service translate with: of one model or several, it says what it had to cut."""
+"""The pipeline of the commands and the service, for one model or several; it says which translations were cut."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def load_pipeline(names: list[str], revision: str | None = None) -> ScratchTrans
 
 
 class Watched(ScratchTranslationPipeline):
-    """Says of each translation whether it was cut at the greatest length."""
+    """Says of each translation whether it was cut off at the maximum length."""
 
     def postprocess(self, outputs: dict[str, Any]) -> list[list[dict[str, Any]]]:
         """As inherited, with "cut" in each translation."""

@@ -23,7 +23,7 @@ def _spelled(text: str) -> str:
         forms = [re.escape(character), rf"%(?:25){{0,4}}{code:02x}"]
         forms += [rf"\\{{1,8}}u00{code:02x}", rf"\\{{1,8}}x{code:02x}"]
         forms += [rf"&#0{{0,6}}{code};", rf"&#x0{{0,6}}{code:x};"]
-        forms += {"+": ["-"], "/": ["_", r"\\{1,8}/"], "_": ["&lowbar;"]}.get(character, [])  # base64 for addresses
+        forms += {"+": ["-"], "/": ["_", r"\\{1,8}/"], "_": ["&lowbar;"]}.get(character, [])  # URL-safe base64, escapes
         characters.append(f"(?:{'|'.join(forms)})")
     return _BREAK.join(characters)
 

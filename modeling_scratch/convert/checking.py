@@ -126,7 +126,7 @@ def verify_scores(model: ScratchForConditionalGeneration, scorer: Scorer) -> Non
 
 
 def _check_difference(difference: float, what: str) -> None:
-    if not difference <= LARGEST_DIFFERENCE:  # nan too
+    if not difference <= LARGEST_DIFFERENCE:  # also if it is NaN
         raise UserError(
             f"the conversion went wrong: {what} differ by up to {difference:.1e}, more than {LARGEST_DIFFERENCE:.0e}; "
             "nothing was written"

@@ -139,7 +139,7 @@ def to_ctranslate2(
     model: ScratchForConditionalGeneration, source_vocabulary: list[str], target_vocabulary: list[str]
 ) -> "transformer_spec.TransformerSpec":
     """
-    The model as a CTranslate2 specification, to `optimize` (which quantizes) and `save`.
+    The model as a CTranslate2 specification: call its `optimize`, which quantizes, and then its `save`.
 
     Raises:
         UserError: ctranslate2 is not installed, or cannot express the config; the message names each field, its value
@@ -252,7 +252,7 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
     rows = (model.config.vocab_size, model.config.target_vocab_size)
     tokenizers = zip(load_tokenizers(name), rows, ("source", "target"), strict=True)
     vocabularies = [read_vocabulary(*each) for each in tokenizers]
-    # First in float32, which can be compared; the cost of quantization shows in BLEU.
+    # First in float32, to compare it with the original; the cost of quantization shows in BLEU.
     for each in dict.fromkeys(["float32", quantization]):
         spec = to_ctranslate2(model, *vocabularies)
         spec.optimize(each)

@@ -8,7 +8,7 @@ from ..model.modeling_scratch import ScratchForConditionalGeneration
 
 logger = logging.getLogger(__name__)
 
-# Settings that no other runtime here has.
+# Settings that none of the runtimes converted to has.
 NEEDS_GENERATE = ("do_sample", "forced_bos_token_id", "forced_eos_token_id")
 NEEDS_GENERATE += ("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "exponential_decay_length_penalty")
 NEEDS_GENERATE += ("sequence_bias", "stop_strings", "max_time", "guidance_scale", "diversity_penalty")
@@ -32,13 +32,13 @@ class Search:
     shortest: int
     longest: int
     ends: list[int]
-    banned: list[list[int]]  # sequences of tokens that must not come
+    banned: list[list[int]]  # sequences of tokens that must not occur
 
 
 def read_search(model: ScratchForConditionalGeneration) -> Search:
-    """A model's search, as its generation config and the length of its positions say."""
+    """How a model searches, as its generation config and the limit of its positions determine."""
     generation, config = model.generation_config, model.config
-    # The lengths of `generate` count the start token. The default is 20 new tokens.
+    # `max_length` and `min_length` count the start token. The default is 20 new tokens.
     longest = generation.max_new_tokens or (generation.max_length or 21) - 1
     if config.position_embedding_type == "learned":
         longest = min(longest, config.max_position_embeddings)
@@ -56,7 +56,7 @@ def read_search(model: ScratchForConditionalGeneration) -> Search:
 
 
 def warn_of_settings(model: ScratchForConditionalGeneration, more: Sequence[str], where: str) -> None:
-    """Name the settings in a model's generation config that are left out of a file, those in `more` included."""
+    """Warn of the settings in a model's generation config that a file leaves out: `NEEDS_GENERATE` and `more`."""
     neutral = {"repetition_penalty": 1.0}
     values = {name: getattr(model.generation_config, name, None) for name in (*NEEDS_GENERATE, *more)}
     found = [name for name, value in values.items() if value and value != neutral.get(name)]

@@ -191,9 +191,10 @@ def to_marian(model: ScratchForConditionalGeneration) -> MarianMTModel:
     Convert a Scratch model to a Marian model with the same weights, dtype, device, dropouts and generation config. It
     gives the same logits and generates the same tokens if padding is on the right.
 
-    It has a table of max_position_embeddings positions and fails on longer sequences. An output projection without a
-    bias gets one of zeros. Marian ties all embeddings or none: with share_encoder_decoder_embeddings True and
-    tie_word_embeddings False it holds the embedding twice, and the copies would diverge in further training.
+    The Marian model has a table of max_position_embeddings positions and fails on longer sequences. An output
+    projection without a bias gets one of zeros. Marian ties all embeddings or none: with
+    share_encoder_decoder_embeddings True and tie_word_embeddings False it holds the embedding twice, and the copies
+    would diverge in further training.
 
     Raises:
         UserError: Marian cannot express the model; the message names each field, its value and the value needed.

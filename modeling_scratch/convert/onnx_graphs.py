@@ -34,8 +34,8 @@ class EncoderGraph(nn.Module):
             attention_mask: (sentences, source_length), 1 for tokens and 0 for padding.
 
         Returns:
-            Keys and values of cross-attention, (2 * decoder_layers, sentences, heads, source_length, head_dim): those
-            of a layer follow each other.
+            Keys and values of cross-attention, (2 * decoder_layers, sentences, heads, source_length, head_dim): each
+            layer's keys, followed by its values.
         """
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         found = []
@@ -100,8 +100,8 @@ class DecoderGraph(nn.Module):
         """
         Args:
             input_ids: the last token of each row, (rows, 1).
-            past: the keys of each layer and its values, (rows, heads, past_length, head_dim) each.
-            source: those of cross-attention, (rows or 1, heads, source_length, head_dim) each.
+            past: each layer's keys, followed by its values, (rows, heads, past_length, head_dim) each.
+            source: the same of cross-attention, (rows or 1, heads, source_length, head_dim) each.
             source_mask: (rows, source_length), 1 for tokens and 0 for padding.
 
         Returns:
@@ -109,7 +109,7 @@ class DecoderGraph(nn.Module):
             cross-attention, (rows, heads, source_length).
         """
         cache = _StepCache(past, source)
-        # Only its shape is read, since the keys and values are there already.
+        # The decoder reads only the shape of the encoder's states, since it has their keys and values already.
         shape = (input_ids.shape[0], source[0].shape[2], self.decoder.config.d_model)
         outputs = self.decoder(
             input_ids=input_ids,
@@ -163,7 +163,7 @@ def write_graph(
     import onnx
     import onnxscript  # noqa: F401
 
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells what is not installed, and not needed
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports missing packages that are not needed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -179,7 +179,7 @@ def write_graph(
         )
     model = onnx.load(path)
     for noted in (model, model.graph, *model.graph.node, *model.graph.input, *model.graph.output):
-        noted.ClearField("metadata_props")  # where in this machine's files each node is from
+        noted.ClearField("metadata_props")  # the source files on this machine that each node came from
         noted.ClearField("doc_string")
     model.graph.ClearField("value_info")
     onnx.save(model, path)
@@ -188,8 +188,8 @@ def write_graph(
 def quantize_weights(path: Path) -> None:
     """
     Store the matrices of a graph in 8 bits, with one scale for each row or column, whichever is more accurate. What is
-    computed stays in float32: runtimes expand the weights when they load the graph. They do so with a product of
-    constants; a DequantizeLinear they would compute at each step unless told otherwise (ONNX Runtime 1.30).
+    computed stays in float32: runtimes expand the weights when they load the graph, because each is stored as a product
+    of constants. They would run a DequantizeLinear at each step unless told otherwise (ONNX Runtime 1.30).
     """
     import onnx
     from onnx import TensorProto, helper, numpy_helper

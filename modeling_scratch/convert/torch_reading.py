@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
 from .torch_translator import empty_transformer, sinusoidal_positions
 
-# Fields of ScratchConfig that the weights do not tell and that a caller may give.
+# Fields of ScratchConfig that cannot be read from the weights and that a caller may give.
 UNTOLD_FIELDS = (
     "norm_eps",
     "max_position_embeddings",
@@ -127,7 +127,7 @@ def _read_state(weights: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, to
 
 
 def _merge_told(weights: nn.Module | Mapping[str, torch.Tensor], prefix: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The fields told by the caller and, if `weights` is a module, by that. UserError if they differ or one lacks."""
+    """The fields from the caller, and from `weights` if it is a module. UserError if they differ or one is missing."""
     told = {}
     if isinstance(weights, nn.Module) and isinstance(inner := weights.get_submodule(prefix[:-1]), nn.Transformer):
         told = _told_by_module(inner)
@@ -223,7 +223,7 @@ def _find_prefix(state: Mapping[str, torch.Tensor], prefix: str | None) -> str:
 
 
 def _take(state: dict[str, torch.Tensor], given: str | torch.Tensor | None, what: str) -> tuple[str, torch.Tensor]:
-    """A matrix, given as a tensor or by the name of it or its module in the state dict. Returns its name too."""
+    """A matrix, given as a tensor, or by its name or its module's name in the state dict. Returns its name too."""
     if isinstance(given, torch.Tensor):
         name, weight = "", given.detach()
     elif given is None:

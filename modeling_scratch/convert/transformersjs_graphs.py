@@ -1,6 +1,6 @@
 """
-A translator as the two ONNX graphs that transformers.js runs as those of a BART model: for batches, with its names, and
-with the decoder's cache as one tensor for the keys of each layer and one for the values.
+A translator as two ONNX graphs that transformers.js runs as if they were a BART model's: they take batches, their
+tensors have BART's names, and the decoder's cache is one tensor for the keys of each layer and one for the values.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ class BatchEncoderGraph(EncoderGraph):
 class BatchDecoderGraph(DecoderGraph):
     """
     One greedy step for several sentences. transformers.js goes on until all rows have ended at once, so a row that has
-    ended repeats its end.
+    ended repeats its end token.
     """
 
     def __init__(self, model: ScratchForConditionalGeneration, ends: list[int]):
@@ -53,7 +53,7 @@ class BatchDecoderGraph(DecoderGraph):
             input_ids: the last token of each row, (rows, 1).
             encoder_attention_mask: (rows, source_length).
             encoder_hidden_states: what the encoder's graph returned.
-            past: the keys of each layer and its values, (rows, heads, past_length, head_dim) each.
+            past: each layer's keys, followed by its values, (rows, heads, past_length, head_dim) each.
 
         Returns:
             Logits of the next token, (rows, 1, vocabulary), and `past` with the new token.

@@ -74,10 +74,10 @@ def plan_epoch(
     weights: np.ndarray | None = None,
 ) -> EpochPlan:
     """
-    The batches of one epoch. It depends on its arguments alone, so a resumed run sees the same batches.
+    The batches of one epoch. They depend on the arguments alone, so a resumed run sees the same ones.
 
     Args:
-        weights: (pairs,), how often the epoch has each pair; the fraction is drawn. None: once.
+        weights: (pairs,), how often the epoch has each pair; a fraction is the probability of once more. None: once.
     """
     generator = np.random.default_rng([seed, epoch])
     rows = np.arange(len(target_lengths))
@@ -150,8 +150,8 @@ def make_loader(
         batch_sampler=micro_batches,
         collate_fn=collate,
         pin_memory=pin,
-        # An iterator draws a seed for its workers. Without a generator of its own it would draw it from the one that
-        # dropout uses, once more in a run that is resumed within an epoch.
+        # Each iterator draws a seed for its workers. Without this generator it would draw it from the one that dropout
+        # uses, and a run resumed within an epoch would draw once more than an uninterrupted one.
         generator=torch.Generator().manual_seed(0),
         **worker_options(num_workers),
     )

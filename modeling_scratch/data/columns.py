@@ -14,9 +14,8 @@ Columns = dict[str, tuple[str, str | None]]
 
 def choose_columns(names: list[str], languages: list[str] | None, data: DataSection, where: str) -> Columns:
     """
-    Choose two of a table's columns, of which there may be many: those that `data.source_column` and
-    `data.target_column` name, or those named like `data.source_language` and `data.target_language`; or two keys of a
-    `translation` column.
+    Choose two of a table's columns: those that `data.source_column` and `data.target_column` name, or those named like
+    `data.source_language` and `data.target_language`; or two keys of a `translation` column.
 
     Args:
         names: the table's columns.

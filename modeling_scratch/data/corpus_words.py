@@ -3,7 +3,7 @@
 from functools import cache
 from typing import NamedTuple
 
-# Word lists: entries end in a semicolon.
+# Word lists: semicolons separate the entries.
 # English singular, plural | German singular, plural | gender (m, f, n)
 PEOPLE = """man men Mann Männer m; woman women Frau Frauen f; child children Kind Kinder n; dog dogs Hund Hunde m;
 cat cats Katze Katzen f; horse horses Pferd Pferde n; friend friends Freund Freunde m;
@@ -92,7 +92,7 @@ class Verb(NamedTuple):
 
 @cache
 def table(text: str) -> list[list[str]]:
-    """The entries of a list, in words."""
+    """The entries of a word list, each split into words."""
     return [entry.replace("\n", " ").split() for entry in text.split(";")]
 
 

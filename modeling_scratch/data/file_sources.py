@@ -127,8 +127,8 @@ def _stamps(paths: list[Path]) -> str:
     return repr([(path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
 
 
-# Generators for datasets: each entry of a list argument is a shard; a tuple's are not. Stamps are part of the cache's
-# key, so that a file that has changed is read again.
+# Generators for the datasets library, which takes each entry of a list argument for a shard, but not those of a tuple.
+# Stamps become part of its cache key, so that a file that has changed is read again.
 
 
 def read_pairs(source: str, target: str, stamps: str = "") -> Iterator[dict[str, str]]:

@@ -7,23 +7,23 @@ from tokenizers import Tokenizer
 
 from ..errors import UserError
 
-# How many reduced vocabularies share a drawing: each costs some milliseconds to make, and more are more varied.
+# Reduced vocabularies per call of `encode`: more give more varied segmentations, but each takes milliseconds to make.
 GROUPS = 16
 
 
 class MergeDropout:
     """
     Segments sentences with vocabularies from which a random share of the merges is missing, so that a model sees each
-    word in many segmentations. After BPE-dropout (Provilkov et al. 2020, https://arxiv.org/abs/1910.13267), which draws
-    anew at each merge; here a dropped merge is missing throughout, so a smaller share does as much. The tokenizers
-    library offers the original, but not with a seed, and a resumed run must draw the same segmentations.
+    word in many segmentations. BPE-dropout (Provilkov et al. 2020, https://arxiv.org/abs/1910.13267) draws anew at each
+    merge; here a dropped merge is missing throughout, so a smaller share has the same effect. The tokenizers library
+    offers the original, but not with a seed, and a resumed run must draw the same segmentations.
 
     Args:
         tokenizer: the full BPE tokenizer.
-        share: of the merges, to drop.
+        share: the share of merges to drop.
 
     Raises:
-        UserError: it is no BPE tokenizer.
+        UserError: the tokenizer is not a BPE tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer, share: float):

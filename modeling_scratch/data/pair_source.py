@@ -61,7 +61,7 @@ class PairSource(ABC):
         """
 
     def gold_links(self) -> list[Links] | None:
-        """The words of each pair that translate each other, in the order of `load`; None: nobody has said."""
+        """The words of each pair that translate each other, in the order of `load`; None: unknown."""
         return None
 
     @abstractmethod

@@ -51,7 +51,7 @@ class EmbeddedCorpus(PairSource):
         return Dataset.from_dict({SOURCE: list(map(unmarked, sources)), TARGET: list(map(unmarked, targets))})
 
     def gold_links(self) -> list[Links]:
-        """As the grammar put the sentences together; all are sure."""
+        """The links that the grammar knows, having made the sentences; all are sure."""
         return list(map(gold_links, *self._marked()))
 
     def stream(self) -> IterableDataset:
@@ -155,7 +155,7 @@ def _mix(train: Dataset, data: DataSection, seed: int) -> Dataset:
 
 
 def load_split(data: DataSection, seed: int, split: str) -> Dataset:
-    """The pairs of one split or further test set that a recipe names or holds out, as `load_pairs` has them."""
+    """The pairs of one split or further test set that a recipe names or holds out, as `load_pairs` returns them."""
     held_out = split == "validation" and source_of(split, data, seed) is None
     data = data if split == "train" else data.model_copy(update={"mix": []})
     return load_pairs(data, seed, None if held_out else split)[split]

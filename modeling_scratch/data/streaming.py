@@ -52,7 +52,7 @@ class PairStream:
             return list(itertools.islice(rows, count))
 
     def part(self, reader: int, readers: int, seed: list[int]) -> IterableDataset:
-        """The rows of a pass that one reader sees, and no other; the seed shuffles the order of the shards."""
+        """The rows that this reader, and no other, sees in a pass; the seed shuffles the order of the shards."""
         rows = split_dataset_by_node(self.rows, rank=reader, world_size=readers)
         rows.set_epoch(1 + int(np.random.default_rng(seed).integers(2**31)))  # 0 would leave the shards in order
         return rows

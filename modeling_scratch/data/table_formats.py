@@ -10,7 +10,7 @@ from .lines import read_lines
 
 
 def _read_csv(path: Path, **dialect) -> Iterator[dict[str, str]]:
-    """Rows below the header. Every cell is text, "1", "NA" and "null" too."""
+    """Rows below the header. Every cell is text, even "1", "NA" and "null"."""
     reader = csv.reader(read_lines(path), **dialect)
     try:
         header = next(reader)
@@ -22,7 +22,7 @@ def _read_csv(path: Path, **dialect) -> Iterator[dict[str, str]]:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from None
 
 
-# What reads a file: a function that yields its rows, by the names of columns, or a loader of the datasets library.
+# What reads each format: a function that yields rows as {column: text}, or a loader of the datasets library by name.
 FORMATS: dict[str, Callable[[Path], Iterator[dict[str, str]]] | str] = {
     ".jsonl": "json",
     ".json": "json",

@@ -46,7 +46,7 @@ class PairTokenizer:
         Returns `input_ids` and `labels`, both ending in eos, `source_length`, `target_length`, and the `index` of each
         pair that is kept, from `indices`.
         """
-        # OPUS-MT has one tokenizer, with a SentencePiece model for each side.
+        # An OPUS-MT tokenizer has a SentencePiece model for each side, so it must be told which.
         inputs = self._encode(self.source_tokenizer, sources, generator, "text")
         labels = self._encode(self.target_tokenizer, targets, generator, "text_target")
         rows: dict[str, list] = {

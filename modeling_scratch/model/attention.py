@@ -10,7 +10,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .configuration_scratch import ScratchConfig
 from .position_embeddings import apply_rotary
 
-_SHORT = 64 * 64  # query length times key length up to which products beat PyTorch's kernels in training on the CPU
+_SHORT = 64 * 64  # up to this query length times key length, plain products beat PyTorch's kernels in CPU training
 
 
 def eager_attention(
@@ -121,8 +121,8 @@ class ScratchAttention(nn.Module):
         needs_grad = torch.is_grad_enabled() and query.requires_grad
         if not needs_grad or query.device.type != "cpu" or torch.compiler.is_compiling():
             return attend(query, key, value, attention_mask, dropout, is_causal)
-        # In training on the CPU (torch 2.13) those of short sentences take longer than plain products, and the backward
-        # pass in bfloat16 takes longer than everything else together.
+        # In training on the CPU (torch 2.13), the kernels are slower than plain products for short sentences, and their
+        # backward pass in bfloat16 takes longer than everything else together.
         if self.training and query.shape[2] * key.shape[2] <= _SHORT:
             return eager_attention(query, key, value, attention_mask, self.scaling, dropout, is_causal)[0]
         if query.dtype != torch.bfloat16:
@@ -154,7 +154,7 @@ class ScratchAttention(nn.Module):
 
 
 class ScratchSelfAttention(ScratchAttention):
-    """Attention of a sequence to itself; in the decoder, only to earlier positions (section 3.2.3)."""
+    """Attention of a sequence to itself; in the decoder, to no later position (section 3.2.3)."""
 
     def forward(
         self,
@@ -168,7 +168,7 @@ class ScratchSelfAttention(ScratchAttention):
         """
         Args:
             hidden_states: (batch_size, sequence_length, d_model).
-            attention_mask: 4-D, added to the scores; None: attend to everything, or if causal to everything earlier.
+            attention_mask: 4-D, added to the scores; None: attend to everything, or if causal to nothing later.
             rotation: cos and sin of rotary positions, (batch_size or 1, sequence_length, head_dim) each.
             past_key_values: the key/value cache; this call appends to its layer `layer_idx`.
             implementation: name of the attention implementation.
@@ -187,7 +187,7 @@ class ScratchSelfAttention(ScratchAttention):
 
 
 class ScratchCrossAttention(ScratchAttention):
-    """Attention of the target to the encoded source. Its keys and values are computed once per sentence."""
+    """Attention of the target to the encoded source. A cache keeps its keys and values from the first step on."""
 
     def forward(
         self,
@@ -208,7 +208,8 @@ class ScratchCrossAttention(ScratchAttention):
         Returns:
             (batch_size, target_length, d_model), and the weights if attention is eager.
         """
-        # The beams of a sentence share its source, as further queries: (sentences, beams * target_length, d_model).
+        # The beams of a sentence share its source, so they become further queries of one row per sentence:
+        # (sentences, beams * target_length, d_model).
         query, beams = self.q_proj(hidden_states), getattr(past_key_values, "beams", 1)
         if beams > 1:
             query = query.view(-1, beams * query.shape[1], query.shape[2])

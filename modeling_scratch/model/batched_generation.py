@@ -29,7 +29,7 @@ def tokenize(
 
     Args:
         limit: the most tokens that the model takes; None: no limit.
-        first: the number of the first sentence in error messages.
+        first: the number of the first sentence, for error messages.
 
     Raises:
         ValueError: a sentence is not a string, or not valid Unicode.
@@ -80,7 +80,7 @@ def batches_by_length(
 
 
 def setting_of(model: PreTrainedModel, generation: dict[str, Any], name: str) -> Any:
-    """The value that `generate` uses for a setting: from the arguments, the given or the model's generation config."""
+    """The value that `generate` uses for a setting: from its arguments, a config among them, or the model's config."""
     given = [generation.get(name)]
     given += [getattr(config, name, None) for config in (generation.get("generation_config"), model.generation_config)]
     return next((value for value in given if value is not None), None)
@@ -149,7 +149,7 @@ def log_probabilities(
 
     Args:
         inputs: input_ids and attention_mask, (batch_size, source_length).
-        sequences: (translations, target_length), equally many for each source.
+        sequences: (translations, target_length), the same number for each source.
         eos, pad: end tokens and the padding token. Padding, and whatever follows the first end token, does not count.
     """
     targets = sequences[:, 1:]

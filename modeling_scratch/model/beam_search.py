@@ -18,7 +18,7 @@ _FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not
 
 # Several hypotheses per sentence, by name: tokens, (sentences, hypotheses, length); rows, the batch row in which each
 # token was found, (sentences, hypotheses, new tokens); scores and log_probs (under the model), (sentences, hypotheses);
-# and, of finished hypotheses, is_done, (sentences, hypotheses).
+# and, for finished hypotheses, is_done, (sentences, hypotheses).
 Hypotheses = dict[str, torch.Tensor]
 
 
@@ -75,7 +75,7 @@ class _BeamSearch:
         self.beams, self.prompt_length, device = config.num_beams, input_ids.shape[1], input_ids.device
         self.size = len(input_ids) // self.beams
         eos = end_tokens(config)
-        # Enough continuations that, however many end, as many as there are beams go on.
+        # Enough continuations that at least `beams` of them go on, however many end.
         self.width = max(2, 1 + len(eos)) * self.beams
         self.may_finish = torch.arange(self.width, device=device) < self.beams
         self.fill = int(config.pad_token_id or eos[0]) if eos else -1
@@ -83,7 +83,7 @@ class _BeamSearch:
         self.logits = [] if config.return_dict_in_generate and config.output_logits else None
         records = self.scores is not None or self.logits is not None
         self.may_leave = not records and all(map(is_rowwise, [*criteria, *processors]))
-        # One buffer for all steps, since touching fresh memory is slow; other processors might keep what they get.
+        # One buffer for all steps, since touching fresh memory is slow; but custom processors might keep what they get.
         self.may_reuse_buffer = all(map(is_of_transformers, processors))
         self.buffer: torch.Tensor | None = None
 
@@ -157,7 +157,10 @@ class _BeamSearch:
         self.finished = _pick(merged, merged["scores"].topk(self.beams).indices)
 
     def find_done(self, ended: torch.Tensor) -> tuple[torch.Tensor, bool]:
-        """The sentences that are done, since no beam can beat their worst finished hypothesis; and whether to stop."""
+        """
+        The sentences that are done: no beam can beat their worst finished hypothesis, or they stop early because they
+        have enough finished ones. And whether the search ends.
+        """
         early, penalty = self.config.early_stopping, self.config.length_penalty
         length = self.running["rows"].shape[2]
         if early == "never" and penalty > 0.0:
@@ -170,11 +173,11 @@ class _BeamSearch:
         done = ~self.can_improve.squeeze(1) | is_full
         if self.may_leave:
             return done, bool(done.all() or ended.all())
-        # What is recorded or counted at each step must end exactly where GenerationMixin ends.
+        # If steps are recorded, or a criterion or processor is not row-wise, stop exactly where GenerationMixin stops.
         return done, bool(not self.can_improve.any() or is_full.all() or ended.all())
 
     def next_step(self, rows: torch.Tensor, done: torch.Tensor) -> None:
-        """Reorder the cache for the running hypotheses, and remove sentences that are done if it pays."""
+        """Reorder the cache for the running hypotheses and, if it pays, remove the sentences that are done."""
         if not self.may_leave or not is_worth_removing(int(done.sum()), self.size):
             self.decoder.cache.reorder(rows)
             return

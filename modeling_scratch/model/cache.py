@@ -75,7 +75,7 @@ class SearchCache:
         self.self_attention_cache.length += new
 
     def reorder(self, rows: torch.Tensor) -> None:
-        """Row i continues the previous row `rows[i]`, which is of the same sentence unless `keep_sentences` follows."""
+        """Row i continues the previous row `rows[i]`, of the same sentence unless `keep_sentences` follows."""
         for layer in self.self_attention_cache.layers:
             layer.reorder(rows)
 

@@ -194,7 +194,7 @@ class ScratchConfig(PreTrainedConfig):
 
     @staticmethod
     def _check(given: dict[str, Any]) -> None:
-        """Raise ValueError for fields of a wrong type, out of range or in contradiction."""
+        """Raise ValueError for fields that have the wrong type, are out of range or contradict each other."""
         for name, parameter in ScratchConfig.fields().items():
             if not _fits(given[name], parameter.annotation):
                 raise ValueError(f"{name} is {given[name]!r}; it must be {_in_words(parameter.annotation)}")

@@ -1,4 +1,4 @@
-"""Faster versions of what PyTorch is slow at on the CPU: dropout, RMSNorm, linear layers and topk of generation."""
+"""Faster versions of what PyTorch does slowly on the CPU: dropout, RMSNorm, and generation's linear layers and topk."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,11 +11,12 @@ from torch import nn
 _BITS = 16
 _PER_WORD = 64 // _BITS
 _BLOCK = 64  # tokens per block in `best_tokens`
-# From so many elements of a weight on, a linear layer is computed in parts for inputs of few elements, since the BLAS
-# behind `nn.Linear` has one thread read the whole weight; and from so many on, in oneDNN's layout for larger inputs.
+# Linear layers whose weight has at least _LARGE elements are computed in parts if the input has at most _SMALL_INPUT,
+# since the BLAS behind `nn.Linear` has one thread read the whole weight; those with at least _VERY_LARGE, in oneDNN's
+# layout if the input is larger.
 _LARGE, _VERY_LARGE = 2**18, 2**20
 _SMALL_INPUT = 2560
-_PART = 512  # outputs
+_PART = 512  # outputs per part, roughly; fewer if some threads would have no part
 
 
 def _drop(states: torch.Tensor, draws: torch.Tensor, threshold: int) -> torch.Tensor:
@@ -89,7 +90,7 @@ class ScratchRMSNorm(nn.RMSNorm):
 
 
 def _by_parts(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
-    """`nn.functional.linear`, with the outputs divided into parts, and these among the threads."""
+    """`nn.functional.linear`, with the outputs divided into parts that the threads share out."""
     weight, (outputs, width) = layer.weight, layer.weight.shape
     states, rows = inputs.reshape(1, -1, width), inputs.shape[:-1].numel()
     output = states.new_empty(rows, outputs)
@@ -106,7 +107,7 @@ def _by_parts(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
 
 
 def _forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-    """`nn.Linear.forward` of a large layer, in the fastest way."""
+    """`nn.Linear.forward` of a large layer, by the method that is fastest for these inputs."""
     is_plain = inputs.dtype == torch.float32 and not (
         torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
     )

@@ -52,7 +52,7 @@ class ScratchLayer(GradientCheckpointingLayer):
         return norm(hidden_states).to(hidden_states.dtype) if self.pre_norm else hidden_states
 
     def add_and_norm(self, residual: torch.Tensor, hidden_states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
-        """x + Dropout(Sublayer(x)) (section 5.4), and with post-norm, as in the paper, Norm of it."""
+        """x + Dropout(Sublayer(x)) (section 5.4); with post-norm, as in the paper, the Norm of that sum."""
         hidden_states = residual + self.dropout(hidden_states)
         return hidden_states if self.pre_norm else norm(hidden_states).to(hidden_states.dtype)
 

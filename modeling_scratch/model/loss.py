@@ -10,7 +10,7 @@ from .masking import can_look_at
 
 IGNORE_INDEX = -100
 # How many rows of logits the fused loss holds at once. On the CPU, 512 rows of 32,000 tokens take 62 MiB in float32,
-# and more are no faster. A GPU needs larger chunks to be busy: this many logits.
+# and more are no faster. A GPU needs larger chunks to stay busy: this many logits.
 CHUNK_ROWS, LOGITS_OF_GPU = 512, 2**28
 # Scales up the gradients of float16 logits, where the probabilities of rare tokens would lose digits.
 _FLOAT16_SCALE = 16.0
@@ -53,7 +53,7 @@ def check_labels(labels: torch.Tensor, vocab_size: int) -> torch.Tensor:
     The labels as int64, (batch_size, target_length).
 
     Raises:
-        ValueError: they have another shape; or, where they can be read for free, one is outside the vocabulary.
+        ValueError: they are not 2-D integers; or, where they can be read for free, one is outside the vocabulary.
     """
     if labels.ndim != 2 or labels.is_floating_point():
         raise ValueError(
@@ -80,9 +80,9 @@ def cross_entropy_sum(
     Args:
         logits: (batch_size, target_length, V).
         labels: (batch_size, target_length), aligned with the logits; -100 is ignored.
-        r_drop: a (Wu et al. 2021, https://arxiv.org/abs/2106.14448). Above 0, the second half of the batch must be the
-            first again, under other dropout; the result is the mean of both halves' cross-entropies, plus a/4 of
-            KL(p || q) + KL(q || p), where p and q are what the halves predict for a token.
+        r_drop: R-Drop's weight a (Wu et al. 2021, https://arxiv.org/abs/2106.14448). Above 0, the second half of the
+            batch must repeat the first under other dropout; the result is the mean of both halves' cross-entropies,
+            plus a/4 of KL(p || q) + KL(q || p), where p and q are what the halves predict for a token.
     """
     logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     labels = labels.flatten().to(logits.device)
@@ -103,13 +103,13 @@ def _losses_and_gradient(
     logits: torch.Tensor, labels: torch.Tensor, share: float, r_drop: float, gradient: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """
-    log(sum_v exp(logit(v))) - share logit(label) for each row of logits, the label's log-probability, and the gradient
-    of the former.
+    For each row of logits: the loss, log(sum_v exp(logit(v))) - share logit(label); the label's log-probability; and
+    the gradient of the loss.
 
     Args:
         logits: (rows, V); may be overwritten.
         labels: (rows,), in [0, V).
-        r_drop: a/2 of `cross_entropy_sum`. Above 0, the rows are pairs, and the first loss of each pair includes
+        r_drop: half of `cross_entropy_sum`'s, a/2. Above 0, the rows are pairs, and the first loss of each includes
             a/2 (KL(p || q) + KL(q || p)).
         gradient: (rows, V), where the gradient may be written; None: it is not needed.
 
@@ -122,9 +122,9 @@ def _losses_and_gradient(
     if gradient is None:
         log_normaliser = logits.to(wide).logsumexp(dim=1)
         return log_normaliser - share * label_logits, label_logits - log_normaliser, None
-    # Softmax is one kernel, which computes in float32 and rounds what it returns. It does not return the normaliser,
-    # but the largest logit and its probability say what that was. Of a probable label the other tokens say it better:
-    # its own probability, rounded, hides how far it is from 1.
+    # Softmax is a single kernel that computes in float32 and rounds its result. It does not return the normaliser, but
+    # the largest logit and its probability determine it. If the label is probable, the other tokens determine it more
+    # exactly: the label's own probability, rounded, hides how far it is from 1.
     torch.softmax(logits, 1, out=gradient)
     log_normaliser = logits.amax(dim=1).to(wide) - gradient.amax(dim=1).to(wide).log()
     others = gradient.sum(dim=1, dtype=wide) - gradient.gather(1, labels[:, None]).squeeze(1).to(wide)
@@ -149,7 +149,7 @@ def _add_r_drop(
     weight: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    The gradient p of a cross-entropy, with that of `weight` (KL(p || q) + KL(q || p)) added.
+    Add the gradient of `weight` (KL(p || q) + KL(q || p)) to p, the gradient of a cross-entropy without its label term.
 
     Args:
         logits: (rows, V), overwritten; the rows are pairs.
@@ -157,8 +157,8 @@ def _add_r_drop(
         log_normaliser, label_log_probs: (rows,).
 
     Returns:
-        The gradient, (rows, V); the same at the labels, more exactly, (rows,); and KL(p || q) + KL(q || p),
-        (rows / 2,).
+        The gradient, (rows, V); its elements at the labels, computed more exactly, (rows,); and
+        KL(p || q) + KL(q || p), (rows / 2,).
     """
     # With d = log p - log q: d/d logit_p = p (d - KL(p || q) + 1) - q, and the same with p and q exchanged.
     p, q, gap = probabilities[::2], probabilities[1::2], log_normaliser[::2] - log_normaliser[1::2]
@@ -185,8 +185,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden_states, weight, bias, labels, all_kept, share, r_drop, dtype):
-        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,); `share` and
-        # `r_drop` as in `_losses_and_gradient`. `dtype` is that of the matrix products; sums use float32 or wider.
+        # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,), none ignored if
+        # `all_kept`; `share` and `r_drop` as in `_losses_and_gradient`. `dtype` is that of the matrix products; sums
+        # use float32 or wider.
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         ctx.dtypes = [None if each is None else each.dtype for each in (hidden_states, weight, bias)]
         ctx.scale = _FLOAT16_SCALE if dtype == torch.float16 else 1.0
@@ -260,8 +261,8 @@ def linear_cross_entropy_sum(
     r_drop: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    `cross_entropy_sum(head(hidden_states), labels, label_smoothing, r_drop)` without ever storing the logits; and the
-    same without smoothing and R-Drop, which has no gradient.
+    `cross_entropy_sum(head(hidden_states), labels, label_smoothing, r_drop)` without ever storing the logits; and,
+    without a gradient, the same without smoothing and R-Drop.
 
     Args:
         hidden_states: (batch_size, target_length, d_model).
@@ -276,7 +277,7 @@ def linear_cross_entropy_sum(
         kept = (labels != IGNORE_INDEX).nonzero().squeeze(1)
         labels, hidden_states = labels.index_select(0, kept), hidden_states.index_select(0, kept)
     weight, bias = head.weight, head.bias
-    if not torch.is_grad_enabled():  # a Function cannot see it
+    if not torch.is_grad_enabled():  # a Function cannot see that gradients are off
         weight, bias = weight.detach(), None if bias is None else bias.detach()
     device_type = hidden_states.device.type
     autocast = torch.is_autocast_enabled(device_type)
@@ -296,7 +297,7 @@ def _sum_of_mean_logits(
     labels: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """The mean logit of each row, summed over rows whose label is not ignored, without making any logit."""
+    """The mean logit of each row, summed over rows whose label is not ignored, without computing any logit."""
     kept = (labels != IGNORE_INDEX).to(dtype)
     total = torch.dot((kept[:, None] * hidden_states).sum(dim=0), weight.mean(dim=0, dtype=dtype))
     return total if bias is None else total + kept.sum() * bias.mean(dtype=dtype)

@@ -48,7 +48,7 @@ except ImportError as error:  # this release of Transformers lacks what our own 
 
 logger = logging.get_logger(__name__)
 
-# How each model was loaded. Not an attribute of the model, because pickling it would then pass on a token.
+# How each model was loaded. Not an attribute of the model, because a pickled model would then contain the user's token.
 _HUB_OPTIONS: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
 
 
@@ -59,7 +59,7 @@ class ScratchEncoderModel(ScratchPreTrainedModel):
 
     def __init__(self, config: ScratchConfig):
         config = copy.deepcopy(config)
-        config.is_encoder_decoder = False  # code that asks for it would expect a decoder
+        config.is_encoder_decoder = False  # code that reads this would expect a decoder
         super().__init__(config)
         self.encoder = ScratchEncoder(config)
         self.post_init()
@@ -227,7 +227,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         return search(self, super().generate, *args, **kwargs)
 
     def new_search_cache(self) -> SearchCache:
-        """The key/value cache of our own search; a model of several models overrides this."""
+        """The key/value cache of our own search; an ensemble overrides this."""
         return SearchCache()
 
     def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs) -> dict[str, Any]:
@@ -273,7 +273,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
 
         Returns:
             loss, if labels were given; logits (batch_size, target_length, target vocabulary), or with `skip_logits`
-            the cross-entropy (see ScratchLMOutput); the rest as ScratchModel.
+            the cross-entropy (see ScratchLMOutput); the rest as in ScratchModel.
         """
         label_smoothing, r_drop = kwargs.pop("label_smoothing", 0.0), kwargs.pop("r_drop", 0.0)
         if labels is not None:

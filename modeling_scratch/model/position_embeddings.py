@@ -161,7 +161,7 @@ class ALiBiPositionEmbedding(PositionEmbedding, nn.Module):
         """
         The slopes 2^(-8/n), 2^(-16/n), ... of n heads, (num_heads,), as in the authors' code: if n is not a power of
         two, those of the next lower power, then every other slope of twice that power. They are computed on the device,
-        since a copy to it would wait for it.
+        since copying them there would make the CPU wait for it.
         """
         power = 2 ** int(math.log2(self.num_heads))
         heads = torch.arange(1, self.num_heads + 1, dtype=dtype, device=device)

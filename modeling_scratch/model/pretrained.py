@@ -28,7 +28,7 @@ class ScratchPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        # The `init` functions leave weights alone that were loaded from a checkpoint.
+        # The `init` functions do not touch weights that were loaded from a checkpoint.
         std = self.config.init_std
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight) if std is None else init.normal_(module.weight, std=std)

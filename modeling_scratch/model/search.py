@@ -1,5 +1,5 @@
 """
-When `generate()` runs our own search loops, and how they get what it has prepared.
+Decide when `generate()` runs our own search loops, and hand them what it has prepared.
 
 The inherited `generate` prepares everything (config, encoder output, criteria, processors) and hands it to a loop
 through its public argument `custom_generate`. Whatever our loops do not support, Transformers' loops do.
@@ -42,7 +42,7 @@ class _Unsupported(Exception):
 
 def search(model: nn.Module, inherited: Callable, *args, **kwargs):
     """
-    `inherited(*args, **kwargs)`, run by our own loops where they do the same.
+    `inherited(*args, **kwargs)`, run by our own loops where they support what it asks for.
 
     Args:
         model: a ScratchForConditionalGeneration.
@@ -91,7 +91,7 @@ def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool
 
     if _is_distributed() and kwargs.get("synced_gpus") is None and torch.distributed.get_world_size() > 1:
         return False  # the processes of a sharded model must take the same steps
-    # Stop strings in a config cannot be taken out, and would be looked for without a tokenizer.
+    # Stop strings cannot be taken out of a config, and `generate` would look for them without a tokenizer.
     stops_by_argument = kwargs.get("stop_strings") and kwargs.get("tokenizer")
     stops_by_config = any(getattr(config, "stop_strings", None) for config in configs)
     return bool(
@@ -102,7 +102,7 @@ def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool
         and setting("cache_implementation") in (None, "dynamic")
         and setting("use_cache") is not False
         and not ((setting("do_sample") or kwargs.get("streamer")) and (setting("num_beams") or 1) > 1)
-        and not (model.training and _is_checkpointing(model))  # which disables the cache
+        and not (model.training and _is_checkpointing(model))  # checkpointing disables the cache
         and not stops_by_config
         and (stops_by_argument or not kwargs.get("stop_strings"))
     )
@@ -124,7 +124,7 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, streamer: Any = None,
     beams = max(config.num_beams or 1, config.num_return_sequences or 1)
     decoder = Decoder(model, states[::beams], None if mask is None else mask[::beams], beams)
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
-    # tensors, and the result is cloned out of it.
+    # tensors; callers get ordinary ones, cloned after it has ended.
     is_plain = all(map(is_of_transformers, [*criteria, *processors])) and not _is_distributed()
     with torch.inference_mode() if is_plain else nullcontext():
         if (config.num_beams or 1) > 1:

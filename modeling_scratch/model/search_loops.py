@@ -97,7 +97,7 @@ def is_of_transformers(each: Any) -> bool:
 
 
 def is_rowwise(each: Any) -> bool:
-    """Whether a criterion or processor treats rows independently; custom ones declare so by this attribute."""
+    """Whether a criterion or processor treats rows independently; a custom one says so in an attribute `is_rowwise`."""
     return getattr(each, "is_rowwise", False) or (is_of_transformers(each) and type(each).__name__ in _ROWWISE)
 
 

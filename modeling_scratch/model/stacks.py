@@ -38,7 +38,7 @@ class ScratchStack(ScratchPreTrainedModel):
         self.embed_positions = POSITION_EMBEDDINGS[config.position_embedding_type](config, num_heads)
         self.dropout = ScratchDropout(config.dropout)
         self.depth = depth
-        # Layers are alike: to have one differ, give it a changed copy of the config. A shared layer is all of them.
+        # All layers get the same config: to make one differ, give it a changed copy. Shared weights are a single layer.
         self.layers = nn.ModuleList(layer_class(config) for _ in range(1 if config.share_layers else depth))
         self.layer_norm = build_norm(config) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
@@ -196,7 +196,7 @@ class ScratchDecoder(ScratchStack):
         self.post_init()
 
     def prepare_cache(self, past_key_values: Cache | None, use_cache: bool) -> Cache | None:
-        """The given key/value cache, completed by one for cross-attention if it lacks it; or a new one if wanted."""
+        """The given key/value cache, with one for cross-attention added if it lacks that; or a new one if wanted."""
         if past_key_values is None and not use_cache:
             return None
         if past_key_values is None:

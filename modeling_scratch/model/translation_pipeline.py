@@ -149,7 +149,7 @@ class ScratchTranslationPipeline(Pipeline):
         return push_model(partial(self.save_pretrained, max_shard_size=max_shard_size), facts, repo_id, **options)
 
     def _sanitize_parameters(self, **settings) -> tuple[dict, dict, dict]:
-        """The inherited constructor calls this with the arguments that not every pipeline has."""
+        """The inherited constructor calls this with the arguments that it does not know itself."""
         self.settings = settings
         return {}, {}, {}
 

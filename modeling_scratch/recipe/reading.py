@@ -62,7 +62,7 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
 
 
 def checked_recipe(content: dict[str, Any]) -> Recipe:
-    """As `parse_recipe`, with the architecture checked, and the fields of its file in the overrides."""
+    """As `parse_recipe`, with the architecture checked, and the fields of the model's file copied to its overrides."""
     recipe = parse_recipe(content)
     if recipe.model.start_from is None:
         recipe.model = ModelSection(overrides=model_fields(recipe.model))
@@ -108,7 +108,7 @@ def fields_of_new_model(recipe: Recipe, vocab_size: int, decoder_vocab_size: int
 
 
 def recipe_of_model(evaluate: str) -> Path:
-    """The recipe of the run that a folder belongs to, which is the run's folder or one of its checkpoints."""
+    """The recipe of the run that a folder belongs to, be it the run's own folder or one of its checkpoints."""
     for folder in (Path(evaluate), Path(evaluate).parent.parent):
         if (folder / "recipe.yaml").is_file():
             return folder / "recipe.yaml"

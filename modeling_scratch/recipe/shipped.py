@@ -24,5 +24,5 @@ def find_recipe(name: str) -> Path:
     if name in shipped:
         return shipped[name]
     if path.exists():
-        return path  # a folder, of which `read_yaml` says so
+        return path  # a folder; `read_yaml` reports that
     raise UserError(f"--config: {name!r} is neither a file nor one of {', '.join(shipped)}")
