@@ -233,6 +233,6 @@ def _check_tokens(name: str, member: PreTrainedModel, first: str, leader: PreTra
     for what, value in _tokens(member).items():
         if value != known[what]:
             raise UserError(
-                f"{name}: its {what} is {value}, and that of {first} {known[what]}; models that translate together "
+                f"{name}: its {what} is {value}, but that of {first} is {known[what]}; models that translate together "
                 "need the same"
             )

@@ -22,7 +22,7 @@ def load_pipeline(names: list[str], revision: str | None = None) -> ScratchTrans
             for a folder or for several models.
     """
     if revision is not None and len(names) > 1:
-        raise UserError(f"--revision {revision}: it goes with one model, and {len(names)} are given")
+        raise UserError(f"--revision {revision}: it applies to one model, but {len(names)} are given")
     if revision is not None and Path(names[0]).is_dir():
         raise UserError(f"--revision {revision}: {names[0]} is a folder; only a repository on the Hub has revisions")
     revisions = [resolve_revision(name, revision) for name in names]

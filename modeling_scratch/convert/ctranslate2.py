@@ -150,7 +150,7 @@ def to_ctranslate2(
     check_plain_weights(model)
     config = model.config
     if obstacles := find_obstacles(config):
-        raise UserError(f"CTranslate2 has no such model: {'; '.join(obstacles)}")
+        raise UserError(f"CTranslate2 cannot express this model: {'; '.join(obstacles)}")
     shared: dict[str, Any] = {
         "activation": common_spec.Activation[_ACTIVATIONS[config.activation_function]],
         "ffn_glu": config.gated_ffn,

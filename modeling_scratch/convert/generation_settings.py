@@ -61,4 +61,4 @@ def warn_of_settings(model: ScratchForConditionalGeneration, more: Sequence[str]
     values = {name: getattr(model.generation_config, name, None) for name in (*NEEDS_GENERATE, *more)}
     found = [name for name, value in values.items() if value and value != neutral.get(name)]
     if found:
-        logger.warning(f"{where} does not hold the generation settings {', '.join(found)}")
+        logger.warning(f"{where} leaves out the generation settings {', '.join(found)}")

@@ -207,7 +207,7 @@ def to_marian(model: ScratchForConditionalGeneration) -> MarianMTModel:
     if config.decoder_start_token_id is None:
         wrong.append("decoder_start_token_id is None and must be a token id")
     if wrong:
-        raise UserError(f"Marian has no such model: {'; '.join(wrong)}")
+        raise UserError(f"Marian cannot express this model: {'; '.join(wrong)}")
     limit = max(generation.max_length or 0, generation.max_new_tokens or 0)
     if limit > config.max_position_embeddings:
         logger.warning(

@@ -78,7 +78,7 @@ def read_torch(
     """Sort a user's weights and find their config. Arguments and errors as in `from_torch`."""
     if known := sorted(set(fields) - set(UNTOLD_FIELDS)):
         raise UserError(
-            f"{', '.join(known)} cannot be given: it is read from the weights, or is not a field; these can be given: "
+            f"{', '.join(known)} cannot be given, because it is read from the weights or is not a field; you can give: "
             f"{', '.join(UNTOLD_FIELDS)}"
         )
     state = _read_state(weights)
@@ -122,7 +122,7 @@ def _read_state(weights: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, to
         raise UserError(f"a {type(weights).__name__} holds no weights; give a module or its state_dict()")
     state = dict(weights.state_dict() if isinstance(weights, nn.Module) else weights)
     if wrong := [str(name) for name, value in state.items() if not isinstance(value, torch.Tensor)]:
-        raise UserError(f"not a state dict: {_listed(wrong)} is no tensor; give what a model's state_dict() returns")
+        raise UserError(f"not a state dict: {_listed(wrong)} is not a tensor; give what a model's state_dict() returns")
     return state
 
 
@@ -137,7 +137,7 @@ def _merge_told(weights: nn.Module | Mapping[str, torch.Tensor], prefix: str, gi
     arguments = {"encoder_attention_heads": "num_heads"}
     needed = ("encoder_attention_heads", "norm_position", "activation_function")
     if missing := [arguments.get(name, name) for name in needed if name not in told]:
-        raise UserError(f"{', '.join(missing)} must be given: a state dict does not tell")
+        raise UserError(f"{', '.join(missing)} must be given: a state dict does not contain it")
     for name in ("dropout", "attention_dropout", "activation_dropout"):  # torch.nn.Transformer has a single number
         told.setdefault(name, told.get("dropout", 0.1))
     return told

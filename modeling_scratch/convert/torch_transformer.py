@@ -88,7 +88,7 @@ def from_torch(
 
 def _refuse(wrong: list[str]) -> None:
     if wrong:
-        raise UserError(f"torch.nn.Transformer has no such model: {'; '.join(wrong)}")
+        raise UserError(f"torch.nn.Transformer cannot express this model: {'; '.join(wrong)}")
 
 
 def to_torch(model: ScratchModel | ScratchForConditionalGeneration) -> nn.Transformer:

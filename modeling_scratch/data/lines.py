@@ -16,7 +16,7 @@ def check_file(path: Path) -> None:
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     if not os.access(path, os.R_OK):
-        raise UserError(f"{path}: you may not read it")
+        raise UserError(f"{path}: permission to read it is denied")
     if path.stat().st_size == 0:
         raise UserError(f"{path}: the file is empty")
 

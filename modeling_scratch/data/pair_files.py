@@ -50,7 +50,9 @@ def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[t
     else:
         raise UserError(f"{key}: {len(names)} text files, {', '.join(names)}; name {WHAT_CAN_BE_READ}")
     if len(sides[0]) != len(sides[1]):
-        raise UserError(f"{key}: {len(sides[0])} source files and {len(sides[1])} target files; each needs the other")
+        raise UserError(
+            f"{key}: {len(sides[0])} source files and {len(sides[1])} target files; there must be as many of each"
+        )
     return list(zip(*sides, strict=True))
 
 

@@ -164,7 +164,7 @@ def load_split(data: DataSection, seed: int, split: str) -> Dataset:
 def _hold_out(train: Dataset, size: int, seed: int) -> dict[str, Dataset]:
     """Split held-out validation pairs from the training pairs."""
     if size >= len(train):
-        raise UserError(f"data.validation_size ({size}) leaves nothing of the {len(train)} pairs to train on")
+        raise UserError(f"data.validation_size ({size}) leaves none of the {len(train)} pairs for training")
     parts = train.train_test_split(test_size=size, seed=seed)
     logger.info(f"data: no validation split is named; held out {size:,} of {len(train):,} training pairs")
     return {"train": parts["train"], "validation": parts["test"]}

@@ -139,8 +139,8 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     for first, second in (("pad_token", "eos_token"), ("pad_token", "bos_token")):
         if roles[first] == roles[second]:
             raise UserError(
-                f"tokenizer.existing: in {name!r} {first} and {second} are one token (id {roles[first]}), so padding "
-                "cannot be told from text; give it a token of its own and save it to a folder"
+                f"tokenizer.existing: in {name!r} {first} and {second} are the same token (id {roles[first]}), so "
+                "padding cannot be told from text; give pad_token a token of its own and save the tokenizer to a folder"
             )
     if tokenizer("a").input_ids[-1] != tokenizer.eos_token_id:
         if not tokenizer.is_fast:

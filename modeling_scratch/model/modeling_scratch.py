@@ -220,7 +220,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
         is_own = prepare is ScratchForConditionalGeneration.prepare_inputs_for_generation
         if search is None:
-            reason = f"this release of Transformers does not take our own loops ({why_no_search})"
+            reason = f"this release of Transformers does not support this project's search loops ({why_no_search})"
             logger.warning_once(f"{reason}: generation is slower")
         if search is None or not is_own or hasattr(self, "peft_config"):
             return super().generate(*args, **kwargs)
@@ -305,7 +305,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing is {label_smoothing}; it must be in [0, 1)")
         if r_drop and (len(labels) % 2 or not torch.is_grad_enabled()):
-            raise ValueError("r_drop is for training, with a batch whose second half is the first again")
+            raise ValueError("r_drop is for training, with a batch whose second half repeats the first")
         if states.shape[:2] != labels.shape:
             raise ValueError(
                 f"labels has shape {tuple(labels.shape)}, and the decoder's input {tuple(states.shape[:2])}: they must "

@@ -51,7 +51,9 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
     if not _is_supported(model, args, kwargs):
         return inherited(*args, **kwargs)
     if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
-        logger.warning_once("this release of Transformers does not take our own loops: generation is slower")
+        logger.warning_once(
+            "this release of Transformers does not support this project's search loops: generation is slower"
+        )
         return inherited(*args, **kwargs)
     ours = {name: value for name, value in kwargs.items() if name != "custom_generate"}
     if encoded := ours.get("encoder_outputs"):  # a copy, because `generate` expands its tensors in place
@@ -66,7 +68,8 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
     except _Unsupported as reason:
         if str(reason):
             logger.warning_once(
-                f"this release of Transformers does not take our own loops ({reason}): generation is slower"
+                f"this release of Transformers does not support this project's search loops ({reason}): generation is "
+                "slower"
             )
         return inherited(*args, **kwargs)
 

@@ -29,8 +29,8 @@ class ModelSection(Section):
         fixed = [name for name in self.overrides if name not in FINE_TUNING_FIELDS]
         if self.start_from is not None and fixed:
             raise ValueError(
-                f"model.overrides: {', '.join(fixed)} cannot change in the model of model.start_from, only the "
-                "dropouts can; empty it with model.overrides={}"
+                f"model.overrides: {', '.join(fixed)} cannot be changed in the model that model.start_from names, "
+                "only dropouts can; empty it with model.overrides={}"
             )
         return self
 
@@ -60,7 +60,9 @@ class MixedSource(Section):
         if (self.files is None) == (self.name is None):
             raise ValueError("an entry of data.mix has either files or name")
         if self.files is not None and (self.subset or self.revision or self.split != "train"):
-            raise ValueError("subset, revision and split are of data sets on the Hub, and this entry names files")
+            raise ValueError(
+                "subset, revision and split apply only to data sets on the Hub, but this entry names files"
+            )
         return self
 
 
@@ -162,8 +164,8 @@ class TokenizerSection(Section):
     existing: str | None = Field(None, description="a folder, a Hub name or a tiktoken encoding, instead of training")
     merge_dropout: Probability = Field(
         0.0,
-        description="share of BPE merges to drop at random in training, for many segmentations of each word; epochs "
-        "then differ a little in length, and max_epochs counts in epochs as long as the first",
+        description="share of BPE merges to drop at random in training, so that each word is seen in many "
+        "segmentations; epochs then differ a little in length, and max_epochs counts in epochs as long as the first",
     )
 
 
@@ -219,8 +221,8 @@ class EvaluationSection(Section):
     )
     alignments: bool = Field(
         False,
-        description="choose the final model's alignment_heads, and score its word alignments; for data that knows gold "
-        "links, as the embedded corpus does",
+        description="choose the final model's alignment_heads, and score its word alignments; for data with gold "
+        "links, such as the embedded corpus",
     )
     patience: int | None = Field(None, ge=1, description="stop after n evaluations without a better one")
     validation_beams: int = Field(1, ge=1, le=1000, description="beams during training; the final scores use num_beams")
@@ -242,8 +244,8 @@ class CheckpointSection(Section):
     def _averages_what_is_not_chance(self):
         if self.seconds is not None and self.average_last > 1:
             raise ValueError(
-                f"checkpoints.average_last: how many updates {self.every} holds is chance, and so would be the "
-                "average; set checkpoints.every to epoch or a number of updates"
+                f"checkpoints.average_last: the number of updates in {self.every} varies by chance, and so would "
+                "the average; set checkpoints.every to epoch or a number of updates"
             )
         return self
 

@@ -11,7 +11,7 @@ _DURATION = r"[1-9]\d*[mh]"
 
 def _is_an_interval(value: Any) -> Any:
     if value != "epoch" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"{value!r} is neither epoch nor a number of updates, at least 1")
+        raise ValueError(f"{value!r} is not epoch or a number of updates (at least 1)")
     return value
 
 
@@ -20,8 +20,9 @@ def _is_an_interval_or_a_time(value: Any) -> Any:
         return value
     try:
         return _is_an_interval(value)
-    except ValueError as error:
-        raise ValueError(f"{error}, nor a time such as 10m or 2h") from None
+    except ValueError:
+        known = "epoch, a number of updates (at least 1) or a time such as 10m or 2h"
+        raise ValueError(f"{value!r} is not {known}") from None
 
 
 def _are_betas(value: Any) -> Any:

@@ -55,8 +55,8 @@ def test_a_model_with_itself_says_what_it_says_alone(options, run, folder):  # n
     ("file", "values", "said"),
     [
         ("config.json", {"model_type": "t5"}, "is a t5 model; this takes a scratch model"),
-        ("generation_config.json", {"eos_token_id": 3}, "its eos_token_id is 3, and that of {first} 2"),
-        ("generation_config.json", {"decoder_start_token_id": 2}, "its decoder_start_token_id is 2, and that of"),
+        ("generation_config.json", {"eos_token_id": 3}, "its eos_token_id is 3, but that of {first} is 2"),
+        ("generation_config.json", {"decoder_start_token_id": 2}, "its decoder_start_token_id is 2, but that of"),
         ("tokenizer_config.json", {"eos_token": "<unk>"}, "its source tokenizer is not that of {first}; models that"),
         ("target_tokenizer/tokenizer.json", None, "its target tokenizer is not that of {first}; models that"),
     ],

@@ -109,7 +109,7 @@ def test_every_activation(name, make_model, tmp_path):
 )
 def test_what_it_cannot_express_is_named(fields, field, make_model):
     model = make_model(**fields)
-    with pytest.raises(ValueError, match="CTranslate2 has no such model") as caught:
+    with pytest.raises(ValueError, match="CTranslate2 cannot express this model") as caught:
         to_ctranslate2(model, *vocabularies(model.config))
     assert field in str(caught.value)
     assert len(find_obstacles(model.config)) == 1

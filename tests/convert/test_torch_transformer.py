@@ -119,7 +119,7 @@ def change(state: dict, **changes) -> dict:
         ({"generator.weight": torch.ones(30, 24)}, {}, "bias has the shape"),
         ({"generator.weight": torch.ones(30, 24), "generator.bias": None}, {}, "has 30 rows and the target's .* 29"),
         ({"generator.bias": torch.ones(29).double()}, {}, "several dtypes: torch.float32, torch.float64"),
-        ({"epoch": 3}, {}, "not a state dict: epoch is no tensor"),
+        ({"epoch": 3}, {}, "not a state dict: epoch is not a tensor"),
         ({"other.encoder.layers.0.self_attn.in_proj_weight": torch.ones(72, 24)}, {}, "choose one by prefix"),
         ({}, {"prefix": "model"}, "model.encoder.layers.0.self_attn.in_proj_weight is missing"),
         ({}, {"source_embedding": None}, "source_embedding must be given"),
@@ -155,7 +155,7 @@ def test_to_torch_names_every_field_that_does_not_fit():
     fields |= {"share_layers": True, "final_norm": "decoder"}
     for positions in ("rotary", "alibi"):
         fields["position_embedding_type"] = positions
-        with pytest.raises(ValueError, match=r"torch\.nn\.Transformer has no such model") as error:
+        with pytest.raises(ValueError, match=r"torch\.nn\.Transformer cannot express this model") as error:
             to_torch(scratch(**fields))
         for name, value in fields.items():
             assert f"{name} is {value!r}" in str(error.value)

@@ -133,7 +133,7 @@ def test_held_out_validation(tmp_path, caplog):
     assert sorted([*splits["train"]["source"], *splits["validation"]["source"]]) == sorted(p[0] for p in pairs)
     assert "held out 10 of 50" in caplog.text
     assert load_split(section, 0, "validation").to_dict() == splits["validation"].to_dict()
-    with pytest.raises(ValueError, match="leaves nothing of the 50 pairs"):
+    with pytest.raises(ValueError, match="leaves none of the 50 pairs"):
         load_pairs(section.model_copy(update={"validation_size": 50}), 0)
 
 

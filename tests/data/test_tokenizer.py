@@ -163,7 +163,7 @@ def test_an_existing_id_is_never_reused(tmp_path):
     shared = word_level(
         tmp_path / "shared", vocabulary, pad_token="</s>", eos_token="</s>", bos_token="<s>", unk_token="u"
     )
-    with pytest.raises(ValueError, match="pad_token and eos_token are one token"):
+    with pytest.raises(ValueError, match="pad_token and eos_token are the same token"):
         adopt_tokenizer(shared)
 
 

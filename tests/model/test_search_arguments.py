@@ -268,7 +268,10 @@ def test_without_own_search_one_warning(make_model, sentences, monkeypatch, capl
     ids = padded(sentences, 9)[0]
     for _ in range(2):
         make_model().generate(ids, max_new_tokens=2)
-    assert caplog.text.count("this release of Transformers does not take our own loops (no such name)") == 1
+    assert (
+        caplog.text.count("this release of Transformers does not support this project's search loops (no such name)")
+        == 1
+    )
 
 
 def test_arguments_that_are_spelt_out(make_model, sentences, loops):

@@ -31,7 +31,7 @@ SHORT += ["optimization.schedule=linear", "evaluation.max_new_tokens=12"]
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory) -> list[str]:
-    """Overrides that name 90 pairs to train on, with a test split, and none for validation."""
+    """Overrides that name 90 pairs for training, with a test split, and none for validation."""
     folder = tmp_path_factory.mktemp("pairs")
     given = {each.partition("=")[0]: Path(each.partition("=")[2]) for each in few_sentences()}
     for split in ("train", "test"):

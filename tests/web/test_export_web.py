@@ -237,7 +237,7 @@ def test_the_settings_of_generate_count(make_model, caplog):
     assert described["search"]["endTokens"] == [9]
     assert described["search"]["suppressedTokens"] == [8]
     assert described["title"] == "Portuguese (pt-BR) to Chinese"
-    assert "the page does not hold the generation settings repetition_penalty, bad_words_ids" in caplog.text
+    assert "the page leaves out the generation settings repetition_penalty, bad_words_ids" in caplog.text
 
 
 def test_a_page_is_complete(page):
