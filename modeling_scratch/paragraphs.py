@@ -1,6 +1,7 @@
 """Cut text into sentences by the rules of its language, and put their translations in their places."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -121,12 +122,10 @@ def translate_paragraphs(
 
 def _first_words(pieces: Sequence[tuple[str, str, str]]) -> list[int]:
     """For each piece, the index in the whole text of the word in which its sentence begins."""
-    numbers, count, is_within = [], 0, False  # the words so far, and whether the last of them may go on
-    for piece in pieces:
-        for place, part in enumerate(piece):
-            goes_on = is_within and part != "" and not part[0].isspace()
-            if place == 1:
-                numbers.append(count - goes_on)
-            count += len(part.split()) - goes_on
-            is_within = not part[-1].isspace() if part else is_within
+    text = "".join(map("".join, pieces))
+    words = [match.start() for match in re.finditer(r"\S+", text)]
+    numbers, start = [], 0
+    for before, sentence, after in pieces:
+        numbers.append(bisect_right(words, start + len(before)) - 1)  # the last word that begins there or earlier
+        start += len(before) + len(sentence) + len(after)
     return numbers

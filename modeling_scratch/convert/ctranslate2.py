@@ -104,8 +104,8 @@ def _copy_norm(spec: Any, norm: nn.Module) -> None:
 
 
 def _copy_attention(spec: Any, attention: nn.Module, norm: nn.Module, is_self: bool) -> None:
-    inputs = [[attention.q_proj, attention.k_proj, attention.v_proj]]
-    inputs = inputs if is_self else [inputs[0][:1], inputs[0][1:]]
+    query, key_and_value = [attention.q_proj], [attention.k_proj, attention.v_proj]
+    inputs = [query + key_and_value] if is_self else [query, key_and_value]
     for linear, layers in zip(spec.linear, [*inputs, [attention.o_proj]], strict=True):
         _copy_linear(linear, layers)
     _copy_norm(spec.layer_norm, norm)

@@ -76,10 +76,10 @@ def read_torch(
     **fields,
 ) -> TorchWeights:
     """Sort a user's weights and find their config. Arguments and errors as in `from_torch`."""
-    if known := sorted(set(fields) - set(UNTOLD_FIELDS)):
+    if refused := sorted(set(fields) - set(UNTOLD_FIELDS)):
         raise UserError(
-            f"{', '.join(known)} cannot be given, because it is read from the weights or is not a field; you can give: "
-            f"{', '.join(UNTOLD_FIELDS)}"
+            f"{', '.join(refused)} cannot be given, because it is read from the weights or is not a field; you can "
+            f"give: {', '.join(UNTOLD_FIELDS)}"
         )
     state = _read_state(weights)
     prefix = _find_prefix(state, prefix)

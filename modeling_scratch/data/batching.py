@@ -123,8 +123,9 @@ class PairCollator:
         Returns input_ids and attention_mask (1: attend), (batch_size, source_length); position_ids (1, source_length),
         shared by all pairs since padding is on the right; labels (batch_size, target_length), -100 where padded.
         """
-        missing = self.pairs - len(pairs)
-        sources, targets = zip(*pairs, *[(pairs[0][0], [IGNORE_INDEX])] * missing, strict=True)
+        filler = (pairs[0][0], [IGNORE_INDEX])  # a pair that does not count
+        pairs = [*pairs, *[filler] * (self.pairs - len(pairs))]
+        sources, targets = zip(*pairs, strict=True)
         input_ids = self._pad(sources, self.pad_token_id)
         return {
             "input_ids": input_ids,

@@ -149,6 +149,7 @@ class _BeamSearch:
         ended = ended & self.may_finish
         is_full = self.finished["is_done"].all(dim=1, keepdim=True) & (self.config.early_stopping is True)
         scores = continuations["scores"] / continuations["rows"].shape[2] ** self.config.length_penalty
+        # These add up as in GenerationMixin, so that ties between hypotheses that should not be chosen end alike.
         scores = scores + is_full.float() * _FAR + (~self.can_improve).float() * _FAR + (~ended).float() * _FAR
         new = continuations | {"scores": scores, "is_done": ended}
         self.finished["tokens"] = _append(self.finished["tokens"], self.fill)

@@ -151,9 +151,9 @@ class ScratchConfig(PreTrainedConfig):
         Build a config from a loaded config.json. Unknown keys are kept and named in one warning, so that a checkpoint
         modified by another tool still loads.
         """
-        known = cls.known_keys()
-        unknown = {key: value for key, value in config_dict.items() if key not in known}
-        known = {key: value for key, value in config_dict.items() if key in known} | {_LOADED: True}
+        names = cls.known_keys()
+        unknown = {key: value for key, value in config_dict.items() if key not in names}
+        known = {key: value for key, value in config_dict.items() if key in names} | {_LOADED: True}
         if unknown:
             logger.warning(
                 f"The loaded config has keys that ScratchConfig does not know: {', '.join(sorted(unknown))}."
@@ -260,12 +260,11 @@ def _check_rope_parameters(given: dict[str, Any]) -> None:
     rope_type = given.get("rope_type", "default")
     if rope_type not in ("default", "linear"):
         raise ValueError(f"rope_parameters: rope_type is {rope_type!r}; it must be default or linear")
-    limits = {"rope_theta": 0.0} | ({} if rope_type == "default" else {"factor": 1.0})
-    for name, limit in limits.items():
-        value = given.get(name, None if name == "factor" else 10000.0)
-        if not _fits(value, float) or not (0.0 < value < float("inf") and value >= limit):
-            least = "at least 1" if limit else "positive"
-            raise ValueError(f"rope_parameters: {name} is {value!r}; with {rope_type!r} it must be {least}")
+    theta, factor = given.get("rope_theta", 10000.0), given.get("factor")
+    if not _fits(theta, float) or not 0 < theta < float("inf"):
+        raise ValueError(f"rope_parameters: rope_theta is {theta!r}; with {rope_type!r} it must be positive")
+    if rope_type == "linear" and (not _fits(factor, float) or not 1 <= factor < float("inf")):
+        raise ValueError(f"rope_parameters: factor is {factor!r}; with 'linear' it must be at least 1")
 
 
 def _in_words(annotation: Any) -> str:

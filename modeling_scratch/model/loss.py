@@ -162,9 +162,10 @@ def _add_r_drop(
     """
     # With d = log p - log q: d/d logit_p = p (d - KL(p || q) + 1) - q, and the same with p and q exchanged.
     p, q, gap = probabilities[::2], probabilities[1::2], log_normaliser[::2] - log_normaliser[1::2]
-    p_times_d = logits[::2].sub_(logits[1::2]).sub_(gap[:, None])
-    q_times_d = torch.mul(p_times_d, q, out=logits[1::2])
-    p_times_d.mul_(p)
+    # In place: `logits` holds d, then p d and q d, and at the end the gradient.
+    d = logits[::2].sub_(logits[1::2]).sub_(gap[:, None])
+    q_times_d = torch.mul(d, q, out=logits[1::2])
+    p_times_d = d.mul_(p)
     p_to_q, q_to_p = p_times_d.sum(dim=1, dtype=gap.dtype), -q_times_d.sum(dim=1, dtype=gap.dtype)
     p_factor, q_factor = 1 + weight * (1 - p_to_q), 1 + weight * (1 - q_to_p)
     p_times_d.sub_(q).mul_(weight).addcmul_(p, p_factor[:, None].to(p.dtype))
@@ -272,8 +273,8 @@ def linear_cross_entropy_sum(
     if r_drop:  # bring the two predictions of each token together
         labels, hidden_states = (torch.stack(each.chunk(2), dim=2).flatten(0, 1) for each in (labels, hidden_states))
     labels, hidden_states = labels.flatten().to(hidden_states.device), hidden_states.flatten(0, -2)
-    all_kept = can_look_at(labels)
-    if all_kept:  # drop the rows of ignored labels first
+    can_drop = can_look_at(labels)
+    if can_drop:  # the rows of ignored labels, so that all others are kept
         kept = (labels != IGNORE_INDEX).nonzero().squeeze(1)
         labels, hidden_states = labels.index_select(0, kept), hidden_states.index_select(0, kept)
     weight, bias = head.weight, head.bias
@@ -283,7 +284,7 @@ def linear_cross_entropy_sum(
     autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if autocast else hidden_states.dtype
     with torch.autocast(device_type, enabled=False):
-        options = (all_kept, 1 - label_smoothing, r_drop / 2, dtype)
+        options = (can_drop, 1 - label_smoothing, r_drop / 2, dtype)
         total, cross_entropy = _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, *options)
         if label_smoothing:
             total = total - label_smoothing * _sum_of_mean_logits(hidden_states, weight, bias, labels, total.dtype)

@@ -227,20 +227,21 @@ class ScratchDecoder(ScratchStack):
             check_mask("decoder_attention_mask", attention_mask, batch_size, self.num_heads, length, expected)
             if not is_4d and is_all_attended(attention_mask):
                 attention_mask = None
-        if attention_mask is None or is_4d:
-            counted = (torch.arange(length, device=device) + past_length)[None]
-        else:
+        has_padding = attention_mask is not None and not is_4d
+        if has_padding:
             counted = count_positions(attention_mask)
+        else:
+            counted = (torch.arange(length, device=device) + past_length)[None]
         queries = self.query_positions(position_ids, counted, hidden_states)
         position_bias = None
         if self.embed_positions.has_bias:
             if position_ids is not None and static_length is None and not past_length:
                 keys = position_ids
             else:
-                if attention_mask is None or is_4d:
-                    keys = torch.arange(key_length, device=device)[None]
-                else:
+                if has_padding:
                     keys = nn.functional.pad(counted, (0, key_length - counted.shape[1]))
+                else:
+                    keys = torch.arange(key_length, device=device)[None]
                 keys = keys + (queries[:, -1:] - counted[:, -1:])  # shifted as the caller's positions are
             position_bias = self.embed_positions.bias(hidden_states, queries, keys)
         flag_suffices = static_length is None and (length == 1 or not past_length)

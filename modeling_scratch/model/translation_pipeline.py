@@ -208,7 +208,10 @@ class ScratchTranslationPipeline(Pipeline):
             inputs = map(inputs.__getitem__, range(len(inputs)))
         if isinstance(inputs, Mapping | bytes) or not isinstance(inputs, Iterable):
             raise ValueError(f"the input is of type {type(inputs).__name__}; give a string or an iterable of strings")
-        ahead = SENTENCES_AHEAD if batch_size is None else 1 if batch_size == 1 else batch_size * _BATCHES_AHEAD
+        if batch_size is None:
+            ahead = SENTENCES_AHEAD
+        else:
+            ahead = batch_size * _BATCHES_AHEAD if batch_size > 1 else 1  # one by one: each before the next is read
         return self._stream(iter(inputs), ahead, translate)
 
     def _bounded_length(self, forward: dict[str, Any]) -> dict[str, int]:

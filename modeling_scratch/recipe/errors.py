@@ -36,8 +36,9 @@ def describe(error: ValidationError, recipe: type[BaseModel], architecture: list
         key, section = _locate(item["loc"], recipe)
         if section is not None and item["type"] not in ("value_error", "missing"):
             first, whole = next(iter(section.model_fields)), re.sub(r"\[\d+\]", "", key)
+            is_in_list = any(isinstance(part, int) for part in item["loc"])
             lines[key] = f"{key} is a section, not a value: set its keys one by one, for example {key}.{first}=..."
-            if item["type"] == "list_type" or whole != key:
+            if item["type"] == "list_type" or is_in_list:
                 lines[key] = f"{whole} must be a list, such as {whole}=[{{{first}: ...}}], got {item['input']!r}"
             continue
         lines.setdefault(key, _finding(key, item))
