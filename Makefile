@@ -3,18 +3,21 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
+# A worker more than there are processors, since tests wait for processes; the tests of a file share small runs, so they
+# stay with one worker.
+WORKERS = $$($(BIN)/python -c 'import os; print(min(os.cpu_count() + 1, 16))')
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: train test test-all lint format benchmarks clean
 
 train: $(INSTALLED)
 	$(BIN)/python train.py $(ARGS)
 
-# A file of tests stays with one worker, since its tests share small runs.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "slow or not slow"
+	$(PYTEST) -m "slow or not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
