@@ -1,14 +1,11 @@
 """`scratch recipes`: list the recipes that come with this package."""
 
-import typer
-
-from ..cli import one_line_errors
+from ..cli import one_line_errors, print_whatever_happens
 from ..recipe.shipped import shipped_recipes
 
 
 def main() -> None:
     """List the recipes that come with this package, for `scratch train --config NAME`."""
     with one_line_errors(debug=False):
-        for name, path in shipped_recipes().items():
-            first = path.read_text(encoding="utf-8").splitlines()[0]
-            typer.echo(f"{name:<16} {first.removeprefix('#').strip()}")
+        firsts = {name: path.read_text(encoding="utf-8").splitlines()[0] for name, path in shipped_recipes().items()}
+        print_whatever_happens("\n".join(f"{name:<16} {first.lstrip('# ')}" for name, first in firsts.items()))
