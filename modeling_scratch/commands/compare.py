@@ -1,4 +1,4 @@
-"""`scratch compare`: several runs' scores, cost and recipes in one table, and whether the differences are chance."""
+"""`scratch compare`: tabulate runs' scores, cost and recipes, and test whether the differences are significant."""
 
 import json
 import logging
@@ -43,7 +43,7 @@ def main(
 
 
 def describe(comparison: "Comparison") -> list[str]:
-    """The comparison as paragraphs of text and tables in Markdown."""
+    """The comparison as paragraphs and Markdown tables."""
     parts = [_numbers(comparison), _explanation(comparison)]
     names = [run.name for run in comparison.runs]
     if comparison.differences:
@@ -67,7 +67,7 @@ def describe(comparison: "Comparison") -> list[str]:
 
 
 def _numbers(comparison: "Comparison") -> str:
-    """The table of runs and of groups of seeds."""
+    """The table of runs, and of means over seeds."""
     columns = [name for run in comparison.runs for name in run.numbers()]
     columns = sorted(dict.fromkeys(columns), key=lambda name: name not in _COUNTS)
     rows = []
@@ -80,12 +80,12 @@ def _numbers(comparison: "Comparison") -> str:
     return table(["run", *columns], rows)
 
 
-# How the numbers that are no scores are written.
+# Formats of the columns that are not scores.
 _COUNTS = {"updates": ",.0f", "minutes": ",.1f", "target tokens": ",.0f", "parameters": ",.0f"}
 
 
 def _cells(run: "Run") -> dict[str, str]:
-    """The run's numbers as the table writes them, by the titles of its columns."""
+    """The run's formatted numbers, by column title."""
     from ..training.comparison import column
 
     counts = {name: format(number, _COUNTS[name]) for name, number in run.numbers().items() if name in _COUNTS}
@@ -120,7 +120,7 @@ def _value(value: Any) -> str:
 
 
 def table(header: list[str], rows: Iterable[list[str]]) -> str:
-    """A Markdown table whose columns are aligned in a terminal too; the first to the left, the others to the right."""
+    """A Markdown table that lines up in a terminal too: the first column left-aligned, the others right-aligned."""
     rows = [[cell.replace("|", "\\|") for cell in row] for row in [header, *rows]]
     widths = [max(3, *map(len, cells)) for cells in zip(*rows, strict=True)]
     lines = [

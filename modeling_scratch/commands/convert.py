@@ -1,5 +1,5 @@
 """
-`scratch convert`: models from and to other codebases, with weights, generation settings and tokenizers.
+`scratch convert`: convert models from and to other codebases, with weights, generation settings and tokenizers.
 
     scratch convert marian SRC OUT        a Marian model (OPUS-MT) to a Scratch folder
     scratch convert to-marian SRC OUT     a Scratch model to a Marian folder

@@ -1,4 +1,4 @@
-"""Documents to translate: read whole, then translated sentence by sentence, all sentences together."""
+"""Translates a whole document sentence by sentence, with all its sentences in one call."""
 
 import sys
 from pathlib import Path
@@ -18,14 +18,14 @@ from .text_input import CUT, CUT_ADVICE, Remarks, remark_lengths
 
 class SentenceTranslator:
     """
-    Translates sentences, without line ends in the translations.
+    Translates sentences; the translations contain no line breaks.
 
     Args:
-        aligner: finds the links of sentences and translations; None: they are guessed, so that markup stays with its
+        aligner: links words of sentences and translations; None: links are guessed, so that markup stays with its
             sentence.
-        options: of the pipeline.
+        options: passed to the pipeline.
         name: of the document, for messages.
-        keep_going: leave a sentence as it is that cannot be translated, with a warning; otherwise it is an error.
+        keep_going: leave a sentence that cannot be translated as it is, with a warning; otherwise it is an error.
         is_seen: show a progress bar.
     """
 
@@ -44,14 +44,14 @@ class SentenceTranslator:
 
     def __call__(self, sentences: list[str]) -> list[Translated]:
         """
-        The translation of each sentence, with links.
+        The translation of each sentence, with word links.
 
         Raises:
-            UserError: one is too long for the model. Nothing has been translated.
+            UserError: without `keep_going`, a sentence is too long for the model; nothing has been translated yet.
         """
         fitting, kept = self._fitting(sentences)
         bar = tqdm(total=len(fitting), unit=" sentences", disable=not self.is_seen)
-        with bar, as_user_error():  # of the options
+        with bar, as_user_error():  # for invalid options
             results = self.pipeline(fitting, progress=bar.update, num_return_sequences=1, **self.options)
         texts = [one_line(result["translation_text"]) for result in results]
         links = self.aligner.align(fitting, texts) if self.aligner else map(guessed_links, fitting, texts)
@@ -65,7 +65,7 @@ class SentenceTranslator:
         return translated
 
     def _fitting(self, sentences: list[str]) -> tuple[list[str], set[int]]:
-        """The sentences, without those that are too long; and the numbers of these, from 1."""
+        """The sentences, with those too long for the model blanked, and the numbers of the blanked ones, from 1."""
         fitting, kept = list(sentences), set()
         for number, sentence in enumerate(sentences, start=1):
             try:
@@ -84,16 +84,16 @@ def translated_document(
     path: Path | None, format: str, languages: tuple[str, str], translate: SentenceTranslator
 ) -> str:
     """
-    A document with its text translated.
+    Read a document and translate its text.
 
     Args:
         path: a file; None: standard input.
         format: a key of `documents.FORMATS`.
-        languages: of source and target.
+        languages: source and target language.
 
     Raises:
-        UserError: standard input is closed, the document is not UTF-8 or of another format, or a sentence is too long
-            for the model.
+        UserError: standard input is closed, the document is not UTF-8 or not in this format, or a sentence is too
+            long for the model.
     """
     if path is None and sys.stdin is None:
         raise UserError("standard input is closed; give a file with --input")

@@ -56,7 +56,7 @@ def main(
 
 
 def _as_it_trained(recipe, run: Path):
-    """The recipe that decides the precision: the run's, as when it scored itself. None on a CPU, which has float32."""
+    """The recipe that sets the precision: the run's, as when it scored itself. None on a CPU, which uses float32."""
     import torch
 
     if not torch.accelerator.is_available():
@@ -66,7 +66,7 @@ def _as_it_trained(recipe, run: Path):
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
     """
-    Models, and recipe keys with their values. A folder may have an equals sign in its name, but no key a slash.
+    Separate models from recipe overrides. A folder's name may contain an equals sign; a key contains no slash.
 
     Raises:
         UserError: an argument is neither.

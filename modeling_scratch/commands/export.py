@@ -1,4 +1,4 @@
-"""`scratch export`: a model as something that people use without this project, such as a page."""
+"""`scratch export`: export a model for use without this project, as a web page or for transformers.js."""
 
 import logging
 import shlex

@@ -1,4 +1,4 @@
-"""`scratch figures`: pictures of a run's curves, of positions, of attention and of the architecture."""
+"""`scratch figures`: draw a run's curves, positional encodings, attention and the architecture."""
 
 import logging
 from pathlib import Path

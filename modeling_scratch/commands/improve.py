@@ -1,4 +1,4 @@
-"""`scratch improve`: a better model from a finished run's own data."""
+"""`scratch improve`: train a better model from a finished run's own data."""
 
 from pathlib import Path
 from typing import Annotated
@@ -59,13 +59,13 @@ def main(
 
 
 def _beside(run: Path) -> Path:
-    """The folder of a run's improved one: RUN-improved."""
+    """The default output folder, beside the run: RUN-improved."""
     named = run if run.name == run.resolve().name else run.resolve()
     return named.with_name(f"{named.name}-improved")
 
 
 def _describe(plan: list[tuple[str, float | None]]) -> list[str]:
-    """A line for each stage, with the time that it will take."""
+    """A line for each stage with its estimated time, and one for the total."""
     from ..training.log import spoken_duration
 
     width = max(len(what) for what, _ in plan)

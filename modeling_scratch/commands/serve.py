@@ -1,4 +1,4 @@
-"""`scratch serve`: translate for others, as an HTTP service with LibreTranslate's interface and a page."""
+"""`scratch serve`: run an HTTP translation service with LibreTranslate's API and a web page."""
 
 import logging
 import socket
@@ -50,7 +50,7 @@ def main(
         from ..serve.engines import ENGINES
         from ..serve.service import Limits, Service
 
-        with listening(host, port) as listener:  # first, since it is quick
+        with listening(host, port) as listener:  # first: fails fast if the port is taken
             directions = Directions(load_direction(model, ENGINES[engine]) for model in models)
             limits = Limits(max_characters, max_waiting, timeout)
             service = Service(directions, limits, api_key, tuple(allow_origin or ()))
@@ -58,11 +58,11 @@ def main(
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that accepts connections. UserError if the address cannot be had."""
+    """A listening socket. UserError if the address cannot be bound."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=2048)
-        # asyncio does so only where it makes the socket; without it, an answer waits 40 ms for an acknowledgement.
+        # asyncio sets this only on sockets that it creates; without it, a response waits 40 ms for a delayed ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except OSError as error:
@@ -79,5 +79,5 @@ def _run(app, listener: socket.socket) -> None:
     logger.info(f"serving at http://{shown}:{port}; Ctrl-C ends")
     try:
         uvicorn.Server(config).run(sockets=[listener])
-    except KeyboardInterrupt:  # after a graceful end
+    except KeyboardInterrupt:  # re-raised by uvicorn after a graceful shutdown
         logger.info("ended")

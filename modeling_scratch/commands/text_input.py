@@ -1,4 +1,4 @@
-"""The lines of a text to translate: those of a file all at once, those of standard input as they arrive."""
+"""Reads the lines to translate: those of a file all at once, those of standard input as they arrive."""
 
 import io
 import logging
@@ -16,17 +16,17 @@ from ..model.translation_pipeline import SENTENCES_AHEAD, ScratchTranslationPipe
 
 logger = logging.getLogger(__name__)
 
-# Of translations, in warnings.
+# Warnings about translations that were cut off.
 CUT = "were cut at the greatest length"
 CUT_ADVICE = "the translation was cut at its greatest length (--max-new-tokens)"
 
-_TOLD = 3  # warnings of a kind
-_CHUNK = 2**16  # bytes, as much as a pipe holds
+_TOLD = 3  # warnings shown of each kind
+_CHUNK = 2**16  # bytes: the capacity of a pipe
 
 
 class TextInput:
     """
-    Lines without their line feed, in windows: those that wait at a time, at most 1,024. Only a line feed ends a line.
+    Lines without their line feeds, in windows of those available at once, at most 1,024. Only a line feed ends a line.
 
     Args:
         path: a file; None: standard input.
@@ -52,16 +52,16 @@ class TextInput:
 
     def windows(self, before_waiting: Callable[[], None] = lambda: None) -> Iterator[list[bytes]]:
         """
-        All lines, some at a time.
+        Yield the lines window by window.
 
         Args:
-            before_waiting: called before there may be nothing to read for a while.
+            before_waiting: called before a read that may block.
         """
         if self._lines is not None:
             for first in range(0, len(self._lines), SENTENCES_AHEAD):
                 yield self._lines[first : first + SENTENCES_AHEAD]
             return
-        # Read ahead without limit: a program that writes all its text before it reads anything must not be blocked.
+        # Read ahead without limit: a program that writes all its text before it reads any output must not deadlock.
         chunks: SimpleQueue[bytes] = SimpleQueue()
         Thread(target=_read, args=(self._descriptor, chunks), daemon=True).start()
         rest, ended = b"", False
@@ -83,18 +83,18 @@ class TextInput:
 
 
 def _descriptor_to_wait_for() -> int | None:
-    """Standard input's, if lines arrive there one after another; None for a file."""
+    """Standard input's file descriptor if lines may arrive one by one (a pipe, a terminal); None for a regular file."""
     try:
         descriptor = sys.stdin.buffer.fileno()
         return None if stat.S_ISREG(os.fstat(descriptor).st_mode) else descriptor
-    except (io.UnsupportedOperation, OSError):  # something in place of a file
+    except (io.UnsupportedOperation, OSError):  # replaced by an object without a descriptor
         return None
 
 
 def _read(descriptor: int, chunks: SimpleQueue) -> None:
     """
-    Put what arrives into a queue, then b"". By `os.read`, since a thread that waits within `sys.stdin` would hold its
-    lock while Python exits.
+    Put chunks into a queue as they arrive, then b"". Uses `os.read`, since a thread blocked in `sys.stdin` would hold
+    its lock while Python exits.
     """
     chunk = None
     while chunk != b"":
@@ -114,10 +114,10 @@ def _split(text: bytes) -> list[bytes]:
 
 def _decode(line: bytes, number: int) -> str:
     """
-    A line's text, without a byte order mark in the first.
+    Decode a line, dropping a byte order mark from the first.
 
     Args:
-        number: of the line, from 1.
+        number: line number, from 1.
 
     Raises:
         UserError: it is not UTF-8.
@@ -130,10 +130,10 @@ def _decode(line: bytes, number: int) -> str:
 
 class Remarks:
     """
-    Warnings about lines, or other parts of a text: the first few of each kind at once, the number of all at the end.
+    Warnings about lines or other units of a text: the first few of each kind at once, the total of each at the end.
 
     Args:
-        unit: what is numbered.
+        unit: what the numbers count.
     """
 
     def __init__(self, unit: str = "line"):
@@ -141,16 +141,16 @@ class Remarks:
         self.numbers: dict[str, set[int]] = {}
 
     def add(self, kind: str, number: int, what: str) -> None:
-        """Say something of a line."""
+        """Record a warning about a line, and log it if it is among the first of its kind."""
         told = self.numbers.setdefault(kind, set())
-        if number in told:  # a text may be read twice
+        if number in told:  # a text may be read twice, to check and to translate it
             return
         told.add(number)
         if len(told) <= _TOLD:
             logger.warning(f"{self.unit} {number}: {what}")
 
     def close(self) -> None:
-        """Say how many there were of each kind, if not all were said."""
+        """Log the total of each kind of which not all were logged."""
         for kind, told in self.numbers.items():
             if len(told) > _TOLD:
                 logger.warning(f"{len(told):,} {self.unit}s {kind}, the last of them {self.unit} {max(told)}")
@@ -160,11 +160,11 @@ def remark_lengths(
     remarks: Remarks, pipeline: ScratchTranslationPipeline, ids: list[list[int]], first: int = 0
 ) -> None:
     """
-    Warn of sentences that are longer than anything in training, if the model says how long that was.
+    Warn of sentences longer than any in training, if the model's generation config records that length.
 
     Args:
-        ids: the tokens of each sentence.
-        first: the number of sentences before these.
+        ids: token ids of each sentence.
+        first: how many sentences precede these.
     """
     longest = getattr(pipeline.model.generation_config, "longest_training_source", None)
     for number, row in enumerate(ids, start=first + 1):
@@ -175,11 +175,11 @@ def remark_lengths(
 
 class LineReader:
     """
-    Reads lines as sentences that the model can translate.
+    Decodes lines into sentences that the model can translate.
 
     Args:
         name: of the text, for messages.
-        keep_going: leave a line empty that cannot be translated, with a warning; otherwise it is an error.
+        keep_going: leave a line that cannot be translated empty, with a warning; otherwise it is an error.
     """
 
     def __init__(self, pipeline: ScratchTranslationPipeline, name: str, keep_going: bool = False):
@@ -187,7 +187,7 @@ class LineReader:
         self.remarks = Remarks()
 
     def check(self, text: "TextInput") -> None:
-        """UserError for the first line that cannot be translated, without the tokens of all lines in memory at once."""
+        """UserError for the first line that cannot be translated. Tokenizes one window at a time, to save memory."""
         first = 0
         for lines in text.windows():
             if (error := self.read(lines, first)[1]) is not None:
@@ -196,11 +196,11 @@ class LineReader:
 
     def read(self, lines: list[bytes], first: int) -> tuple[list[str], UserError | None]:
         """
-        The sentence on each line; and, unless it keeps going, the error of the first that cannot be translated, with
-        those before it.
+        The sentence on each line, and None. Without `keep_going`, at a line that cannot be translated: the sentences
+        before it, and its error.
 
         Args:
-            first: the number of lines before these.
+            first: how many lines precede these.
         """
         sentences: list[str] = []
         for number, line in enumerate(lines, start=first + 1):
@@ -213,7 +213,7 @@ class LineReader:
         return self._fitting(sentences, first, None)
 
     def _fitting(self, sentences: list[str], first: int, error: UserError | None) -> tuple[list[str], UserError | None]:
-        """Leave out sentences that are too long for the model."""
+        """Blank sentences that are too long for the model; without `keep_going`, stop before the first of them."""
         while True:
             try:
                 ids = self.pipeline.preprocess(sentences)

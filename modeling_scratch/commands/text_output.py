@@ -1,4 +1,4 @@
-"""What `scratch translate` writes: each line as soon as it is translated, in columns, to a file or standard output."""
+"""Translates lines for `scratch translate`, and writes each as soon as it is done, to a file or standard output."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ _ALIGNED_AT_ONCE = 64  # sentences
 def with_alignments(
     results: Iterable[list[dict[str, Any]]], sentences: Iterable[str], aligner: Aligner
 ) -> Iterator[list[dict[str, Any]]]:
-    """The pipeline's results with the "alignment" of each translation, read ahead to align many at once."""
+    """Add an "alignment" to each of the pipeline's translations, reading ahead to align them in batches."""
     pairs = zip(sentences, results, strict=True)
     while ahead := list(islice(pairs, _ALIGNED_AT_ONCE)):
         translations = [(source, each) for source, several in ahead for each in several]
@@ -36,8 +36,8 @@ def with_alignments(
 
 def write_rows(translations: list[dict[str, Any]], number: int, n_best: bool, scores: bool) -> Iterator[str]:
     """
-    What is written for the line with this number, without line feeds: its translation, or each of its n best; see
-    `main`. Those of translations with an "alignment" end with it.
+    The rows written for a line, without line feeds: its translation, or its n best. `translate.main` documents the
+    columns; the "alignment" of a translation, if any, is the last.
     """
     for rank, translation in enumerate(translations, start=1):
         columns = [number, rank] if n_best else []
@@ -66,7 +66,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
         with path.open("w", encoding="utf-8", newline="\n") as file:
             yield file
         return
-    path = path.resolve()  # keeps a link and writes to its target
+    path = path.resolve()  # writes to the target of a symbolic link, and keeps the link
     with ExitStack() as stack:
         try:
             temporary = stack.enter_context(written_whole(path, locked=False))
@@ -77,7 +77,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
 
 
 def beams_for(n_best: int, num_beams: int | None, pipeline: ScratchTranslationPipeline) -> int:
-    """The beam width for an n-best list, at least the model's. UserError if the one given is too small."""
+    """The beam width for an n-best list, by default at least the model's. UserError if `num_beams` is too small."""
     beams = num_beams or max(n_best, pipeline.model.generation_config.num_beams or 1)
     if n_best > beams:
         raise UserError(f"--n-best {n_best}: --num-beams is {beams}; it must be at least as large")
@@ -87,7 +87,7 @@ def beams_for(n_best: int, num_beams: int | None, pipeline: ScratchTranslationPi
 def pipeline_options(
     pipeline: ScratchTranslationPipeline, settings: dict[str, Any], n_best: int | None, scores: bool
 ) -> dict[str, Any]:
-    """The pipeline's arguments, from the settings that were given."""
+    """The pipeline's arguments: the settings that are not None, and what n-best lists and scores need."""
     options = {name: value for name, value in settings.items() if value is not None}
     if n_best is not None:
         options |= {"num_beams": beams_for(n_best, options.get("num_beams"), pipeline), "num_return_sequences": n_best}
@@ -95,12 +95,12 @@ def pipeline_options(
 
 
 def make_aligner(pipeline: ScratchTranslationPipeline) -> Aligner:
-    with as_user_error():  # of alignment_heads that the model does not have
+    with as_user_error():  # for alignment_heads that the model does not have
         return Aligner(first_member(pipeline.model), pipeline.tokenizer, pipeline.target_tokenizer)
 
 
 def languages_of(pipeline: ScratchTranslationPipeline, format: str, language: str | None) -> tuple[str, str]:
-    """The languages of source and target, as the model's tokenizer names them. UserError if the source's is unknown."""
+    """The source language (default: the tokenizer's) and the target language. UserError if the source is unknown."""
     named = pipeline.tokenizer.init_kwargs
     source = language or named.get("source_lang")
     if source is None:
@@ -111,7 +111,7 @@ def languages_of(pipeline: ScratchTranslationPipeline, format: str, language: st
 
 
 def is_seen(quiet: bool) -> bool:
-    """Whether someone sees a progress bar."""
+    """Whether to show a progress bar: not if `quiet`, or if standard error is no terminal."""
     return sys.stderr is not None and sys.stderr.isatty() and not quiet
 
 
@@ -127,18 +127,18 @@ def translate_lines(
     aligner: Aligner | None = None,
 ) -> None:
     """
-    Translate the lines of a file, or of standard input as they come.
+    Translate the lines of a file, or of standard input as they arrive.
 
     Args:
-        path: of the file; None: standard input.
+        path: a file; None: standard input.
         name: of the input, for messages.
-        options: of the pipeline.
-        rows: makes rows of a line's translations and its number.
-        keep_going: leave lines empty that cannot be translated, with a warning; otherwise they are an error.
+        options: passed to the pipeline.
+        rows: formats a line's translations, given its number, as rows.
+        keep_going: leave lines that cannot be translated empty, with a warning; otherwise they are an error.
         aligner: aligns each line with its translations; None: nothing is aligned.
 
     Raises:
-        UserError: a line cannot be translated. Where all lines are there from the start, nothing has been translated.
+        UserError: a line cannot be translated. In a file, this is found before anything is translated.
     """
     with as_user_error():
         _translate_windows(TextInput(path), LineReader(pipeline, name, keep_going), options, rows, file, quiet, aligner)
@@ -153,7 +153,7 @@ def _translate_windows(
     quiet: bool,
     aligner: Aligner | None,
 ) -> None:
-    """Translate what waits, write it, and wait for more."""
+    """Translate and write each window of lines as it becomes available."""
     if text.total is not None and not reader.keep_going:
         reader.check(text)
     shows_progress = is_seen(quiet)

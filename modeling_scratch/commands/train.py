@@ -105,21 +105,21 @@ def _check_options(
 
 
 def _open_run(recipe, accelerator, resume, checkpoint: str | None, automatic: bool, overwrite: bool, stop):
-    """Begin or resume a run, as the options say."""
+    """Begin or resume a run, depending on the options."""
     from ..runs.folder import RunFolder
     from ..runs.processes import on_main
     from ..training.run import TrainingRun
 
     if automatic:
         resume = on_main(accelerator, RunFolder(recipe.output_dir).can_go_on)
-        overwrite = not resume  # an interrupt before the first checkpoint has left nothing to lose
+        overwrite = not resume  # a run interrupted before its first checkpoint has nothing to lose
     if resume:
         return TrainingRun.resume(recipe, accelerator, checkpoint, stop)
     return TrainingRun.begin(recipe, accelerator, overwrite, stop)
 
 
 def describe_result(result: dict[str, Any]) -> list[str]:
-    """The outcome of a finished run, and what to type next."""
+    """The lines that report a finished run, and what to run next."""
     lines = []
     for source, reference, translation in result["samples"]:
         lines += ["", f"  source       {source}", f"  reference    {reference}", f"  translation  {translation}"]

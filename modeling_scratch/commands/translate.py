@@ -1,4 +1,4 @@
-"""`scratch translate`: text in, text out, as in `scratch translate FOLDER_OR_NAME < source.txt > target.txt`."""
+"""`scratch translate`: translate text, as in `scratch translate FOLDER_OR_NAME < source.txt > target.txt`."""
 
 import logging
 import math
@@ -23,7 +23,7 @@ BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
 
 @contextmanager
 def quiet_broken_pipe() -> Iterator[None]:
-    """Exit with BROKEN_PIPE and without a message when the reader of the output has gone away."""
+    """Exit with BROKEN_PIPE and without a message when the reader of the output has closed it."""
     try:
         yield
     except BrokenPipeError:
@@ -117,7 +117,7 @@ def _check_options(
     has_columns: bool,
     language: str | None,
 ) -> None:
-    """UserError for options that are wrong, or do not go together."""
+    """UserError for options that are invalid or incompatible."""
     if "" in (input, output):
         raise UserError("--input and --output take the name of a file, not an empty one")
     if length_penalty is not None and not math.isfinite(length_penalty):

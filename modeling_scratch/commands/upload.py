@@ -69,7 +69,7 @@ def main(
 def _push(folder: Path, options: "PushOptions") -> None:
     from ..hub.push import push
 
-    if options.space:  # imported before anything is sent
+    if options.space:  # a missing extra must fail before anything is sent
         from ..web.space import push_space
     print_whatever_happens(push(folder, options).describe())
     if options.space:

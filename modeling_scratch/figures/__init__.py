@@ -1,1 +1,1 @@
-"""Pictures: curves, attention, positions, the architecture."""
+"""Figures: training curves, attention maps, positional encodings, the architecture."""

@@ -17,7 +17,7 @@ from .saving import HEAT, PAGE_WIDTH, save
 
 # A larger map would be unreadable and its file large.
 MOST_TOKENS = 100
-# In inches: the side of a cell, which needs room for a line of text, and the height of a panel.
+# In inches: sides of a cell, which needs room for a line of text, and the greatest height of a panel.
 _LEAST_CELL, _GOOD_CELL, _MOST_CELL, _MOST_HEIGHT = 0.12, 0.16, 0.27, 9.0
 
 
@@ -38,7 +38,7 @@ class AttentionMaps:
     cross: Sequence[torch.Tensor]  # cross-attention, (num_heads, T, S)
 
 
-# {kind of attention: fields of AttentionMaps with its weights, row labels and column labels}
+# {kind of attention: AttentionMaps fields of its weights, row labels and column labels}
 KINDS = {
     "encoder self-attention": ("encoder", "source", "source"),
     "decoder self-attention": ("decoder", "written", "read"),
@@ -51,8 +51,8 @@ _COLUMN_LABELS = {"source": "source token attended to", "read": "token read so f
 def token_labels(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
     """
     A readable label per token. Byte-level BPE represents bytes by stand-in letters ('Ġ' for a space, 'Ã¼' for 'ü'),
-    which become text again. A space is shown as '▁', as in SentencePiece, and a byte that is only part of a character
-    as '\\xe6'. Special tokens, and the tokens of other tokenizers, are left unchanged.
+    which are turned back into text. A space is shown as '▁', as in SentencePiece, and a byte that is only part of a
+    character as '\\xe6'. Special tokens, and the tokens of other tokenizers, are left unchanged.
     """
     tokens = tokenizer.convert_ids_to_tokens(ids)
     decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
@@ -124,9 +124,9 @@ def attention_maps(
 
 @dataclass
 class _Layout:
-    """How a page shows the maps of a layer's heads: `across` beside each other, long ones in parts below each other."""
+    """How a page arranges the maps of a layer's heads: `across` side by side, large ones in parts below each other."""
 
-    cell: float  # of a map, in inches
+    cell: float  # the side of a map's cell, in inches
     across: int
     rows: list[slice]
     columns: list[slice]
@@ -138,7 +138,7 @@ def _parts(length: int, number: int) -> list[slice]:
 
 
 def _layout(num_heads: int, rows: int, columns: int, space: float) -> _Layout:
-    """As many heads beside each other as leave their labels room, in a space of so many inches."""
+    """As many heads side by side as leave room for their labels, in `space` inches."""
     cells = {across: (space / across - 0.15) / columns for across in (4, 3, 2, 1) if num_heads % across == 0}
     across = next((across for across, cell in cells.items() if cell >= _GOOD_CELL), 1)
     column_parts = _parts(columns, math.ceil(_LEAST_CELL / cells[across]))
@@ -148,7 +148,7 @@ def _layout(num_heads: int, rows: int, columns: int, space: float) -> _Layout:
 
 
 def _span(tokens: list[str]) -> int:
-    """The width of the widest token in letters; those of East Asia are as wide as two."""
+    """The width of the widest token in letters; East Asian ones count as two."""
     return max(sum(2 if east_asian_width(letter) in "WF" else 1 for letter in token) for token in tokens)
 
 
@@ -166,7 +166,7 @@ def attention_figure(maps: AttentionMaps, kind: str, layer: int) -> Figure:
     weights = layers[layer - 1].numpy()  # (num_heads, rows, columns)
     margins = [0.085 * _span(tokens) + 0.3 for tokens in (row_tokens, column_tokens)]  # of the labels, in inches
     layout = _layout(len(weights), len(row_tokens), len(column_tokens), PAGE_WIDTH - margins[0])
-    # Panels in the order in which one reads: some heads beside each other, then the further parts of their maps.
+    # Panels in reading order: some heads side by side, then the other parts of their maps.
     heads = [range(first, first + layout.across) for first in range(0, len(weights), layout.across)]
     places = [(group, row, column) for group in heads for row in layout.rows for column in layout.columns]
     size = len(range(len(row_tokens))[layout.rows[0]]), len(range(len(column_tokens))[layout.columns[0]])
@@ -177,7 +177,7 @@ def attention_figure(maps: AttentionMaps, kind: str, layer: int) -> Figure:
     height = len(places) * (size[0] * layout.cell + 0.3) + (len(places) if is_cut else 1) * margins[1]
     figure = Figure(figsize=(PAGE_WIDTH, height + 0.2 * len(titles) + 0.9), layout="compressed")
     panels = figure.subplots(len(places), layout.across, squeeze=False)
-    # With parse_math, text between dollar signs would be a formula.
+    # With parse_math, text between dollar signs would become a formula.
     style = {"fontsize": min(9.0, 54 * layout.cell), "parse_math": False}
     for (group, row, column), across in zip(places, panels, strict=True):
         for head, panel in zip(group, across, strict=True):
@@ -206,7 +206,7 @@ def _title(layer: int, head: int, layout: _Layout, row: slice, column: slice) ->
 
 
 def parse_layer(text: str) -> int | None:
-    """The value of `--layer` as a number: None for "all", 0 for "last". UserError if it is neither nor a number."""
+    """Parse the value of `--layer`: None for "all", 0 for "last", else a number. UserError if it is none of them."""
     if text in ("all", "last"):
         return None if text == "all" else 0
     if not text.isdecimal() or int(text) == 0:

@@ -1,4 +1,4 @@
-"""The curves of a training run, and of several beside each other."""
+"""Plot the curves of a training run, or compare those of several."""
 
 import math
 from collections.abc import Collection
@@ -13,26 +13,26 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from ..metrics import METRICS
 from .saving import BLUE, GREEN, ORANGE, PAGE_WIDTH, PURPLE, SKY_BLUE, VERMILLION, save
 
-# Of runs, in turn: colours, then the same ones with other dashes and markers.
+# Styles of the compared runs, in turn: each colour, then the same ones with other dashes and markers.
 _COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY_BLUE)
 _DASHES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))
 _GREY = "#666666"
-# In inches, without titles: the heights of the loss, of a score, and of the learning rate or a single point.
+# Panel heights in inches, without titles: the loss, a score, and the learning rate or a single point.
 _TALL, _MEDIUM, _LOW = 2.5, 1.3, 0.7
 _STEPS = [1, 2, 2.5, 5, 10]  # between ticks
-_FEW = 40  # points of a line that are marked
-_WARM_UP = 0.1  # of the updates, whose values may lie out of view
+_FEW = 40  # lines with at most this many points get markers
+_WARM_UP = 0.1  # the share of updates whose values may lie out of view
 
 Points = list[tuple[int, float]]
 
 
 def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
     """
-    Cross-entropy in training and validation, what training minimizes if that is something else, validation scores and
-    learning rate, one above another, by update.
+    Training and validation cross-entropy, the minimized training loss if it differs, validation scores and the learning
+    rate, stacked, by update.
 
     Args:
-        metrics: the records of metrics.jsonl. Those of earlier versions lack the cross-entropy in training.
+        metrics: the records of metrics.jsonl. Those of earlier versions lack the training cross-entropy.
     """
     train, validation = _records(metrics, "train"), _records(metrics, "validation")
     scores = _scores(validation)
@@ -65,7 +65,7 @@ def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
 
 def comparison_figure(runs: dict[str, list[dict[str, Any]]]) -> Figure:
     """
-    Validation loss and scores of several runs by update, a line a run.
+    Validation loss and scores of several runs by update, one line per run.
 
     Args:
         runs: the records of metrics.jsonl, by the run's name.
@@ -102,7 +102,7 @@ def _scores(records: list[dict[str, Any]]) -> list[str]:
 
 
 def _points(records: list[dict[str, Any]], key: str) -> Points:
-    """(update, value), if any record has the key; a value that was not finite, and not written, is a gap."""
+    """(update, value) from the first record with the key. A loss or rate missing later was not finite: a gap."""
     known = [index for index, record in enumerate(records) if key in record]
     if not known:
         return []
@@ -118,7 +118,7 @@ def _draw(panel: Axes, points: Points, colour: str, dash: str = "-", marker: str
 
 
 def _stacked(titles: dict[str, str], low: Collection[str] = ()) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with a panel for each title, one above another, which share the axis of updates."""
+    """A figure with one panel per title, stacked, sharing the axis of updates."""
     heights = [_LOW if key in low else _TALL if key == "loss" else _MEDIUM for key in titles]
     figure = Figure(figsize=(PAGE_WIDTH, sum(heights) + 0.35 * len(heights) + 0.5), layout="constrained")
     panels = figure.subplots(len(titles), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
@@ -135,14 +135,14 @@ def _stacked(titles: dict[str, str], low: Collection[str] = ()) -> tuple[Figure,
 
 
 def _set_range(panel: Axes, key: str) -> None:
-    """Fit a panel to its lines, but for the warm-up, whose values would flatten all others."""
+    """Fit a panel to its lines except in the warm-up, whose values would flatten all others."""
     lines = [[point for point in line.get_xydata().tolist() if math.isfinite(point[1])] for line in panel.lines]
     lines = [points for points in lines if points]
     if not lines:
         panel.set_yticks([])
         return
     warm_up = _WARM_UP * max(points[-1][0] for points in lines)
-    # Of a short run beside long ones, the second half is in view too. What is known of update 0 is no warm-up.
+    # A short run beside long ones still shows its second half. Update 0 does not count as warm-up.
     seen = [y for points in lines for x, y in points if x == 0 or x >= min(warm_up, points[-1][0] / 2)]
     low, high = min(seen), max(seen)
     margin = 0.08 * (high - low) or 0.05 * abs(high) or 1.0

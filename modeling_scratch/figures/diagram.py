@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
-# In data units: height of a box and of a thin box, radius of a sum sign, gap below a box, width of a box.
+# In data units: heights of a box and a thin box, radius of a sum sign, gap below a box, width of a box.
 _BOX, _THIN, _RING, _GAP, _WIDTH = 0.62, 0.44, 0.17, 0.3, 3.3
 _COLOURS = {"attention": "#FBE3B5", "feed_forward": "#BFDDF0", "norm": "#BFE5D8", "embedding": "#F3D3E3", "": "#E8E8E8"}
 

@@ -1,4 +1,4 @@
-"""A picture of the sinusoidal positional encodings."""
+"""A figure of the sinusoidal positional encodings."""
 
 import torch
 from matplotlib.figure import Figure
@@ -8,9 +8,7 @@ from .saving import BLUE, GREEN, ORANGE, WAVES
 
 
 def positions_figure(d_model: int = 128, length: int = 100) -> Figure:
-    """
-    The sinusoidal encodings of section 3.5, (length, d_model): a few dimensions as curves, and all as an image.
-    """
+    """The sinusoidal encodings of section 3.5, (length, d_model): a few dimensions as curves, and all as an image."""
     positions = torch.arange(length).unsqueeze(0)  # (1, length)
     encodings = SinusoidalPositionEmbedding.encode(positions, d_model)[0].numpy()  # (length, d_model)
     # A sine with its cosine, then two slower sines. Even dimensions are sines.

@@ -1,4 +1,4 @@
-"""Colours and fonts of the figures, and how they are saved."""
+"""The figures' colours and fonts, and how they are saved."""
 
 import logging
 import warnings
@@ -23,20 +23,20 @@ SKY_BLUE, PURPLE = "#56B4E9", "#CC79A7"
 # Perceptually uniform colour maps, also for colour-blind readers: one for encodings in [-1, 1], and one that is pale
 # where nothing is attended to.
 WAVES, HEAT = "viridis", "magma_r"
-# The Hub shows pictures in a column of 740 pixels. In one of this width, in inches, 100 of them are an inch, and text
-# of 10 points is 14 high. The file has twice as many, for fine screens.
+# In inches. The Hub shows pictures 740 pixels wide, so that a figure of this width gets 100 pixels per inch, and
+# 10-point text is 14 pixels high. The file has twice as many pixels, for high-resolution screens.
 PAGE_WIDTH = 7.4
-_BOXES = ("Last Resort", ".LastResort")  # fonts that have a box for every letter
-_MOST_DOTS, _LEAST_DOTS = 200, 110  # an inch
-_WIDTH, _HEIGHT = 1480, 16_000  # in pixels: larger pictures have fewer dots an inch
+_BOXES = ("Last Resort", ".LastResort")  # fonts that draw every letter as a box
+_MOST_DOTS, _LEAST_DOTS = 200, 110  # per inch
+_WIDTH, _HEIGHT = 1480, 16_000  # in pixels: larger pictures get fewer dots per inch
 
 
 @cache
 def _fonts_for(letters: frozenset[str]) -> list[str]:
-    """Installed fonts that together have the letters which the default font lacks, as far as there are any."""
+    """Installed fonts that together cover the letters that the default font lacks, as far as possible."""
     missing = set(map(ord, letters)) - set(get_font(findfont(FontProperties())).get_charmap())
     upright = (font for font in fontManager.ttflist if font.style == "normal" and not font.name.startswith(_BOXES))
-    # Of each family the face closest to regular; sans-serif families first.
+    # The face closest to regular in each family; sans-serif families first.
     by_weight = sorted(upright, key=lambda font: abs(weight_dict.get(font.weight, font.weight) - 400), reverse=True)
     files = {font.name: font.fname for font in by_weight}
     found: list[str] = []
@@ -53,8 +53,8 @@ def _fonts_for(letters: frozenset[str]) -> list[str]:
 
 def _give_fonts(figure: Figure) -> None:
     """
-    Let text fall back on installed fonts for letters that its own lacks. The first that has one is used for it, so that
-    the shapes of Chinese characters may be those of another language.
+    Let text fall back to installed fonts for letters that its own lacks. The first font that has a letter is used for
+    it, so Chinese characters may take the shapes of another language.
     """
     texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
     fonts = _fonts_for(frozenset(letter for text in texts for letter in text.get_text() if letter.isprintable()))
@@ -64,7 +64,7 @@ def _give_fonts(figure: Figure) -> None:
 
 def save(figure: Figure, path: Path) -> Path:
     """
-    Save a figure as a PNG, completely or not at all. A warning tells if characters were drawn as boxes because no
+    Save a figure as a PNG, completely or not at all. Logs a warning if characters are drawn as boxes because no
     installed font has them. UserError if the name does not end in .png.
     """
     if path.suffix != ".png":

@@ -1,1 +1,1 @@
-"""A model's folder onto the Hub: the check, one commit, the card."""
+"""Sharing a model folder on the Hub: its check, its card, and the push in one commit."""

@@ -1,4 +1,4 @@
-"""Which files of a model folder go to the Hub: those on an allow-list, and the code that config.json names."""
+"""Choose the files of a model folder to push: those on an allow-list, and the code that config.json names."""
 
 import re
 import shutil
@@ -41,9 +41,9 @@ ALLOWED = (
     *(f"{TARGET_FOLDER}/{name}" for name in SHARED_TOKENIZER_FILES),
     CURVES,
 )
-# They go if they are there, too, but are no part of a model: a push never deletes them on the Hub.
+# Also pushed if present, but not part of the model: a push never deletes them from the Hub.
 COMPANIONS = ("LICENSE*", "NOTICE*")
-# Read for the card; they stay in the folder.
+# Read for the card, not pushed as they are.
 RECORDS = (RECIPE, METRICS, SAMPLES, CONVERSION, CARD)
 
 
@@ -58,7 +58,7 @@ def _code_names(path: Path, config: dict[str, Any]) -> set[str]:
 
 
 def code_files(folder: Path, config: dict[str, Any]) -> list[Path]:
-    """The Python files that config.json's auto_map and custom_pipelines name, and all that these import."""
+    """The Python files that config.json's auto_map and custom_pipelines name, and everything they import."""
     roots = {folder / f"{name}.py" for name in _code_names(folder / "config.json", config)}
     files = set(roots)
     for root in roots:
@@ -73,7 +73,7 @@ def code_files(folder: Path, config: dict[str, Any]) -> list[Path]:
 
 
 def _check_links(folder: Path) -> None:
-    """Raise UserError for a link out of the folder: its target is not the model's, or may be gone tomorrow."""
+    """Raise UserError for a link out of the folder: its target may not belong to the model, or may vanish."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         is_read = path.suffix == ".py" or any(
@@ -88,11 +88,11 @@ def _check_links(folder: Path) -> None:
 
 def chosen_files(folder: Path) -> dict[str, Path]:
     """
-    What goes to the Hub, all but the card: {path in the repository: file}. By an allow-list, so that optimizer states,
-    logs, environment files and pickles stay.
+    The files to push, except the card: {path in the repository: file}. An allow-list keeps out optimizer states, logs,
+    environment files and pickles.
 
     Raises:
-        UserError: the folder holds no model of this architecture, or part of one, or a link out of it.
+        UserError: the folder holds no model of this architecture or only part of one, or a link out of it.
     """
     if not (folder / "config.json").is_file():
         raise UserError(

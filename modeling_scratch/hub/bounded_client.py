@@ -16,9 +16,9 @@ from ..defaults import SECONDS_TO_ANSWER
 
 ATTEMPTS = 4
 FIRST_WAIT = 0.5
-BLOCK = 65_536  # bytes; sending or receiving as many counts as progress
-LARGE = 10 * 1024 * 1024  # bytes of an answer that is streamed instead of read at once
-LONGEST_WAIT_OF_CLIENT = 8.0  # seconds between two attempts that huggingface_hub makes by itself
+BLOCK = 65_536  # bytes; sending or receiving this many counts as progress
+LARGE = 10 * 1024 * 1024  # bytes; larger responses may be streamed instead of read at once
+LONGEST_WAIT_OF_CLIENT = 8.0  # seconds between two of huggingface_hub's own attempts
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class NoAnswer(ConnectionError):
 
 
 class Patience:
-    """How long the Hub may keep us waiting in all, counted from its last usable answer."""
+    """How long the Hub may keep us waiting in total, since its last usable answer."""
 
     def __init__(self, limit: float = SECONDS_TO_ANSWER):
         self.limit = limit
@@ -48,7 +48,7 @@ class Patience:
         self._until = max(self._until or until, until)
 
     def wait(self, seconds: float, asked: float, fault: str) -> None:
-        """Wait before another attempt: as long as the Hub asks to, or up to half of the time that is left."""
+        """Wait before another attempt: as long as the Hub asks, or else `seconds`, at most half of the time left."""
         left = self.left()
         if left <= 0:
             raise self.no_answer(fault)
@@ -57,7 +57,7 @@ class Patience:
         time.sleep(asked or min(seconds, left / 2))
 
     def no_answer(self, fault: str) -> NoAnswer:
-        """The error to raise. The next request has the whole limit again."""
+        """The error to raise. Gives the next request the whole limit again."""
         if self.left() <= 0:
             fault = f"the Hub has not answered within {self.limit:g} seconds"
         self.renew()
@@ -79,7 +79,7 @@ class _Progress:
 
 
 class _Watched(httpx2.SyncByteStream):
-    """The body of a request or an answer. It notes its progress, and ends once nobody waits for it any more."""
+    """The body of a request or response: it records progress, and fails once nobody waits for it any more."""
 
     def __init__(self, body: httpx2.SyncByteStream, progress: _Progress):
         self.body, self.progress = body, progress
@@ -99,10 +99,10 @@ class _Watched(httpx2.SyncByteStream):
 
 def _attempt(work: Callable[[_Progress], T], seconds: float, patience: Patience) -> T:
     """
-    Do some work in a thread, and raise a timeout after `seconds` without progress.
+    Run work in a thread, and raise a timeout after `seconds` without progress.
 
-    The thread can be left behind: a socket's timeout ends neither the look-up of a name nor an answer that sends its
-    headers byte by byte.
+    The thread can be abandoned: a socket's timeout limits neither a name look-up nor a response whose headers arrive
+    byte by byte.
     """
     progress, outcome, context = _Progress(), Future(), contextvars.copy_context()
     start, left = progress.last, patience.left()
@@ -127,15 +127,15 @@ def _attempt(work: Callable[[_Progress], T], seconds: float, patience: Patience)
 
 
 def _is_commit(request: httpx2.Request) -> bool:
-    """Whether this is the one request that must not be repeated blindly: it would make two commits."""
+    """Whether this is the one request that must not be retried blindly: that could make two commits."""
     return request.method == "POST" and "/commit/" in request.url.path
 
 
 def _fault(request: httpx2.Request, response: httpx2.Response) -> str | None:
-    """Why an answer is not usable; None if it is."""
+    """Why a response is not usable; None if it is."""
     if response.status_code in (408, 429) or response.status_code >= 500:
         return f"the Hub answered {response.status_code}"
-    # A gateway's page, or half of an answer, where huggingface_hub expects JSON.
+    # A gateway's page, or a truncated response, where huggingface_hub expects JSON.
     kind, path = response.headers.get("Content-Type", ""), request.url.path
     read = response.is_stream_consumed and request.method != "HEAD" and ("/api/" in path or "/info/lfs/" in path)
     if read and ("json" in kind or "html" in kind):
@@ -147,16 +147,16 @@ def _fault(request: httpx2.Request, response: httpx2.Response) -> str | None:
 
 
 def asked_to_wait(response: httpx2.Response | None) -> float:
-    """The seconds that an answer's Retry-After asks for, or 0."""
+    """The seconds that a response's Retry-After asks for, or 0."""
     asked = "" if response is None else response.headers.get("Retry-After", "")
     return float(asked) if asked.isascii() and asked.isdigit() else 0.0
 
 
 class BoundedClient(httpx2.Client):
     """
-    Sends requests within a limit of waiting, whatever timeout was asked for, and repeats those that fail below HTTP or
-    with a server error. It repeats neither a commit that may have arrived nor the upload of a file: a file can be read
-    once only, and huggingface_hub rewinds it and repeats that request itself.
+    Limits the wait for the Hub, whatever timeout the caller sets, and retries requests that fail in transport or with a
+    server error. It retries neither a commit that may have arrived nor the upload of a file: the file can be read only
+    once, and huggingface_hub rewinds it and retries that request itself.
     """
 
     def __init__(self, patience: Patience, event_hooks: dict):
@@ -185,13 +185,13 @@ class BoundedClient(httpx2.Client):
         raise self.patience.no_answer(fault)
 
     def _send_once(self, request, body, stream: bool, number: int, options: dict) -> httpx2.Response:
-        """One attempt: the last may take all the time left, others half of it. Small answers are read at once."""
+        """One attempt. The last one and uploads may take all the time left, others half of it."""
         left = self.patience.left()
         if left <= 0:
             raise self.patience.no_answer("")
-        # The end of a file may stay in buffers for longer than an answer takes.
+        # The end of an uploaded file may stay in buffers for longer than a response takes.
         seconds = left if number == ATTEMPTS or not isinstance(body, httpx2.ByteStream) else left / 2
-        # Longer than the attempt, so that the attempt ends first and says how long it waited.
+        # Longer than the attempt, so that the attempt ends first and reports how long it waited.
         request.extensions["timeout"] = httpx2.Timeout(seconds + 1).as_dict()
 
         def work(progress: _Progress) -> httpx2.Response:
@@ -211,8 +211,8 @@ _patience = Patience()
 @contextmanager
 def bounded_requests(limit: float) -> Iterator[Patience]:
     """
-    Let huggingface_hub use a client that waits no longer than `limit` seconds. The client stays afterwards, with the
-    default limit, since other threads may be reading from it.
+    Make huggingface_hub use a client that waits no longer than `limit` seconds. The client stays in place afterwards,
+    with the default limit, since other threads may be reading from it.
     """
     session = get_session()
     if not isinstance(session, BoundedClient):

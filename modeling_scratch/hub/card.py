@@ -1,4 +1,4 @@
-"""The generated model card of any folder, from the model's files and a conversion's record; see `run_card` for runs."""
+"""Generate a folder's model card: a run's with `run_card`, any other from its files and its conversion's record."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from .run_records import RunRecords
 
 
 def check_license(license: str | None) -> str:
-    """A license's identifier, apache-2.0 for None. UserError if it cannot be one."""
+    """The normalized identifier of a license, apache-2.0 for None. UserError if it cannot be one."""
     license = "apache-2.0" if license is None else license.strip().lower()
     if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
         raise UserError(f"license is {license!r}; see https://huggingface.co/docs/hub/repositories-licenses")
@@ -36,7 +36,7 @@ def check_languages(*tags: str) -> None:
 
 
 def required_metadata(folder: Path) -> tuple[str, ...]:
-    """Metadata that the card must have. The license, languages and scores of a model without a run may be unknown."""
+    """Metadata that the card must have. Without a run, the license, languages and scores may be unknown."""
     if (folder / RECIPE).is_file():
         return REQUIRED_METADATA
     return tuple(key for key in REQUIRED_METADATA if key in METADATA)
@@ -51,15 +51,15 @@ def build_card(
     has_space: bool = False,
 ) -> ModelCard:
     """
-    Generate the card of a model folder. A run must have ended or, while it goes on, have been evaluated.
+    Generate the card of a model folder. A run must have ended, or have been evaluated at least once.
 
     Args:
         repo_id: where the model goes, user/name.
         license: an identifier from https://huggingface.co/docs/hub/repositories-licenses. None: apache-2.0 for a run's
             model, unknown for any other.
-        languages: codes of source and target. None: taken from the recipe or the tokenizer, if they name them.
+        languages: codes of source and target. None: those that the recipe or the tokenizer names, if any.
         author: a name. None: the card names no author, only who shares the model.
-        has_space: whether a Space of the same name has a page of the model.
+        has_space: whether a Space of the same name has a page to try the model on.
 
     Raises:
         UserError: a record is missing or damaged, or an argument is wrong.
@@ -79,7 +79,7 @@ def build_card(
     return card
 
 
-# -- of any folder -----------------------------------------------------------------------------------------------------
+# -- without a run -----------------------------------------------------------------------------------------------------
 
 
 def _card_of_model(

@@ -1,4 +1,4 @@
-"""The check of a model card, offline: its metadata is complete, and the Hub can read it."""
+"""Check a model card offline: its metadata must be complete, and readable by the Hub."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -68,7 +68,7 @@ def _check_names(key: str, values: list[str]) -> Iterator[str]:
 
 
 def _check_reading(text: str, metadata: dict[str, Any]) -> Iterator[str]:
-    """huggingface_hub must read in the metadata what it says."""
+    """What huggingface_hub reads from the metadata must equal what is written there."""
     try:
         card = ModelCard(text.removeprefix("\ufeff"))
         read = card.data.to_dict()

@@ -1,8 +1,8 @@
 """
-Model cards that are partly generated: what people write around the generated part survives the next push.
+Merge a generated model card with what people wrote around it, which survives the next push.
 
-A push replaces the text between the lines `BEGIN` and `END` and the metadata in `MEASURED`. The text above and below
-and all other metadata stay as they were edited, on the Hub or in the folder.
+A push replaces the text between the lines `BEGIN` and `END` and the metadata in `MEASURED`. The text above and below,
+and all other metadata, stay as edited on the Hub or in the folder.
 """
 
 import math
@@ -18,12 +18,12 @@ from ..errors import UserError
 
 BEGIN = "<!-- modeling_scratch: the next push replaces the text from here; write your own above this line -->"
 END = "<!-- modeling_scratch: the next push replaces the text up to here; write your own below this line -->"
-MEASURED = {"metrics", "model-index", "widget"}  # metadata that is always generated anew
+MEASURED = {"metrics", "model-index", "widget"}  # metadata that is always regenerated
 
 
 @dataclass
 class EditableCard:
-    """A model card, taken apart into what is generated and what is not."""
+    """A model card, split into what is generated and what is not."""
 
     metadata: dict[str, Any]
     above: str
@@ -69,20 +69,20 @@ def split_front_matter(text: str, what: str = "the card") -> tuple[dict[str, Any
 
 
 def parse_card(text: str, what: str) -> EditableCard:
-    """Take a card apart. `what` names it in messages."""
+    """Split a card into its parts. `what` names it in messages."""
     metadata, body = split_front_matter(text, what)
     above, begin, rest = body.partition(BEGIN)
     generated, end, below = rest.partition(END)
     if begin and end:
         return EditableCard(metadata, above, generated, below)
-    # The Hub's form for a new repository writes metadata alone.
+    # The Hub's form for a new repository writes only metadata.
     return EditableCard(metadata, body, None if body.strip() else "", "")
 
 
 def choose_edited(
     generated: EditableCard, in_folder: EditableCard | None, on_hub: EditableCard | None, pushed: EditableCard | None
 ) -> EditableCard | None:
-    """The card that was edited since the last push, whose edits the next one keeps; None if both were, differently."""
+    """The card edited since the last push, whose edits the next one keeps; None if both were, differently."""
     if in_folder is None or on_hub is None:
         return in_folder or on_hub or generated
     before = (pushed or generated).edits()
@@ -93,12 +93,12 @@ def choose_edited(
 
 def update_card(generated: EditableCard, edited: EditableCard, replaced: set[str]) -> EditableCard:
     """
-    The generated card with the edits of another.
+    The generated card with the edits of another one.
 
     Args:
         replaced: metadata to take from `generated` besides `MEASURED`.
     """
     kept = {key: value for key, value in edited.metadata.items() if key not in MEASURED | replaced}
-    # A card without a generated part is somebody's own text from beginning to end.
+    # A card without a generated part is entirely somebody's own text.
     text = None if edited.generated is None else generated.generated
     return EditableCard(generated.metadata | kept, edited.above, text, edited.below)

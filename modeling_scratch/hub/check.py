@@ -1,4 +1,4 @@
-"""The check of a model folder before it is shared: a stranger who loads it must get what its author has."""
+"""Check a model folder before it is shared: a stranger who loads it must get what its author has."""
 
 import ast
 import filecmp
@@ -31,8 +31,8 @@ from .run_records import read_samples
 logger = logging.getLogger(__name__)
 
 IMPORTABLE = {"torch", "transformers", "huggingface_hub"} | sys.stdlib_module_names
-TOLERANCE = 1e-6  # of logits in float32: the same code on the same machine
-# Sentences that tokenizers stumble over, besides the run's own samples.
+TOLERANCE = 1e-6  # of float32 logits; both sides run the same code on the same machine
+# Sentences that tokenizers stumble over, tried besides the run's own samples.
 PROBES = ["Hello, world!", "Grüße aus Köln, naïve café.", "3.14 = 22/7?", "日本語 🙂", "<s> </s> <pad>", "a"]
 SAVE_AGAIN = (
     "the code or the files in the folder are not what this version of modeling_scratch would save; load the model with "
@@ -42,10 +42,10 @@ SAVE_AGAIN = (
 
 def check_folder(folder: Path, copy: Path) -> list[str]:
     """
-    Copy what goes to the Hub, all but the card, to an empty folder, and check it there.
+    Copy the files to push, except the card, to an empty folder, and check them there.
 
     Returns:
-        A line for each thing that was found right.
+        A line for each check that passed.
 
     Raises:
         UserError: what is wrong, where, and what to do.
@@ -53,7 +53,7 @@ def check_folder(folder: Path, copy: Path) -> list[str]:
     files = copy_files(folder, copy)
     try:
         return _check_files(files, copy, [sample["source"] for sample in read_samples(folder)] + PROBES)
-    except ValueError as error:  # the user knows nothing of the copy
+    except ValueError as error:  # name the user's folder, not the copy
         raise UserError(str(error).replace(str(copy), str(folder))) from error
 
 
@@ -65,7 +65,7 @@ def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> li
     config = read_config(copy)
     try:
         author = probe.observe(str(copy), sentences, False, ScratchTranslationPipeline)
-    except Exception as error:  # of whatever class Transformers and tokenizers raise
+    except Exception as error:  # Transformers and tokenizers raise many kinds
         raise UserError(f"{copy} cannot be loaded here: {type(error).__name__}: {error}") from error
     check_loading("here", author, config)
     report_code(files)
@@ -163,8 +163,8 @@ def check_generation(path: Path) -> None:
 
 def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
     """
-    Run `probe.observe` in a process that cannot import this project and makes no connections. UserError with the
-    process's last words if it fails.
+    Run `probe.observe` in a process that cannot import this project and makes no connections. UserError with its last
+    line of stderr if it fails.
     """
     with tempfile.TemporaryDirectory() as name:
         temporary = Path(name)
@@ -182,7 +182,7 @@ def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
 
 
 def check_loading(who: str, observed: dict[str, Any], config: ScratchConfig) -> None:
-    """Raise UserError if what was loaded is not what the config says, or computes no finite numbers."""
+    """Raise UserError if weights are missing, left over or not tied as the config says, or logits not finite."""
     if observed["loading"]:
         raise UserError(
             f"weights are missing or left over {who}: {', '.join(observed['loading'][:5])}; save the model again"
@@ -198,7 +198,7 @@ def check_loading(who: str, observed: dict[str, Any], config: ScratchConfig) -> 
 
 
 def compare(author: dict[str, Any], stranger: dict[str, Any]) -> None:
-    """Raise UserError where a stranger gets something other than the author."""
+    """Raise UserError if a stranger's results differ from the author's."""
     differing = [
         name for name in ("input_ids", "translations", "pipeline", "decoded") if author[name] != stranger[name]
     ]

@@ -1,4 +1,4 @@
-"""Where a push goes, as it is on the Hub, and whether the push may go there."""
+"""Inspect a push's destination on the Hub, and decide whether the push may go there."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from .record import LastPush
 from .repository import HubRepository, PushError, has_identifier
 
 EDITABLE = {CARD, ".gitattributes"}  # what may change on the Hub between two pushes
-# What makes a model, as this project and others write it. A push deletes those on the Hub that it does not bring.
+# Files of a model, as this project and others write them. A push deletes those on the Hub that it does not contain.
 MODEL_FILES = (
     *ALLOWED,
     "*.py",
@@ -37,12 +37,12 @@ class Destination:
 
     exists: bool = False  # the repository
     has_branch: bool = False
-    head: str | None = None  # the newest commit of the branch, or of main if the branch is yet to be made
+    head: str | None = None  # the newest commit of the branch, or of main if there is no such branch yet
     own: str | None = None  # this folder's newest commit, if the branch holds its model
     tree: dict[str, str] = field(default_factory=dict)  # the files of `head`; see `HubRepository.tree`
-    card: str | None = None  # with edits to keep
+    card: str | None = None  # whose edits are to be kept
     tag: str | None = None  # the commit that already has the tag
-    files: set[str] = field(default_factory=set)  # those of `tree` that are part of a model, or of a page
+    files: set[str] = field(default_factory=set)  # those in `tree` that belong to the model or page
 
     def holds(self, files: dict[str, Path], card: str) -> bool:
         """Whether the Hub has exactly these contents under these names."""
@@ -57,10 +57,10 @@ def look(
     belongs: Callable[[str], bool] = is_model_file,
 ) -> Destination:
     """
-    Look at the destination of a push.
+    Inspect the destination of a push.
 
     Raises:
-        PushError: it must not get what is to be pushed.
+        PushError: the push may not go there.
     """
     private = repository.is_private()
     if private is None:
@@ -89,7 +89,7 @@ def look(
 
 
 def _own_commit(repository: HubRepository, branch: str, last: LastPush, head: str) -> str | None:
-    """This folder's newest commit, even if nobody saw it arrive; None if more than the card has changed since."""
+    """This folder's newest commit, even one whose answer was lost; None if more than `EDITABLE` changed since."""
     own = last.commit
     if last.mark and own != head:
         own = repository.find_commit(branch, last.mark) or own

@@ -44,7 +44,7 @@ def language_codes(tags: Iterable[str]) -> list[str]:
 
 
 def language_name(tag: str) -> str:
-    """English for en, Portuguese (pt-BR) for pt-BR; a tag without a known name stands for itself."""
+    """English for en, Portuguese (pt-BR) for pt-BR; a tag without a known name stays as it is."""
     name = LANGUAGES.get(language_code(tag) or "")
     if name is None:
         return escape(tag)

@@ -1,4 +1,4 @@
-"""What the files of a model folder say about the model, whoever wrote them."""
+"""Read facts about a model from the files in its folder, whoever wrote them."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _count_parameters(paths: Iterable[Path]) -> tuple[int, list[str]]:
-    """How many numbers safetensors files hold (tied weights count once), and their types. Reads the headers only."""
+    """The number of parameters in safetensors files (tied ones count once), and their dtypes. Reads only headers."""
     count, dtypes = 0, set()
     for path in paths:
         try:
@@ -91,7 +91,7 @@ class Conversion:
 
 
 def _tokenizer_languages(folder: Path) -> list[str]:
-    """Source and target as the tokenizers of OPUS-MT name them; empty if they do not."""
+    """Source and target language as OPUS-MT tokenizers name them; empty if this one does not."""
     path = folder / "tokenizer_config.json"
     content = read_json(path) if path.is_file() else {}
     tags = [content.get("source_lang"), content.get("target_lang")]
@@ -100,10 +100,10 @@ def _tokenizer_languages(folder: Path) -> list[str]:
 
 def read_facts(folder: Path, tags: Iterable[str] = ()) -> ModelFacts:
     """
-    What a folder's files say about its model.
+    Read a model's facts from its folder.
 
     Args:
-        tags: languages of source and target, if something better than the tokenizer names them.
+        tags: source and target language, if known from something better than the tokenizer.
 
     Raises:
         UserError: a file is missing or damaged.

@@ -1,4 +1,4 @@
-"""The options of a push: where to, and how."""
+"""The options of a push: where it goes, and how."""
 
 import math
 import re
@@ -22,7 +22,7 @@ class PushOptions:
     license: str | None = None
     overwrite: bool = False
     timeout: float = SECONDS_TO_ANSWER
-    languages: tuple[str, str] | None = None  # codes of source and target; None: as the folder says
+    languages: tuple[str, str] | None = None  # codes of source and target; None: those the folder names
     author: str | None = None  # for the card
     space: bool = False  # also push a page that translates, as a static Space of the same name
 

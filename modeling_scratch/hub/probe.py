@@ -1,8 +1,8 @@
 """
-What a model folder makes of some sentences: ids, logits, translations. Run as a script, this loads the folder as a
-stranger would, with the folder's own code: python -I probe.py FOLDER SENTENCES.json OUT.pt
+Record the ids, logits and translations that a model folder gives for some sentences. Run as a script, this loads the
+folder as a stranger would, with the folder's own code: python -I probe.py FOLDER SENTENCES.json OUT.pt
 
-Nothing of this project is imported here, and a script's process refuses to import it.
+This module imports nothing of this project; run as a script, it also refuses such imports to the folder's code.
 """
 
 import json
@@ -30,9 +30,9 @@ def observe(
         pipeline_class: used instead of the folder's own.
 
     Returns:
-        `input_ids`, `decoded` (the ids as text again), `logits` (batch_size, 8, target vocabulary) for a fixed target,
+        `input_ids`, `decoded` (the ids decoded again), `logits` (batch_size, 8, target vocabulary) for a fixed target,
         `translations`, `pipeline` (its translations of some sentences, if the folder has one), `tied` (whether the
-        weights are tied, by the config's name for it), `loading` (weights that were missing or unexpected).
+        weights are tied, by the config's field for it), `loading` (weights that were missing or unexpected).
     """
     source = None
     if (Path(folder) / "tokenizer_config.json").is_file():
@@ -76,7 +76,7 @@ def _random_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
 
 
 def _no_connections(event: str, arguments: tuple) -> None:
-    """An audit hook that stops accidents; malicious code finds a way around it."""
+    """An audit hook against accidental connections and processes; malicious code can get around it."""
     if event in _REFUSED or (event.startswith("socket.") and event not in ("socket.__new__", "socket.gethostname")):
         raise PermissionError(f"the folder's code wants a connection, or another process ({event})")
 

@@ -1,4 +1,4 @@
-"""The push: a model's folder, checked, goes to the Hub in one commit that arrives whole or not at all."""
+"""Check a model folder and push it to the Hub, in one commit that arrives whole or not at all."""
 
 import logging
 import uuid
@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Prepared:
-    """What would go to the Hub."""
+    """What a push would send."""
 
-    files: dict[str, Path]  # {path in the repository: a file with its contents}; all but the card
+    files: dict[str, Path]  # {path in the repository: local file}, except the card
     card: str
     findings: list[str]  # of the check
-    remembered: LastPush  # what the next push must know of this one, except its commit
+    remembered: LastPush  # what the next push must know about this one, except its commit
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file."""
@@ -46,7 +46,7 @@ class Prepared:
 
     def operations(self, stale: set[str]) -> list:
         """Additions, and deletions of what is no longer part of the model."""
-        # As open files: huggingface_hub gives paths to another client, which our time limit does not reach.
+        # As open files: huggingface_hub hands paths to another client, which our time limit does not reach.
         additions = [CommitOperationAdd(name, path.open("rb")) for name, path in self.files.items()]
         additions.append(CommitOperationAdd(CARD, self.card.encode()))
         return additions + [CommitOperationDelete(name) for name in sorted(stale)]
@@ -80,7 +80,7 @@ class Kind:
     belongs: Callable[[str], bool]  # whether a file on the Hub is part of it, so that a push may delete it
 
     def key(self, repo_id: str) -> str:
-        """The repository's name among what a folder remembers of its pushes."""
+        """The repository's key in a folder's record of its pushes."""
         return repo_id if self.repo_type == "model" else f"{self.repo_type}s/{repo_id}"
 
 
@@ -90,7 +90,7 @@ Preparation = Callable[[Path, PushOptions, Path, str | None], Prepared]
 
 
 class ArrivedError(PushError):
-    """The model was pushed, and what was left to do failed."""
+    """The model was pushed, but a later step failed."""
 
     prefix = ""
 
@@ -100,11 +100,11 @@ class ArrivedError(PushError):
 
 def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | None = None) -> Prepared:
     """
-    Copy what would go to an empty folder, check it there, and make its card.
+    Copy what a push would send to an empty folder, check it there, and generate the card.
 
     Args:
         copy: the empty folder. What is checked here is what is pushed, whatever happens to `folder` meanwhile.
-        card_on_hub: with edits to keep.
+        card_on_hub: the text of the card there, whose edits are to be kept.
 
     Raises:
         UserError: what is wrong with the folder or the card.
@@ -130,7 +130,7 @@ def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | N
 
 
 def given_license(folder: Path, options: PushOptions) -> str | None:
-    """The license that the push is given, or else the recipe of the folder's run."""
+    """The license in the options, or else in the recipe of the folder's run."""
     if options.license is None and (folder / RECIPE).is_file():
         return load_recipe(folder / RECIPE).hub.license
     return options.license
@@ -139,7 +139,7 @@ def given_license(folder: Path, options: PushOptions) -> str | None:
 def _edited_card(
     folder: Path, generated: ModelCard, on_hub: str | None, pushed: str | None, overwrite: bool, replaced: set[str]
 ) -> str:
-    """The generated card, with what was edited in the folder or on the Hub."""
+    """The generated card, with the edits made in the folder or on the Hub."""
     new = EditableCard(generated.data.to_dict(), "", generated.text, "")
     texts = {"the card": _read(folder / CARD), "the card on the Hub": on_hub, "the last card": pushed}
     in_folder, on_hub, pushed = (None if text is None else parse_card(text, what) for what, text in texts.items())
@@ -184,8 +184,8 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
         kind, prepare: what is pushed instead of the model, and how it is made from the folder.
 
     Raises:
-        ArrivedError: the model was pushed, and what was left to do failed.
-        UnseenError: nobody could see whether it was pushed.
+        ArrivedError: the model was pushed, but a later step failed.
+        UnseenError: it is unknown whether it was pushed.
         PushError, UserError: nothing was pushed; the message says what happened and what to do.
     """
     options.check()
@@ -204,13 +204,13 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
         if options.create_pr:
             commit, url = repository.open_pull_request(prepared.operations(stale), options.message, found.head)
             return Pushed(url or repository.url(commit), commit != found.head, options.repo_id, commit)
-        # Before anything is sent, so that the next push recognizes a commit whose answer is lost.
+        # Recorded before anything is sent, so that the next push recognizes a commit whose answer is lost.
         mark = f"modeling_scratch {uuid.uuid4().hex}"
         begun = replace(last, commit=found.own, mark=mark, parent=found.head)
         write_last_push(folder, key, options.branch, begun)
         _make_branch(repository, options, found)
         parent = found.head or repository.references()[0].get(options.branch)
-        if parent != found.head:  # what the Hub puts into a new Space is nobody else's
+        if parent != found.head:  # the Hub's own first commit to a new Space
             write_last_push(folder, key, options.branch, replace(begun, parent=parent))
         # huggingface_hub makes no commit that would change nothing.
         commit = repository.commit(lambda: prepared.operations(stale), options.message, mark, options.branch, parent)
@@ -224,7 +224,7 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
 
 
 def _make_branch(repository: HubRepository, options: PushOptions, found: Destination) -> None:
-    """Make the repository and the branch, where they are missing."""
+    """Create the repository and the branch if they do not exist."""
     if not found.exists:
         repository.create(options.private)
     if not found.has_branch and options.branch != "main":
@@ -233,7 +233,7 @@ def _make_branch(repository: HubRepository, options: PushOptions, found: Destina
 
 @contextmanager
 def _arrived(what: str, url: str, commit: str) -> Iterator[None]:
-    """Whatever fails once the model is there, the message begins by saying where."""
+    """Begin the message of whatever fails after the commit by saying where the model is."""
     there = f"the {what} is at {url} (revision {commit})"
     again = "the same command again does the rest, and sends nothing twice"
     try:
@@ -262,7 +262,7 @@ def _options(recipe: Recipe, message: str = "Upload model") -> PushOptions:
 
 
 def check_destination(recipe: Recipe) -> None:
-    """Before training, raise UserError for what would make the recipe's push fail whatever the run gives."""
+    """Before training, raise UserError for what would make the recipe's push fail whatever the run's outcome."""
     options = _options(recipe)
     options.check()
     check_license(options.license)
@@ -273,7 +273,7 @@ def check_destination(recipe: Recipe) -> None:
 
 
 def push_run(recipe: Recipe) -> Pushed:
-    """Push a finished run as its recipe says. PushError says how to push it again by hand."""
+    """Push a finished run as its recipe specifies. PushError says how to push it by hand."""
     options = _options(recipe)
     by_hand = f"The model is whole in {recipe.output_dir}; push it with: {options.command(recipe.output_dir)}"
     try:
@@ -286,10 +286,10 @@ def push_run(recipe: Recipe) -> Pushed:
 
 
 def try_push(recipe: Recipe, message: str) -> None:
-    """Push while training goes on: a push that fails ends no training, and the next one brings everything."""
+    """Push during training. A failed push is only logged; the next one sends everything."""
     try:
         logger.info(f"pushed: {push(Path(recipe.output_dir), _options(recipe, message)).url}")
     except PushError as error:
         logger.warning(redact(f"{error.prefix}{error}"))
-    except Exception as error:  # training goes on whatever it is
+    except Exception as error:  # training continues whatever it is
         logger.warning(f"not pushed: {type(error).__name__}: {' '.join(redact(str(error)).split())}")

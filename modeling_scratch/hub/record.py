@@ -1,4 +1,4 @@
-"""What a folder remembers of its pushes, so that the next push can tell its own commits from somebody else's."""
+"""A folder's record of its pushes, so that the next one can tell the folder's commits from somebody else's."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -16,8 +16,8 @@ class LastPush:
     """The last push of a folder to one revision of a repository."""
 
     commit: str | None = None  # the last commit that is known to have arrived
-    mark: str = ""  # in the description of a later commit, which may have arrived unseen
-    parent: str | None = None  # what that commit was to follow
+    mark: str = ""  # in the description of a later commit, whose arrival was not confirmed
+    parent: str | None = None  # the intended parent of that commit
     card: str | None = None  # as pushed
     files: list[str] = field(default_factory=list)
     # For the next card.
@@ -36,7 +36,7 @@ def _read(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 def read_last_push(folder: Path, repo_id: str, revision: str) -> LastPush:
     """
-    What is known of the last push; an empty `LastPush` if there was none.
+    The record of the last push; an empty `LastPush` if there was none.
 
     Raises:
         UserError: the file that holds it is damaged.
@@ -50,7 +50,7 @@ def read_last_push(folder: Path, repo_id: str, revision: str) -> LastPush:
 
 
 def write_last_push(folder: Path, repo_id: str, revision: str, push: LastPush) -> None:
-    """Remember a push instead of the one before."""
+    """Record a push in place of the one before."""
     content = _read(folder)
     content.setdefault(repo_id, {})[revision] = asdict(push)
     write_whole(folder / RECORD, json.dumps({"repositories": content}, indent=2))

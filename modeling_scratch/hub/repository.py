@@ -1,4 +1,4 @@
-"""One repository on the Hub: what a push asks and does there, and one line for whatever goes wrong."""
+"""One repository on the Hub: the requests of a push, with each failure explained in one line."""
 
 import hashlib
 import json
@@ -26,9 +26,9 @@ from .bounded_client import ATTEMPTS, NoAnswer, bounded_requests
 
 logger = logging.getLogger(__name__)
 
-COMMIT_ATTEMPTS = 2  # one that gets no answer takes half of the time limit
+COMMIT_ATTEMPTS = 2  # one without an answer takes half of the time limit
 COMMITS_BACK = 50  # how far back to look for a commit of ours
-UNREADABLE = (json.JSONDecodeError, KeyError, TypeError, AttributeError)  # a gateway's page, or half of an answer
+UNREADABLE = (json.JSONDecodeError, KeyError, TypeError, AttributeError)  # a gateway's page, or a truncated answer
 COMMIT_ERRORS = (NoAnswer, httpx2.TransportError, HfHubHTTPError, *UNREADABLE)
 
 
@@ -39,13 +39,13 @@ class PushError(UserError):
 
 
 class UnseenError(PushError):
-    """Nobody knows whether something was pushed."""
+    """It is unknown whether anything was pushed."""
 
     prefix = "perhaps pushed: "
 
 
 def has_identifier(content: bytes, identifier: str) -> bool:
-    """Whether a file's content is that of an identifier in `HubRepository.tree`."""
+    """Whether a file's content matches its identifier in `HubRepository.tree`."""
     if len(identifier) == 64:  # of a large file
         return hashlib.sha256(content).hexdigest() == identifier
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == identifier
@@ -97,11 +97,11 @@ def check_name(repo_id: str) -> None:
 
 @contextmanager
 def opened_repository(repo_id: str, timeout: float, repo_type: str = "model") -> Iterator["HubRepository"]:
-    """A repository whose requests end once the Hub has left them without an answer for `timeout` seconds."""
+    """A repository whose requests fail once the Hub has not answered for `timeout` seconds."""
     for handler in logging.getLogger("huggingface_hub").handlers:
         if not any(isinstance(each, RedactingFilter) for each in handler.filters):
             handler.addFilter(RedactingFilter())
-            handler.addFilter(lambda record: "not supported by Xet Storage" not in record.msg)  # on purpose
+            handler.addFilter(lambda record: "not supported by Xet Storage" not in record.msg)  # we send open files
     with bounded_requests(timeout):
         yield HubRepository(repo_id, repo_type)
 
@@ -116,11 +116,11 @@ class HubRepository:
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
-        """Turn what huggingface_hub raises into a PushError of one line."""
+        """Turn what huggingface_hub raises into a one-line PushError."""
         try:
             try:
                 yield
-            except RuntimeError as error:  # huggingface_hub wraps what ended the upload of a large file
+            except RuntimeError as error:  # huggingface_hub wraps errors in uploads of large files
                 raise error.__cause__ or error from None
         except PushError:
             raise
@@ -176,14 +176,14 @@ class HubRepository:
         return tuple({each.name: each.target_commit for each in kind} for kind in (found.branches, found.tags))
 
     def tree(self, commit: str) -> dict[str, str]:
-        """{path: sha256 of a large file, git's identifier of another} of a commit."""
+        """{path: SHA-256 of a large file, git's blob id of any other} at a commit."""
         with self._explained("looking at the repository"):
             entries = self.api.list_repo_tree(self.repo_id, recursive=True, revision=commit, repo_type=self.repo_type)
             files = [entry for entry in entries if isinstance(entry, RepoFile)]
             return {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
 
     def text(self, path: str, commit: str, identifier: str) -> str:
-        """A small file of a commit; its identifier in `tree` shows whether all of it was sent."""
+        """A small file at a commit. Its identifier from `tree` shows whether all of it was sent."""
         url = hf_hub_url(self.repo_id, path, revision=commit, endpoint=self.api.endpoint, repo_type=self.repo_type)
         with self._explained(f"reading {path}"):
             for _ in range(ATTEMPTS):
@@ -205,7 +205,7 @@ class HubRepository:
         return {path for path in first | second if first.get(path) != second.get(path)}
 
     def find_commit(self, revision: str, mark: str) -> str | None:
-        """The commit whose description holds a mark, among the newest of a revision."""
+        """The commit whose description holds a mark, among the newest of a revision; None if there is none."""
         with self._explained("looking at the history"):
             commits = self.api.list_repo_commits(self.repo_id, revision=revision, repo_type=self.repo_type)
             for commit in commits[:COMMITS_BACK]:
@@ -225,7 +225,7 @@ class HubRepository:
             self.api.create_branch(self.repo_id, branch=name, exist_ok=True, repo_type=self.repo_type)
 
     def create_tag(self, name: str, commit: str) -> None:
-        """Name a commit. The tag may be there already, from a request whose answer was lost."""
+        """Tag a commit. The tag may already exist, from a request whose answer was lost."""
         with self._explained(f"tagging it {name!r}"):
             try:
                 self.api.create_tag(self.repo_id, tag=name, revision=commit, exist_ok=False, repo_type=self.repo_type)
@@ -235,12 +235,12 @@ class HubRepository:
 
     def commit(self, operations: Callable[[], list], message: str, mark: str, revision: str, parent: str | None) -> str:
         """
-        Make one commit. If an answer is lost, look whether the commit arrived before trying again.
+        Make one commit. If the answer is lost, check whether the commit arrived before trying again.
 
         Args:
-            operations: makes them anew for each attempt.
+            operations: creates the operations, anew for each attempt.
             mark: the commit's description, by which it is recognized.
-            parent: the Hub refuses the commit if this is not the newest commit any more.
+            parent: the Hub refuses the commit if this is no longer the newest one.
 
         Returns:
             The commit's id.
@@ -270,7 +270,7 @@ class HubRepository:
         raise AssertionError("unreachable")
 
     def open_pull_request(self, operations: list, message: str, parent: str | None) -> tuple[str, str]:
-        """Make one commit on a new pull request: its id, and the pull request's address. Raises as `commit` does."""
+        """Open a pull request of one commit. Returns the commit's id and the address. Raises what `commit` does."""
         with self._explained("opening the pull request"):
             try:
                 done = self._create_commit(operations, message, "", "main", parent, create_pr=True)
@@ -292,7 +292,7 @@ class HubRepository:
         parent: str | None,
         create_pr: bool = False,
     ) -> CommitInfo:
-        """Commit, and log huggingface_hub's warnings, without any token."""
+        """Commit, and log huggingface_hub's warnings with tokens redacted."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             done = self.api.create_commit(
@@ -311,7 +311,7 @@ class HubRepository:
         return done
 
     def _find_arrived(self, revision: str, mark: str) -> str | None:
-        """A commit whose answer was lost, if it arrived."""
+        """The commit whose answer was lost; None if it did not arrive."""
         try:
             return self.find_commit(revision, mark)
         except PushError as error:

@@ -1,4 +1,4 @@
-"""The model card of a run, from the run's own records: scores, samples, recipe, machine, curves, limits."""
+"""Generate the model card of a run from its records: scores, samples, recipe, machine, curves, limits."""
 
 import math
 from collections.abc import Iterable
@@ -60,7 +60,7 @@ def _duration(seconds: float) -> str:
 
 
 def _widget(run: RunRecords) -> list[dict[str, Any]]:
-    """What the Hub shows beside the text: sentences to try, and their translations."""
+    """The Hub's widget beside the text: sentences to try, and their translations."""
     pairs = [(sample.get("source", ""), sample.get("translation", "")) for sample in run.samples]
     plain = [pair for pair in pairs if pair[0] and not any("\n" in text for text in pair)]
     return [{"text": source, "output": {"text": translation}} for source, translation in plain[:_WIDGET_EXAMPLES]]

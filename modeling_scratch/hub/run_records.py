@@ -1,4 +1,4 @@
-"""What a run's folder says of the run, for the model's card."""
+"""Read a run's records from its folder, for the model card."""
 
 import math
 import re
@@ -21,7 +21,7 @@ from ..runs.metrics_file import METRICS, read_metrics
 _LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")
 
 
-# The most rows of a table of evaluations.
+# The most rows in a table of evaluations, not counting the best.
 _ROWS = 20
 
 
@@ -30,7 +30,7 @@ class RunRecords:
     The records of a run. UserError if one is missing or damaged.
 
     Args:
-        going_on: for a run that may be writing now: its last record may be cut off, and nothing evaluated yet.
+        going_on: whether the run may still be writing: its last record may be cut off, and nothing evaluated yet.
     """
 
     def __init__(self, folder: Path, going_on: bool = False):
@@ -40,7 +40,7 @@ class RunRecords:
             raise UserError(
                 f"{folder / METRICS}: the last record is cut off; scratch train --resume scores the run again"
             )
-        # Of each test set the last; a recipe's own has no name.
+        # The last one of each test set; the recipe's own has no name.
         final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
         self.finished = bool(final)
         self.scored = list(final.values()) if final else self._best(records, going_on)
@@ -48,20 +48,20 @@ class RunRecords:
         self.evaluations = self._evaluations(records)
         self.train = next((record for record in reversed(records) if record["split"] == "train"), {})
         self.machine = next((record for record in reversed(records) if record["split"] == "run"), {})
-        # Written when a run ends: what a run that goes on has is of an earlier end.
+        # Written when a run ends: those of an unfinished run are from an earlier end.
         self.samples = read_samples(folder) if final else []
         data = self.recipe.data
         self.tags = [tag.strip().replace("_", "-") for tag in (data.source_language, data.target_language)]
 
     def _judge(self, record: dict[str, Any]) -> float:
-        """The lower the better, by the recipe's metric."""
+        """An evaluation's rank by the recipe's metric: lower is better."""
         metric = self.recipe.evaluation.metric
         if metric not in record:
             return math.inf
         return -record[metric] if higher_is_better(metric) else record[metric]
 
     def _best(self, records: list[dict[str, Any]], may_lack: bool) -> list[dict[str, Any]]:
-        """The evaluation of a run that goes on whose weights are at the folder's root; none if it may lack."""
+        """An unfinished run's best evaluation, whose weights are at the folder's root; empty only if `may_lack`."""
         metric = self.recipe.evaluation.metric
         judged = [record for record in records if record["split"] == "validation" and metric in record]
         if not judged and not may_lack:
@@ -70,8 +70,8 @@ class RunRecords:
 
     def _evaluations(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """
-        The evaluations while the model was trained, with `train_loss`, the cross-entropy that was logged last before.
-        Of many there are some, evenly, the best and the last among them.
+        The evaluations during training, with `train_loss`, the training cross-entropy last logged before. Long lists
+        are thinned evenly; the best and the last evaluation stay.
         """
         found, train_loss = [], None
         for record in records:
@@ -88,13 +88,13 @@ class RunRecords:
         ]
 
     def _is_on_hub(self, name: str) -> bool:
-        """Whether a name is a repository's, and not that of a folder that was there when the run was made."""
+        """Whether a name is a Hub repository's, and not that of a local folder that the run could see."""
         parts = PurePath(self.recipe.output_dir).parts
         above = self.folder.resolve().parents
-        started_in = above[min(len(parts), len(above)) - 1]  # the folder that a relative output_dir was in
+        started_in = above[min(len(parts), len(above)) - 1]  # the folder that output_dir was relative to
         if _LOCAL_PATH.match(name) or any((root / name).exists() for root in (Path(), started_in)):
             return False
-        if "/" in name and name.split("/")[0] in parts[:-1]:  # runs/first, of a run in runs/second
+        if "/" in name and name.split("/")[0] in parts[:-1]:  # such as runs/first, for a run in runs/second
             return False
         try:
             validate_repo_id(name)
@@ -104,29 +104,29 @@ class RunRecords:
 
     @property
     def base_model(self) -> str | None:
-        """The model on the Hub that the run started from; user/name, since nobody has a `scratch` model without one."""
+        """The Hub model that the run started from; always user/name, since no `scratch` model has a bare name."""
         name = self.recipe.model.start_from
         return name if name and "/" in name and self._is_on_hub(name) else None
 
     def provenance(self, split: str = "train") -> Provenance:
-        """Where the pairs of a split are from, or the training pairs that it was held out of."""
+        """Where the pairs of a split come from, or the training pairs that it was held out of."""
         recipe = self.recipe
         source = source_of(split, recipe.data, recipe.seed) or source_of("train", recipe.data, recipe.seed)
         return self._known(source.provenance())
 
     def _known(self, found: Provenance) -> Provenance:
-        """As it is if the data set is on the Hub, or else as local data."""
+        """The provenance unchanged if the data set is on the Hub, else as local data."""
         if found.hub_name is not None and not self._is_on_hub(found.hub_name):
             return local_provenance(found.hub_name)
         return found
 
     def mixed(self) -> list[Provenance]:
-        """Where the further training pairs of `data.mix` are from."""
+        """Where the further training pairs of `data.mix` come from."""
         data = self.recipe.data
         return [self._known(source.provenance()) for source in mixed_sources(data, self.recipe.seed)]
 
     def training_data(self) -> str:
-        """All the training data, in Markdown."""
+        """A description of all the training data, in Markdown."""
         texts = [self.provenance().text]
         for entry, found in zip(self.recipe.data.mix, self.mixed(), strict=True):
             said = [] if entry.weight == 1 else [f"weight {entry.weight:g}"]
@@ -135,7 +135,7 @@ class RunRecords:
         return " and ".join(texts)
 
     def shown_recipe(self) -> dict[str, Any]:
-        """What made the model, without the folders of the machine that it was made on."""
+        """The recipe without its `hub` section and the folders of the machine that it ran on."""
         content = self.recipe.model_dump(mode="json")
         content.pop("hub", None)
         content["output_dir"] = _file_name(content["output_dir"])
@@ -151,7 +151,7 @@ def _without_its_folder(files: str | list[str]) -> str | list[str]:
 
 
 def _file_name(path: str) -> str:
-    return TOKEN.sub("hf_...", PureWindowsPath(path).name)  # parted at / and \
+    return TOKEN.sub("hf_...", PureWindowsPath(path).name)  # splits at / and \
 
 
 def without_folders(value: Any) -> Any:

@@ -20,7 +20,7 @@ _PATHS = ("output_dir", "data.train_files", "data.validation_files", "data.test_
 
 
 def open_folder(path: str, accelerator: Accelerator, resume: bool, overwrite: bool) -> RunFolder:
-    """Check and lock a run's folder. UserError if it does not suit the command line, or a process does not see it."""
+    """Check and lock a run's folder. UserError if it conflicts with the command line, or a process cannot see it."""
     folder = RunFolder(path)
     on_main(accelerator, lambda: folder.check(resume, overwrite))
     if accelerator.num_processes > 1:
@@ -54,7 +54,7 @@ def check_folder(accelerator: Accelerator, folder: RunFolder) -> None:
 
 
 def _sees(folder: RunFolder, name: str) -> bool:
-    """Whether this process sees a file of that name, allowing for the delay of a network file system."""
+    """Whether this process sees the named file, allowing for the delay of a network file system."""
     for _ in range(_SECONDS_TO_SEE):
         with suppress(OSError):
             if name in os.listdir(folder.path):
@@ -65,7 +65,7 @@ def _sees(folder: RunFolder, name: str) -> bool:
 
 def check_run(accelerator: Accelerator, recipe: Recipe, compiled: bool, data: str, updates: int) -> None:
     """
-    UserError, the same on all processes, if they would not train the same model.
+    Raise the same UserError on every process if they would not all train the same model.
 
     Args:
         data: the fingerprint of the training pairs.

@@ -26,7 +26,7 @@ _CHECKPOINT = re.compile(r"step-(\d+)")
 
 @contextmanager
 def _deleting_is_not_vital() -> Iterator[None]:
-    """Failing to delete an old checkpoint is a warning: the new one has been written."""
+    """Log a failure to delete an old checkpoint instead of raising it: the new one is already written."""
     try:
         yield
     except OSError as error:
@@ -62,8 +62,9 @@ class CheckpointStore:
 
     def finish(self, step: int, state: dict[str, Any], keep_last: int, best: int | None = None) -> None:
         """
-        Write the state, then the manifest; rename the folder; delete all but the last checkpoints and the best one. A
-        folder with a checkpoint's name is always complete, whatever interrupts this.
+        Write the state, then the manifest; rename the folder; delete all but the last `keep_last` checkpoints and those
+        that they or `best` name as the best. A folder with a checkpoint's name is always complete, even after an
+        interrupt.
         """
         temporary, final = self.unfinished(step), self.path(step)
         (temporary / STATE).write_text(json.dumps(state, indent=2), encoding="utf-8")
@@ -92,21 +93,21 @@ class CheckpointStore:
                     shutil.rmtree(self._rename_away(old))
 
     def _best_step(self, step: int) -> int | None:
-        """The step of the best weights that a checkpoint refers to: a run resumed from it needs them."""
+        """The step of the best weights according to a checkpoint; a run resumed from it needs them."""
         try:
             return json.loads((self.path(step) / STATE).read_text(encoding="utf-8")).get("best_step")
         except (OSError, ValueError, AttributeError):  # damaged: no run can resume from it
             return None
 
     def _rename_away(self, step: int) -> Path:
-        # Before it is deleted: a folder that is half deleted must not look like a checkpoint.
+        # Rename before deleting, so that a half-deleted folder never looks like a checkpoint.
         doomed = self.folder / f".step-{step:07d}.gone"
         shutil.rmtree(doomed, ignore_errors=True)
         os.rename(self.path(step), doomed)
         return doomed
 
     def put_away_after(self, step: int) -> list[str]:
-        """Checkpoints after a step count no more; the next `finish` deletes them. Returns their names."""
+        """Discard the checkpoints after a step: the next `finish` deletes them. Returns their names."""
         later = [each for each in self.steps() if each > step]
         for each in later:
             self._rename_away(each)
@@ -179,7 +180,7 @@ class Snapshots:
         return {target.name: sha256(target)}
 
     def delete_all_but(self, kept: Iterable[str]) -> None:
-        """Delete all other snapshots, including those of steps after the one that a run was resumed from."""
+        """Delete all other snapshots, including those after the step that the run resumed from."""
         for path in self.folder.iterdir():
             if path.name not in kept:
                 with _deleting_is_not_vital():

@@ -1,4 +1,4 @@
-"""Turn faults of a long run (memory, disk, lost processes) into one line that says what to do."""
+"""Turn faults of a long run (memory, disk, lost processes) into one-line errors that say what to do."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ _LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|tim
 
 @contextmanager
 def explained_damage_of_the_cache() -> Iterator[None]:
-    """Turn an unreadable file in the cache of datasets into a UserError that says what to delete."""
+    """Turn an unreadable file in the datasets cache into a UserError that says what to delete."""
     try:
         yield
     except (pyarrow.ArrowException, OSError) as error:
@@ -42,10 +42,10 @@ def _is_lack_of_memory(error: Exception) -> bool:
 @contextmanager
 def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Callable[[], str]) -> Iterator[None]:
     """
-    Turn a lack of memory into a ProcessError.
+    Turn an out-of-memory error into a ProcessError.
 
     Args:
-        doing: what memory ran out for.
+        doing: what needed the memory, such as "evaluating".
         advice: says what to change; called once the memory of the failed attempt has been freed.
     """
     try:
@@ -60,12 +60,12 @@ def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Calla
 
 def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], prepare: Callable = dict, **options) -> int:
     """
-    Find by trial how many pieces a batch must be cut into so that a forward and backward pass of one fits into memory.
+    Find by trial how many pieces to split a batch into so that a forward and backward pass of one fits into memory.
 
     Args:
-        model: not wrapped, since this process tries it alone.
-        prepare: makes what the model takes from a part of the batch.
-        options: further arguments of its forward pass.
+        model: not wrapped (e.g. in DDP), since only this process tries it.
+        prepare: turns a piece of the batch into the model's inputs.
+        options: further arguments of the forward pass.
 
     Returns:
         A power of two, at least 2; 0 if not even one pair fits.
@@ -94,7 +94,7 @@ def is_loss_of_a_process(error: BaseException, accelerator: Accelerator) -> bool
 
 @contextmanager
 def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path) -> Iterator[None]:
-    """Turn a failure to write into a UserError that says how much room there is, and that nothing is lost."""
+    """Turn a failure to write into a UserError that says how much space is free, and that nothing is lost."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""A run's folder: the model at its root, checkpoints, records."""
+"""A run's folder: the model at its root, its checkpoints and its records."""
 
 import logging
 import shutil
@@ -24,7 +24,7 @@ CURVES = "curves.png"
 SAMPLES = "samples.md"
 TRACKING = "tracking"
 LOCK = ".lock"
-_SECONDS_TO_LOCK = 15  # the workers of a killed run outlive it by some seconds
+_SECONDS_TO_LOCK = 15  # the workers of a killed run outlive it by a few seconds
 
 
 def random_states(process: int) -> str:
@@ -39,7 +39,7 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoints = CheckpointStore(self.path / "checkpoints")
         self.snapshots = Snapshots(self.path / "averaging")
-        # One lock for the whole process, until it ends: two runs in one folder would delete each other's files.
+        # One lock per process, held until it ends: two runs in one folder would delete each other's files.
         self._lock = FileLock(self.path.resolve() / LOCK, is_singleton=True)
 
     def lock(self) -> None:
@@ -54,7 +54,7 @@ class RunFolder:
             ) from None
 
     def is_run(self) -> bool:
-        """Whether a run made this folder: its recipe must be valid, since --overwrite deletes what is here."""
+        """Whether a run made this folder. Its recipe must be valid, since --overwrite deletes what is here."""
         if not (self.path / RECIPE).is_file():
             return False
         try:
@@ -74,7 +74,7 @@ class RunFolder:
         return self.is_run() and bool(self.checkpoints.steps() or any(replaced) or (self.path / WEIGHTS).exists())
 
     def check(self, resume: bool, overwrite: bool) -> None:
-        """Lock the folder, if it exists. UserError if it does not suit the command line, or is in use."""
+        """Lock the folder, if it exists. UserError if it conflicts with the command line, or is in use."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; output_dir must be a folder")
         if resume and not self.is_run():
@@ -88,7 +88,7 @@ class RunFolder:
             self.lock()
 
     def _check_writable(self) -> None:
-        """Try to write, since permissions do not tell everything; the temporary file leaves nothing behind."""
+        """Create a temporary file, since permission bits alone do not tell whether this is possible."""
         there = next(path for path in (self.path, *self.path.resolve().parents) if path.exists())
         try:
             with tempfile.TemporaryFile(dir=there):
@@ -108,9 +108,9 @@ class RunFolder:
 
     def create(self) -> None:
         """
-        Make the folder. If it holds a run (which `check` has allowed to be deleted), delete the files that runs write,
-        the recipe last, so that an interrupt leaves what is still a run. The model card and the record of pushes stay
-        for the next push.
+        Make the folder. If it holds a run (which `check` has allowed to be replaced), delete the files that runs
+        write, the recipe last, so that it still counts as a run after an interrupt. The model card and the record of
+        pushes stay for the next push.
         """
         self.make()
         if self.is_run():
@@ -126,11 +126,11 @@ class RunFolder:
 
     def go_on_from(self, checkpoint: Path, step: int, best: int | None, unsettled: bool) -> bool:
         """
-        Return the folder to its state at a checkpoint, with the best weights at its root and without later checkpoints.
+        Restore the folder to its state at a checkpoint: the best weights at its root, no later checkpoints or records.
 
         Args:
-            best: the step of the best weights so far; None: nothing was evaluated.
-            unsettled: the evaluation of this step will be repeated.
+            best: the step of the best weights so far; None if nothing was evaluated.
+            unsettled: whether the evaluation at this step will be repeated.
 
         Returns:
             Whether the weights at the root are the best ones; otherwise they are the checkpoint's.

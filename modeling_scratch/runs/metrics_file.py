@@ -29,7 +29,7 @@ def read_metrics(run: Path, skip_damaged: bool = False) -> list[dict[str, Any]]:
     The records of a run. A last line without a line feed was cut off by an interrupt, and is ignored.
 
     Args:
-        skip_damaged: leave out damaged lines, with a warning: they must not end a run.
+        skip_damaged: skip damaged lines with a warning, since they must not end a run; a missing file has no records.
 
     Raises:
         UserError: there are no records, or a line is not one that training writes.
@@ -75,12 +75,12 @@ def _type(name: str) -> type | UnionType:
 
 
 def scored_set(record: dict[str, Any]) -> str:
-    """The name of the split or further test set that a record of scores is about."""
+    """The name of the split or further test set that a record's scores are for."""
     return record.get("name") or record["split"]
 
 
 def forget_after(run: Path, step: int, unsettled: bool = False) -> None:
-    """Drop the records after `step`, which a resumed run writes again; if `unsettled`, its evaluation too."""
+    """Drop what a resumed run writes again: final records, those after `step` and, if `unsettled`, its evaluation."""
     kept = [
         record
         for record in read_metrics(run, skip_damaged=True)

@@ -1,4 +1,4 @@
-"""Choose the precision of matrix products: bf16 where the machine multiplies in it, float32 elsewhere."""
+"""Choose the precision of matrix products: bf16 where the hardware supports it, float32 elsewhere."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ _AS_PEOPLE_NAME_IT = {"no": "float32", "bf16": "bf16 (weights, updates and losse
 
 
 def multiplies_in_bf16() -> bool:
-    """Whether this machine's GPU, or else its processor, has instructions for products in bf16."""
+    """Whether this machine's GPU, or else its CPU, has instructions for bf16 products."""
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
@@ -25,10 +25,10 @@ def multiplies_in_bf16() -> bool:
 
 def choose_precision(recipe: Recipe, resumes: bool) -> str | None:
     """
-    The precision of a run, as Accelerate names it, said in the log; None: the launcher has chosen.
+    Choose and log a run's precision, as Accelerate names it; None if the launcher has chosen.
 
     Args:
-        resumes: the run in the recipe's folder goes on, where `auto` is what it trained in last.
+        resumes: whether to resume the run in the recipe's folder; `auto` then keeps the precision it trained in last.
     """
     launched = os.environ.get(_OF_LAUNCHER)
     if launched is not None:

@@ -1,4 +1,4 @@
-"""Start the processes of a run, and let them wait for each other and fail together."""
+"""Set up the processes of a run, and let them wait for each other and fail together."""
 
 import os
 import platform
@@ -35,16 +35,16 @@ from .faults import explained_loss_of_a_process
 from .folder import TRACKING
 from .precision import choose_precision
 
-# How long processes wait for one that hangs, and for one that works long, as the main one does for all (prepares data,
-# writes a checkpoint, pushes). One that dies is noticed at once, by its closed connections or by the launcher.
+# How long processes wait for one that hangs, and for one with long work, as the main one does for all (preparing data,
+# writing a checkpoint, pushing). One that dies is noticed at once, by its closed connections or by the launcher.
 PATIENCE, PATIENCE_WITH_WORK = timedelta(minutes=30), timedelta(hours=6)
-# After so many seconds a process says what it is waiting for, and again whenever the wait has doubled.
+# After this many seconds a process reports what it is waiting for, and again whenever the wait has doubled.
 _SECONDS_TO_MEET, _SECONDS_WITH_WORK = 15.0, 60.0
 
 
 @contextmanager
 def _said_while_waiting(what: str, seconds: float) -> Iterator[None]:
-    """Say on stderr, after `seconds` and whenever the wait has doubled, what this process is waiting for."""
+    """Report on stderr, after `seconds` and whenever the wait has doubled, what this process is waiting for."""
     done, started = threading.Event(), time.monotonic()
 
     def speak() -> None:
@@ -62,7 +62,7 @@ def _said_while_waiting(what: str, seconds: float) -> Iterator[None]:
 
 
 def _wait_for_the_others():
-    """A context in which the first process of a machine says that some are missing: one that never starts cannot."""
+    """A context in which each machine's first process reports missing ones, which cannot report themselves."""
     place = os.environ
     if place.get("WORLD_SIZE", "1") == "1" or place.get("LOCAL_RANK", "0") != "0":
         return nullcontext()
@@ -73,11 +73,11 @@ def _wait_for_the_others():
 
 def make_accelerator(recipe: Recipe | None = None, resumes: bool = False) -> Accelerator:
     """
-    An Accelerator as `accelerate launch` or its config sets it up, with the recipe's trackers; its precision is the
-    launcher's if there is one, or else the recipe's.
+    An Accelerator configured by `accelerate launch` or its config file, with the recipe's trackers. Its precision is
+    the launcher's if there is one, else the recipe's.
 
     Args:
-        resumes: the run in the recipe's folder goes on.
+        resumes: whether to resume the run in the recipe's folder.
     """
     trackers, project = recipe.trackers if recipe else [], None
     if trackers:
@@ -122,7 +122,7 @@ def describe(accelerator: Accelerator, model: PreTrainedModel) -> dict[str, Any]
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     else:
-        # processor() is empty on many Linux systems; the kernel knows the name.
+        # platform.processor() is empty on many Linux systems; the kernel knows the name.
         cpuinfo = Path("/proc/cpuinfo")
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
         named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -152,7 +152,7 @@ def _long_patience() -> Iterator[None]:
     if not torch.distributed.is_initialized():
         yield
         return
-    _set_pg_timeout(PATIENCE_WITH_WORK)  # for collectives from here on; there is no public way
+    _set_pg_timeout(PATIENCE_WITH_WORK)  # for later collectives; there is no public API
     try:
         yield
     finally:
@@ -162,11 +162,11 @@ def _long_patience() -> Iterator[None]:
 @contextmanager
 def _exchange(accelerator: Accelerator, what: str, when: str) -> Iterator[None]:
     """
-    Around an exchange before which some processes work long. The last process of each machine says what it waits for,
-    unless it is the main one.
+    Wrap an exchange that may have to wait for long work. The last process of each machine reports what it is waiting
+    for, unless it is the main one.
 
     Args:
-        what: what is waited for.
+        what: what to wait for.
         when: as for `explained_loss_of_a_process`.
     """
     is_last = accelerator.local_process_index == int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1
@@ -179,7 +179,7 @@ def _exchange(accelerator: Accelerator, what: str, when: str) -> Iterator[None]:
 def on_main(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working for all") -> Any:
     """
     Run a function on the main process and give every process its result or exception, so that none waits for one that
-    failed. It may take up to PATIENCE_WITH_WORK, during which one process of each machine says what it waits for.
+    failed. It may take up to PATIENCE_WITH_WORK; meanwhile one process per machine reports what it is waiting for.
 
     Args:
         doing: what the function does, for these messages.
@@ -202,8 +202,8 @@ def on_main(accelerator: Accelerator, function: Callable[[], Any], doing: str = 
 
 def main_first(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working for all") -> Any:
     """
-    Run on the main process, then on the first of every machine, then on the others, which use its cache. If it fails on
-    one, it fails on all.
+    Run a function on the main process, then on the first of each other machine, then on the rest, which use its
+    cache. If it fails on one, it fails on all.
 
     Args:
         doing: as for `on_main`.
@@ -222,8 +222,8 @@ def main_first(accelerator: Accelerator, function: Callable[[], Any], doing: str
 
 def together(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working too") -> Any:
     """
-    Run on every process. If it fails on one, it fails on all, so that none waits for another: on the failing process
-    with its own error, on the others with a UserError that quotes it.
+    Run a function on every process. If it fails on one, it fails on all, so that none waits in vain: on the failing
+    process with its own error, on the others with a UserError that quotes it.
 
     Args:
         doing: as for `on_main`.

@@ -19,11 +19,10 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "S
 
 class StopRequest:
     """
-    A request to stop, true once it has been made. Inside `with`, signals make it; a second Ctrl-C raises
-    KeyboardInterrupt.
+    A request to stop, truthy once made. Inside `with`, signals make it; a second Ctrl-C raises KeyboardInterrupt.
 
     Args:
-        max_minutes: make the request after this time; None: no limit.
+        max_minutes: time after which to make the request; None: no limit.
     """
 
     def __init__(self, max_minutes: float | None = None):
@@ -34,7 +33,7 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
-            heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
+            heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores SIGHUP
             self._before = {number: signal.signal(number, self._catch) for number in heard}
         return self
 
@@ -64,7 +63,7 @@ class StopRequest:
 class StopDecoding(StoppingCriteria):
     """Ends `generate` at the next token when a run is asked to stop; the unfinished translations are discarded."""
 
-    is_rowwise = True  # finished sentences may leave the batch: the answer is the same for all rows
+    is_rowwise = True  # the answer is the same for all rows, so finished sentences may leave the batch
 
     def __init__(self, request: StopRequest):
         self.request = request
@@ -75,7 +74,7 @@ class StopDecoding(StoppingCriteria):
 
 
 def worker_options(count: int) -> dict[str, Any]:
-    """Arguments for a DataLoader of this many workers, which work until the training process ends them."""
+    """DataLoader arguments for this many workers, which ignore signals until the training process ends them."""
     if count:
         _kill_workers_at_exit()
     return {"num_workers": count, "worker_init_fn": _ignore_signals}
@@ -88,5 +87,5 @@ def _ignore_signals(worker: int) -> None:
 
 @cache
 def _kill_workers_at_exit() -> None:
-    """Workers end with their iterator; if that was interrupted, multiprocessing would wait for them for ever."""
+    """Workers end with their iterator; if it was interrupted, multiprocessing would wait for them forever."""
     atexit.register(lambda: [child.kill() for child in multiprocessing.active_children() if child.daemon])

@@ -10,12 +10,12 @@ TRANSLATIONS = "translations"
 
 
 def translations_file(run: Path, name: str) -> Path:
-    """The file of a split's or further test set's translations, one a line."""
+    """The file of a split's or further test set's translations, one per line."""
     return run / TRANSLATIONS / f"{name}.txt"
 
 
 def write_translations(run: Path, name: str, translations: Sequence[str]) -> None:
-    """Write the translations of a split or test set, in place of those that are there; line breaks become spaces."""
+    """Write the translations of a split or test set, replacing earlier ones; line breaks become spaces."""
     path = translations_file(run, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_lines(path, translations)

@@ -1,1 +1,1 @@
-"""An HTTP service that translates, with LibreTranslate's interface and a page."""
+"""An HTTP translation service with LibreTranslate's API and a web page."""

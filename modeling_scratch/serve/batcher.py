@@ -1,4 +1,4 @@
-"""Requests that come together are translated together: one thread translates the sentences that wait."""
+"""Batches the sentences of concurrent requests, and translates them in one thread."""
 
 import logging
 import threading
@@ -17,11 +17,11 @@ _LONGEST_WAIT = 0.05  # seconds
 
 
 class Busy(Exception):
-    """Too much waits already, or the request's time is up."""
+    """The queue is full, or the request's time is up."""
 
 
 class TooMuch(Exception):
-    """The request has more sentences than may ever wait."""
+    """The request has more sentences than the queue can hold."""
 
 
 class Gone(Exception):
@@ -30,7 +30,7 @@ class Gone(Exception):
 
 @dataclass(eq=False)
 class _Request:
-    """The sentences of a request that wait, each with what its translation goes to."""
+    """A request's waiting sentences, each with the future of its translations."""
 
     engine: Engine
     search: Search
@@ -39,11 +39,11 @@ class _Request:
 
 class Batcher:
     """
-    Requests that wait, and the thread that translates their sentences. A batch has one sentence of each request in
-    turn, so that a long text does not keep short ones waiting.
+    The queue of requests, and the thread that translates their sentences. A batch takes one sentence of each request
+    in turn, so that a long text does not keep short ones waiting.
 
     Args:
-        longest_queue: the most sentences that wait.
+        longest_queue: the most sentences that may wait.
         observe: called with the size of each batch.
     """
 
@@ -57,17 +57,17 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Sentences that wait."""
+        """How many sentences are waiting."""
         with self._changed:
             return sum(len(request.waiting) for request in self._requests)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it translates."""
+        """Whether the translating thread is running."""
         return self._thread.is_alive()
 
     def submit(self, engine: Engine, sentences: Sequence[str], search: Search) -> list[Future[list[Hypothesis]]]:
-        """Put sentences into the queue. Raises Busy if it has no room for them, and TooMuch if it never has."""
+        """Queue sentences. Raises Busy if there is no room for them now, and TooMuch if there never is."""
         if len(sentences) > self.longest_queue:
             raise TooMuch(f"{len(sentences):,} sentences in a request; at most {self.longest_queue:,} may wait")
         futures: list[Future] = [Future() for _ in sentences]
@@ -80,7 +80,7 @@ class Batcher:
         return futures
 
     def withdraw(self, futures: Sequence[Future]) -> None:
-        """Translate these no more, except for those that are being translated."""
+        """Cancel these, except for those already being translated."""
         for future in futures:
             future.cancel()
         with self._changed:
@@ -89,7 +89,7 @@ class Batcher:
             self._requests = deque(request for request in self._requests if request.waiting)
 
     def close(self) -> None:
-        """Translate nothing more; what waits is cancelled."""
+        """Stop after the current batch; waiting sentences are cancelled."""
         with self._changed:
             self._closed = True
             for request in self._requests:
@@ -104,25 +104,26 @@ class Batcher:
             first, items, answered = batch
             started = time.monotonic()
             self._translate(first, items)
-            # Clients that are answered together ask again together. They are worth a short wait, or else there are two
-            # halves of them that take turns.
+            # Clients answered together ask again together. Without a short wait for all of them, they would split into
+            # two halves that take turns.
             answered += len(self._requests)
             patience = min((time.monotonic() - started) / 4, _LONGEST_WAIT)
 
     def _next_batch(self, patience: float, wanted: int) -> tuple[_Request, list[tuple[str, Future]], int] | None:
         """
-        What is to be translated next, and of how many requests it is; None if the batcher is closed.
+        The next batch: a request with its engine and search, its sentences with their futures, and how many waiting
+        requests have this engine and search; None if the batcher is closed.
 
         Args:
-            patience: seconds to wait for other requests once there is one.
-            wanted: how many requests are worth waiting for.
+            patience: seconds to wait for further requests once there is one.
+            wanted: how many requests end the wait.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._requests or self._closed)
             self._changed.wait_for(lambda: len(self._requests) >= wanted or self._closed, timeout=patience)
             if self._closed:
                 return None
-            if not self._requests:  # withdrawn
+            if not self._requests:  # withdrawn meanwhile
                 return self._next_batch(0.0, 0)
             first = self._requests[0]
             alike = (each for each in self._requests if each.engine is first.engine and each.search == first.search)
@@ -135,7 +136,7 @@ class Batcher:
                     items.append((sentence, future))
                 if request.waiting:
                     taking.append(request)
-            # Those that have been served go behind those that have not.
+            # Requests that have been served go behind those that have not.
             others = [request for request in self._requests if request.waiting and request not in taking]
             self._requests = deque([*others, *taking])
         return first, items, count
@@ -149,7 +150,7 @@ class Batcher:
             results = list(zip(items, found, strict=True))
         except Exception as error:
             if len(items) > 1:
-                for item in items:  # one sentence must not fail the others
+                for item in items:  # retried alone: one sentence must not fail the others
                     self._translate(request, [item])
             else:
                 logger.error(f"a sentence could not be translated: {error!r}")
@@ -164,7 +165,7 @@ class Ticket:
     One request's use of the batcher, until its time is up or its client has gone.
 
     Args:
-        seconds: that the request may take in all.
+        seconds: time limit of the whole request.
     """
 
     def __init__(self, batcher: Batcher, seconds: float):
@@ -190,16 +191,16 @@ class Ticket:
 
     def translate(self, engine: Engine, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
         """
-        Wait for the translations of sentences.
+        Translate sentences, and wait for the results.
 
         Raises:
-            Busy: the queue has no room, or they have not been translated in time.
-            TooMuch: it never has room for so many.
+            Busy: the queue has no room, or the time is up.
+            TooMuch: the queue can never hold so many.
             Gone: the ticket was cancelled.
         """
         self.check()
         self._futures = self._batcher.submit(engine, sentences, search)
-        if self._cancelled:  # meanwhile
+        if self._cancelled:  # before the futures could be withdrawn
             self._batcher.withdraw(self._futures)
         try:
             return [future.result(self.remaining()) for future in self._futures]

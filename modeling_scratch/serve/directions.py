@@ -1,4 +1,4 @@
-"""The directions that a service translates: a model for each, and which of them a request means."""
+"""The language directions of a service: a model for each, and how a request selects one."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ _NAMED = re.compile(rf"({_TAG}):({_TAG})=(.+)")
 
 @dataclass(frozen=True, eq=False)
 class Direction:
-    """From one language into another, by their codes; `described` is what the page says of the model."""
+    """A model that translates between two languages, given by codes; `described` is what the page shows of it."""
 
     source: str
     target: str
@@ -29,10 +29,10 @@ class Direction:
 
 def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
     """
-    Load a model.
+    Load the model of a direction.
 
     Args:
-        name: a model folder or Hub name, with languages in front if it does not say them: en:de=FOLDER.
+        name: a model folder or Hub name, preceded by languages if it does not name its own: en:de=FOLDER.
 
     Raises:
         UserError: it cannot be loaded, or its languages are unknown.
@@ -48,7 +48,7 @@ def load_direction(name: str, load: Callable[[str], Engine]) -> Direction:
 
 class Directions:
     """
-    What a service translates.
+    All directions of a service.
 
     Raises:
         UserError: two models have the same direction.
@@ -76,18 +76,18 @@ class Directions:
                 self._detector = detector
 
     def find(self, source: str, target: str) -> Direction | None:
-        """The direction between two languages, whatever case and separator their codes are written with."""
+        """The direction between two languages, whatever the case and separators of their codes; None if not served."""
         wanted = _normalized(source), _normalized(target)
         return next((each for pair, each in self.all.items() if tuple(map(_normalized, pair)) == wanted), None)
 
     def targets(self, source: str) -> list[str]:
-        """The languages that there are from a language."""
+        """The languages that a language is translated into."""
         return [target for each, target in self.all if each == source]
 
     def detect(self, text: str, sources: list[str] | None = None) -> list[tuple[str, float]]:
         """
-        The languages that a text may be in, among those that are served, likeliest first, with probabilities. Where one
-        language is served, it is that one.
+        The source languages that a text may be in, most likely first, with probabilities. These are equal if the
+        detector knows fewer than two of the languages served.
 
         Args:
             sources: choose among these; None: all.

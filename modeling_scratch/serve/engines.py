@@ -1,4 +1,4 @@
-"""What the service translates with: PyTorch or CTranslate2, behind one interface."""
+"""The service's translation engines: PyTorch and CTranslate2, behind one interface."""
 
 import json
 import math
@@ -16,14 +16,14 @@ from ..loading import load_config, load_tokenizers
 from ..model.batched_generation import tokenize
 from ..pipelines import load_pipeline
 
-_CT2_TOKENS = 512  # a batch; benchmarks/translation.py
+_CT2_TOKENS = 512  # per batch; chosen with benchmarks/translation.py
 
 
 @dataclass(frozen=True)
 class Search:
     """
-    How to search: with how many beams (None: as the model was saved), how many translations to return, and whether the
-    best one is to be aligned.
+    How to search: the number of beams (None: the model's own), how many translations to return, and whether to align
+    the best one.
     """
 
     num_beams: int | None = None
@@ -31,15 +31,15 @@ class Search:
     align: bool = False
 
     def beams(self, own: int) -> int:
-        """The beams to search with, where the model has its own number: at least one for each translation."""
+        """The beam width, by default the model's `own`: at least one beam for each translation returned."""
         return max(self.num_beams or own, self.several)
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     """
-    A translation. Its score is the natural logarithm of its probability under the model; it is cut if it reached its
-    greatest length. `weights` are those of `Aligner.weights`, (target words, source words); None: it is not aligned.
+    A translation. `score` is the natural logarithm of its probability under the model; it is cut if it reached the
+    maximum length. `weights` are those of `Aligner.weights`, (target words, source words); None: it is not aligned.
     """
 
     text: str
@@ -50,8 +50,8 @@ class Hypothesis:
 
 class Engine(Protocol):
     """
-    Translates sentences; searches with `num_beams` unless told otherwise; may align. One thread at a time calls
-    `translate`; any thread may call `check`.
+    Translates sentences, by default with `num_beams` beams, and aligns them if it `can_align`. Only one thread at a
+    time may call `translate`; any thread may call `check`.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -62,7 +62,7 @@ class Engine(Protocol):
         """ValueError if a sentence cannot be translated; SourceTooLong if it has too many tokens."""
 
     def translate(self, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
-        """The translations of each sentence, best first. A blank sentence has blank ones."""
+        """The translations of each sentence, best first. A blank sentence has blank translations."""
 
 
 class TorchEngine:
@@ -93,7 +93,7 @@ class TorchEngine:
 
 
 class CTranslate2Engine:
-    """A model that is converted to CTranslate2 in a temporary folder when the service starts, on the CPU."""
+    """A model on the CPU, converted to CTranslate2, via a temporary folder, when the service starts."""
 
     can_align = False
 
@@ -106,7 +106,7 @@ class CTranslate2Engine:
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "model"
             write_ctranslate2(name, folder)
-            # A thread for a batch: several for one would wait for each other at each step.
+            # One thread per batch: several would wait for each other at every step.
             options = {"inter_threads": torch.get_num_threads(), "intra_threads": 1}
             self.translator = ctranslate2.Translator(str(folder), device="cpu", **options)
             self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
@@ -138,7 +138,7 @@ class CTranslate2Engine:
     def _hypothesis(self, tokens: list[str], score: float) -> Hypothesis:
         ids = self.target_tokenizer.convert_tokens_to_ids(tokens)
         text = self.target_tokenizer.decode(ids, skip_special_tokens=True)
-        # CTranslate2 divides by length^penalty.
+        # CTranslate2 has divided the score by length^penalty.
         total = score * len(tokens) ** self.settings["length_penalty"]
         return Hypothesis(text, total, not tokens or tokens[-1] not in self.settings["end_token"])
 

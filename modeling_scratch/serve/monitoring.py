@@ -1,4 +1,4 @@
-"""What /metrics tells Prometheus: requests, sentences, batches, what waits, memory."""
+"""Metrics for Prometheus, served at /metrics: requests, latency, batches, waiting sentences, memory."""
 
 import time
 
@@ -17,7 +17,7 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """The counters of one service."""
+    """The metrics of one service."""
 
     def __init__(self):
         self.registry = CollectorRegistry()
@@ -30,12 +30,12 @@ class Metrics:
         self.waiting = Gauge("waiting_sentences", "Sentences that wait to be translated.", **shared)
 
     def text(self) -> bytes:
-        """All of them, in Prometheus' format."""
+        """All metrics, in Prometheus' format."""
         return generate_latest(self.registry)
 
 
 class Counted:
-    """An ASGI application whose requests are counted and timed; paths that it does not know count as one."""
+    """ASGI middleware that counts and times requests; paths not in `paths` are counted together."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: set[str]):
         self.app, self.metrics, self.paths = app, metrics, paths

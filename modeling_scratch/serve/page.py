@@ -1,4 +1,4 @@
-"""The page of the service: that of `scratch export web`, which asks the service instead of a model of its own."""
+"""The service's page: that of `scratch export web`, translating through the service instead of in the browser."""
 
 import json
 from importlib.resources import files
@@ -15,10 +15,10 @@ _TYPES = {
 
 def page_files(directions: Directions, most_characters: int, is_key_needed: bool) -> dict[str, tuple[bytes, str]]:
     """
-    The content and type of the page's files, by their paths.
+    The content and media type of the page's files, by path.
 
     Args:
-        most_characters: that a request may have.
+        most_characters: the most that a request may have.
         is_key_needed: whether the page has to ask for a key.
     """
     folder = files("modeling_scratch.web") / "page"

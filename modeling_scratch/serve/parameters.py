@@ -1,4 +1,4 @@
-"""Reads the parameters of a request, JSON or a form, within limits of size and time."""
+"""Reads a request's parameters, from JSON or a form, within limits on size and time."""
 
 import asyncio
 import json
@@ -11,21 +11,21 @@ from starlette.formparsers import FormParser, MultiPartException, MultiPartParse
 from starlette.requests import ClientDisconnect, Request
 
 _MOST_FIELDS = 20
-_BYTES_PER_CHARACTER = 12  # of a letter outside the basic plane that JSON escapes
-_BYTES_BESIDES = 16_384  # names of parameters, a form's separators
-_MOST_DISCARDED = 2**26  # bytes of a request that is too large
+_BYTES_PER_CHARACTER = 12  # a character outside the Basic Multilingual Plane, escaped in JSON
+_BYTES_BESIDES = 16_384  # parameter names, a form's separators
+_MOST_DISCARDED = 2**26  # bytes read, and dropped, of a request that is too large
 
 
 async def read_parameters(request: Request, most_characters: int, seconds: float) -> dict[str, Any]:
     """
-    The parameters of a request, from its address and from JSON or a form.
+    The parameters of a request, from its query string and from a body of JSON or a form.
 
     Args:
-        most_characters: that a text may have.
-        seconds: within which the body has to arrive.
+        most_characters: the most that a text may have.
+        seconds: within which the body must arrive.
 
     Raises:
-        HTTPException: 400 (not JSON, not a form), 408 (too slow), 413 (too large), 415 (of another type).
+        HTTPException: 400 (invalid JSON or form, client gone), 408 (too slow), 413 (too large), 415 (of another type).
     """
     body = await _read_body(request, _BYTES_PER_CHARACTER * most_characters + _BYTES_BESIDES, seconds)
     return dict(request.query_params) | (await _from_body(request, body) if body else {})
@@ -83,7 +83,7 @@ async def _stream(body: bytes) -> AsyncGenerator[bytes, None]:
 
 
 def check_key(parameters: dict[str, Any], key: str | None) -> None:
-    """HTTPException 403 if the service has a key, and the request another or none."""
+    """HTTPException 403 if the service has a key and the request has another or none."""
     if key is None:
         return
     given = parameters.get("api_key")
@@ -92,14 +92,14 @@ def check_key(parameters: dict[str, Any], key: str | None) -> None:
 
 
 def text_of(parameters: dict[str, Any], name: str) -> str:
-    """A parameter that is a text. HTTPException 400 if it is missing, of another type, or not Unicode."""
+    """A string parameter. HTTPException 400 if it is missing, not a string, or not valid Unicode."""
     if name not in parameters:
         raise HTTPException(400, f"the parameter {name} is missing")
     return as_text(parameters[name], name)
 
 
 def as_text(value: Any, name: str) -> str:
-    """A value that is a text. HTTPException 400 if it is of another type, or not Unicode."""
+    """A value as a string. HTTPException 400 if it is not a string, or not valid Unicode."""
     if not isinstance(value, str):
         raise HTTPException(400, f"{name} must be a string")
     try:
@@ -110,7 +110,7 @@ def as_text(value: Any, name: str) -> str:
 
 
 def number_of(parameters: dict[str, Any], name: str, default: int, largest: int) -> int:
-    """A parameter that is a whole number from 0. HTTPException 400 if it is not, or too large."""
+    """An integer parameter from 0 to `largest`. HTTPException 400 if it is anything else."""
     value = parameters.get(name)
     value = default if value in (None, "") else value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:

@@ -1,4 +1,4 @@
-"""The HTTP service: LibreTranslate's interface, health and metrics, and the page."""
+"""The HTTP service: LibreTranslate's API, health and metrics, and the page."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,19 +28,19 @@ from .texts import CannotTranslate, cut_into_sentences, translate_sentences, tra
 AUTO = "auto"
 _MOST_ALTERNATIVES = 8
 _MOST_BEAMS = 16
-_LIKELIHOODS = 3  # languages that /detect names
-_CLIENT_CLOSED_REQUEST = 499  # nginx's status, which nobody reads but the metrics
+_LIKELIHOODS = 3  # languages that /detect returns
+_CLIENT_CLOSED_REQUEST = 499  # nginx's status; seen only in the metrics
 
 
 @dataclass(frozen=True)
 class Limits:
     """
-    What a request may ask of the service.
+    Limits on requests.
 
     Args:
         characters: of text in a request.
-        waiting: sentences that may wait for a translation, of all requests.
-        seconds: for a request to arrive, and again to be translated.
+        waiting: sentences waiting to be translated, over all requests.
+        seconds: for a request to arrive, and again for it to be translated.
     """
 
     characters: int = 20_000
@@ -50,12 +50,12 @@ class Limits:
 
 class Service:
     """
-    An ASGI application, in `app`. Text is translated in `batcher`'s thread; requests wait for it in threads of their
-    own, as many as there are sentences in a batch.
+    The service, as an ASGI application in `app`. `batcher`'s thread translates; requests wait for it in threads of
+    their own, as many as a batch has sentences.
 
     Args:
-        key: that requests must have as `api_key`; None: none.
-        origins: whose pages may call the service from a browser, such as https://example.org; or "*".
+        key: that requests must send as `api_key`; None: none is needed.
+        origins: of pages that may call the service from a browser, such as https://example.org; or "*".
     """
 
     def __init__(self, directions: Directions, limits: Limits, key: str | None = None, origins: tuple[str, ...] = ()):
@@ -83,7 +83,7 @@ class Service:
             exception_handlers={HTTPException: _explain, 500: _apologize},
             lifespan=self._lifespan,
         )
-        # Around all of it, so that what Starlette itself answers to an error counts too.
+        # Outermost, so that Starlette's own error responses are counted too.
         self.app = Counted(app, self.metrics, {route.path for route in routes})
 
     @asynccontextmanager
@@ -119,21 +119,21 @@ class Service:
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
     async def detect(self, request: Request) -> Response:
-        """The languages that `q` may be in, of those that are served."""
+        """The source languages that `q` may be in."""
         text = text_of(await self._parameters(request), "q")
         self._check_length([text])
         found = self.directions.detect(text)[:_LIKELIHOODS]
         return JSONResponse([_likelihood(*each) for each in found])
 
     async def languages(self, request: Request) -> Response:
-        """The languages, and those that each is translated into."""
+        """The languages, each with those it is translated into."""
         names = self.directions.names.items()
         return JSONResponse(
             [{"code": code, "name": name, "targets": self.directions.targets(code)} for code, name in names]
         )
 
     async def settings(self, request: Request) -> Response:
-        """What LibreTranslate's own front end asks for."""
+        """The settings that LibreTranslate's own front end requests."""
         first = next(iter(self.directions.all.values()))
         sides = {
             side: {"code": code, "name": self.directions.names[code]}
@@ -145,7 +145,7 @@ class Service:
                 "apiKeys": has_key,
                 "charLimit": self.limits.characters,
                 "filesTranslation": False,
-                "frontendTimeout": 500,  # milliseconds between the last key and a request
+                "frontendTimeout": 500,  # milliseconds from the last key press to a request
                 "keyRequired": has_key,
                 "language": sides,
                 "suggestions": False,
@@ -156,13 +156,13 @@ class Service:
     # -- for operators -------------------------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        """Whether the service translates."""
+        """Whether the service can translate. HTTPException 503 if not."""
         if not self.batcher.is_alive:
             raise HTTPException(503, "nothing is translated any more; its log says why")
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(self, request: Request) -> Response:
-        """Numbers for Prometheus."""
+        """The metrics, for Prometheus."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     # -- the page ------------------------------------------------------------------------------------------------------
@@ -173,14 +173,14 @@ class Service:
         return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
     async def cut_for_page(self, request: Request) -> Response:
-        """The sentences of `text` in the language `source` and what is between them: parts, and which are sentences."""
+        """Cut `text`, in the language `source`, into parts, each with whether it is a sentence."""
         parameters = await self._parameters(request)
         text, source = text_of(parameters, "text"), text_of(parameters, "source")
         self._check_length([text])
         return JSONResponse({"parts": cut_into_sentences(text, source)})
 
     async def translate_for_page(self, request: Request) -> Response:
-        """Translate `sentences` as they are, each with all hypotheses of a beam of `numBeams`."""
+        """Translate `sentences` without cutting them further; each has all hypotheses of a beam of `numBeams`."""
         parameters = await self._parameters(request)
         sentences = parameters.get("sentences")
         if not isinstance(sentences, list):
@@ -194,7 +194,7 @@ class Service:
         found = await self._in_thread(request, partial(translate_sentences, sentences, direction, search))
         return JSONResponse({"translations": found})
 
-    # -- what they share -----------------------------------------------------------------------------------------------
+    # -- shared helpers ------------------------------------------------------------------------------------------------
 
     async def _parameters(self, request: Request) -> dict[str, Any]:
         parameters = await read_parameters(request, self.limits.characters, self.limits.seconds)
@@ -207,7 +207,7 @@ class Service:
             raise HTTPException(413, f"{length:,} characters of text; a request may have {self.limits.characters:,}")
 
     def _direction(self, source: str, target: str, text: str) -> tuple[Direction, dict[str, Any] | None]:
-        """The direction that is meant, and the language that was detected, if it was to be."""
+        """The requested direction, and the detected language if `source` is AUTO."""
         detected = None
         if source == AUTO:
             sources = [each for each in self.directions.sources if self.directions.find(each, target)]
@@ -221,7 +221,7 @@ class Service:
         return direction, detected
 
     async def _in_thread(self, request: Request, work: Callable[[Ticket], Any]) -> Any:
-        """What `work` makes of a ticket, unless the client goes, or has to be told something else."""
+        """Run `work` in a thread. HTTPException if it fails, takes too long, or the client disconnects."""
         ticket = Ticket(self.batcher, self.limits.seconds)
         task = asyncio.get_running_loop().run_in_executor(self.threads, work, ticket)
         gone = asyncio.ensure_future(_wait_for_disconnect(request))
@@ -229,7 +229,7 @@ class Service:
             await asyncio.wait({task, gone}, timeout=ticket.seconds, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            # The thread notices by itself, if it is not in the middle of a document.
+            # The thread ends at its next use of the ticket. Its exception is retrieved, lest asyncio log it.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             ticket.cancel()
             raise Gone if gone.done() else ticket.late()

@@ -1,4 +1,4 @@
-"""Translates the texts of a request: as documents for clients, by sentences for the page."""
+"""Translates a request's texts: as documents for API clients, sentence by sentence for the page."""
 
 import re
 from collections.abc import Sequence
@@ -14,26 +14,26 @@ from .batcher import Ticket
 from .directions import Direction
 from .engines import Engine, Hypothesis, Search
 
-_LEAST = 0.02  # weights below it are not sent
+_LEAST = 0.02  # smaller weights are not sent
 
 
 class CannotTranslate(Exception):
-    """A text that its sender has to change."""
+    """A text that its sender must change before it can be translated."""
 
 
 def translate_texts(
     texts: Sequence[str], format: str, directions: Sequence[Direction], search: Search, ticket: Ticket
 ) -> list[list[str]]:
     """
-    The translations of each text, best first, with its structure. The next best of a text is made of the next best of
-    its sentences.
+    The translations of each text, best first, with its structure. A text's n-th best translation consists of the n-th
+    best of each sentence.
 
     Args:
-        format: of `documents.FORMATS`.
-        directions: that of each text.
+        format: a key of `documents.FORMATS`.
+        directions: one for each text.
 
     Raises:
-        CannotTranslate: a text is of another format, or a sentence has too many tokens.
+        CannotTranslate: a text is not in this format, or a sentence has too many tokens.
     """
 
     def rendered(text: str, direction: Direction, translate: TranslateParagraphs) -> str:
@@ -45,7 +45,7 @@ def translate_texts(
 
     found: dict[Direction, dict[str, list[Hypothesis]]] = {}
     pairs = list(zip(texts, directions, strict=True))
-    for text, direction in pairs:  # first, so that the sentences of all texts are translated together
+    for text, direction in pairs:  # collected first, so that the sentences of all texts are translated together
         sentences = found.setdefault(direction, {})
 
         def note(each: list[str], sentences: dict = sentences) -> list[Translated]:
@@ -87,7 +87,7 @@ def _translated(sentence: str, hypothesis: Hypothesis) -> Translated:
 
 
 def cut_into_sentences(text: str, language: str) -> list[tuple[str, bool]]:
-    """The parts of a text, and whether each is a sentence; together they are the text."""
+    """Cut a text into parts, each with whether it is a sentence. Joined, they are the text."""
     parts: list[tuple[str, bool]] = []
     for line in text.splitlines(keepends=True):
         for piece in cut(line, language):
@@ -99,8 +99,8 @@ def translate_sentences(
     sentences: Sequence[str], direction: Direction, search: Search, ticket: Ticket
 ) -> list[list[dict[str, Any]]]:
     """
-    The translations of each sentence, best first, as the page takes them. One that cannot be translated has a problem
-    in place of a text.
+    The translations of each sentence, best first, in the page's format. A sentence that cannot be translated has a
+    problem instead of a text.
     """
     problems: dict[int, str] = {}
     for place, sentence in enumerate(sentences):
@@ -125,7 +125,7 @@ def _described(sentence: str, hypotheses: list[Hypothesis]) -> list[dict[str, An
 
 
 def _words(sentence: str, hypothesis: Hypothesis) -> list[dict[str, Any]]:
-    """The words of a translation and the spaces between them; with each, the words that it was made from."""
+    """The words of a translation and the spaces between them, each word with the weights of its source words."""
     read = [match.span() for match in re.finditer(r"\S+", sentence)]
     found, number = [], 0
     for part in re.findall(r"\S+|\s+", hypothesis.text):

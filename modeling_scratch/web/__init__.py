@@ -1,1 +1,1 @@
-"""A page that translates in the browser: exporting a model folder to it, and the page itself."""
+"""Exports to JavaScript: a page that translates in the browser, itself in page/, and folders for transformers.js."""

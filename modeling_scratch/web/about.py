@@ -1,4 +1,4 @@
-"""What an export knows of its model: languages, search, examples, and the facts that a page shows."""
+"""Describes an exported model: languages, search settings, examples, and the facts that a page shows."""
 
 import html
 from pathlib import Path
@@ -12,7 +12,7 @@ from ..hub.languages import language_name
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from .runtime import PACKAGES
 
-# Settings of `generate()` that no export has, besides those that no other runtime has.
+# Settings of `generate()` that no export supports, in addition to `NEEDS_GENERATE`.
 _LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits")
 
 
@@ -27,7 +27,7 @@ def describe_model(
         languages: codes of source and target; empty: unknown.
 
     Raises:
-        UserError: the model has no end token or start token, or not the alignment heads that its generation config
+        UserError: the model has no end token or start token, or lacks the alignment heads that its generation config
             names.
     """
     with as_user_error(f"{name}: "):
@@ -53,15 +53,14 @@ def describe_model(
 
 def describe_origin(name: str, languages: list[str]) -> dict[str, Any]:
     """
-    A model's languages, examples, and the facts that its run has on record. The arguments are those of
-    `describe_model`.
+    A model's languages, examples, and the facts that its run recorded. Arguments as in `describe_model`.
     """
     try:
         from .run_facts import examples_of, facts_of, records_of
     except ModuleNotFoundError as error:
         if explained_import(error) is None:
             raise
-        examples, facts = [], []  # a service may run where nothing is installed that trains
+        examples, facts = [], []  # a service may be installed without the extra for training
     else:
         run = records_of(name)
         examples, facts = examples_of(run), facts_of(run)
@@ -76,11 +75,11 @@ def describe_origin(name: str, languages: list[str]) -> dict[str, Any]:
 
 def exported_search(model: ScratchForConditionalGeneration, name: str, where: str, keeps_phrases: bool) -> Search:
     """
-    A model's search, for an export. Warns of what the export leaves out.
+    A model's search settings, for an export. Warns of those that the export leaves out.
 
     Args:
         name: the folder or Hub name of the model.
-        where: what is exported.
+        where: what is exported, for messages.
         keeps_phrases: whether the export can ban sequences of several tokens.
 
     Raises:
@@ -96,12 +95,12 @@ def exported_search(model: ScratchForConditionalGeneration, name: str, where: st
 
 
 def title_of_model(name: str, languages: list[str]) -> str:
-    """Its languages in English, or the last part of its name if they are unknown."""
+    """The model's languages in English, or the last part of its name if they are unknown."""
     return " to ".join(_names(languages)) or Path(name).name
 
 
 def _names(languages: list[str]) -> list[str]:
-    return [html.unescape(language_name(tag)) for tag in languages]  # escaped for Markdown
+    return [html.unescape(language_name(tag)) for tag in languages]  # `language_name` escapes for Markdown
 
 
 def _technical_facts(model: ScratchForConditionalGeneration, is_quantized: bool) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Writes a model as a page that translates in the browser: a folder for any static server, or one file."""
+"""Exports a model as a page that translates in the browser: a folder for any static server, or a single file."""
 
 import base64
 import gzip
@@ -32,13 +32,13 @@ def export_page(name: str, folder: Path, quantize: bool = False) -> None:
 
     Args:
         name: a model folder or Hub name.
-        quantize: store the weights in 8 bits each.
+        quantize: store 8-bit weights.
 
     Raises:
-        UserError: the model cannot be a page: its tokenizer is of another kind, its graphs compute something else.
+        UserError: the tokenizer is of another kind, the graphs compute something else, or the runtime is unavailable.
     """
     model = load_model(name, ScratchConfig.model_type).float().eval()
-    runtime = runtime_files()  # first, since it may be missing
+    runtime = runtime_files()  # first, since fetching them may fail
     folder.mkdir()
     two, languages = write_tokenizers(name, folder, "a page")
     described = describe_model(model, name, languages, quantize)
@@ -64,7 +64,7 @@ def export_page(name: str, folder: Path, quantize: bool = False) -> None:
 
 
 def export_one_file(name: str, path: Path, quantize: bool = False) -> None:
-    """Write a model's page as one file, which needs no server. The arguments and errors are those of `export_page`."""
+    """Write a model's page as a single file, which needs no server. Arguments and errors as in `export_page`."""
     with TemporaryDirectory(dir=path.parent) as temporary:
         folder = Path(temporary) / "page"
         export_page(name, folder, quantize)
@@ -89,7 +89,7 @@ def export_one_file(name: str, path: Path, quantize: bool = False) -> None:
 
 
 def read_described(folder: Path) -> dict[str, Any]:
-    """What a page's folder says of its model, see `describe_model`."""
+    """The description of the model in a page's folder; see `describe_model`."""
     return json.loads((folder / MODEL).read_text(encoding="utf-8"))
 
 

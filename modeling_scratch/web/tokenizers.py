@@ -1,4 +1,4 @@
-"""The tokenizers of a model, as JavaScript reads them."""
+"""Writes a model's tokenizers in the format that JavaScript reads."""
 
 from pathlib import Path
 
@@ -11,17 +11,17 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[str]]:
     """
-    Write a model's tokenizers to an export's folder, and nothing but `TOKENIZER_FILES` of them.
+    Write a model's tokenizers to an export's folder, with no files other than `TOKENIZER_FILES`.
 
     Args:
         name: a model folder or Hub name.
-        where: what is exported.
+        where: what is exported, for messages.
 
     Returns:
-        Whether there are two, and the codes of the languages that they name, source and target; empty: unknown.
+        Whether source and target have separate tokenizers, and the language codes of both; empty: unknown.
 
     Raises:
-        UserError: a tokenizer is of another library.
+        UserError: a tokenizer has no tokenizer.json, because it is of another library.
     """
     source, target = load_tokenizers(name)
     save_tokenizers(source, target, folder)

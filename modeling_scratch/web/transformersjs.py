@@ -1,4 +1,4 @@
-"""Writes a model as a folder that transformers.js loads."""
+"""Exports a model as a folder that transformers.js loads."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ _CONFIG_FIELDS += ("bos_token_id", "pad_token_id")
 @torch.no_grad()
 def export_transformersjs(name: str, folder: Path) -> None:
     """
-    Write a model to a new folder, with 32-bit weights and with 8-bit weights.
+    Write a model to a new folder, with both 32-bit and 8-bit weights.
 
     Args:
         name: a model folder or Hub name.
@@ -67,13 +67,13 @@ def export_transformersjs(name: str, folder: Path) -> None:
 
 
 def _config(config: ScratchConfig, search: Search) -> dict:
-    """What transformers.js reads: a type that it knows as an encoder-decoder, whatever the graphs hold; and sizes."""
+    """The config for transformers.js: sizes, and a type that it runs as an encoder-decoder whatever the graphs hold."""
     fields = {field: getattr(config, field) for field in _CONFIG_FIELDS}
     return {"model_type": "bart", **fields, "decoder_start_token_id": search.start, "eos_token_id": search.ends}
 
 
 def _generation_config(search: Search) -> dict:
-    """The search as transformers.js has it."""
+    """The search settings that transformers.js supports."""
     settings = {"max_new_tokens": search.longest, "decoder_start_token_id": search.start, "eos_token_id": search.ends}
     settings |= {"min_new_tokens": search.shortest} if search.shortest else {}
     return settings | ({"bad_words_ids": search.banned} if search.banned else {})

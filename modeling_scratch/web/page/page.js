@@ -1,8 +1,8 @@
-// The page: what is typed goes to the worker sentence by sentence, and comes back as words that one can point at.
+// The page: sends what is typed to the worker sentence by sentence, and shows translations as words to point at.
 
 const get = (id) => document.getElementById(id);
 const [source, target, marks, status, loading] = ["source", "target", "marks", "status", "loading"].map(get);
-const WAIT = 120; // milliseconds without a key before the text is translated
+const WAIT = 120; // milliseconds after the last key press before the text is translated
 const LOWEST = 0.04; // weights below it are not marked
 
 function element(name, properties = {}, ...children) {
@@ -11,13 +11,13 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
-// The status is read aloud, so it says only what one has to know.
+// Screen readers read the status aloud, so it says only what users need to know.
 function say(text, isFailure = false) {
   status.textContent = text;
   status.classList.toggle("failure", isFailure);
 }
 
-// -- files: beside the page, or inside it, compressed, if it is a page of one file -----------------------------------
+// -- files: beside the page or, in a single-file page, compressed inside it ------------------------------------------
 
 const embedded = get("files") && JSON.parse(get("files").textContent);
 
@@ -60,12 +60,12 @@ async function readAll(names, total) {
 // -- text ------------------------------------------------------------------------------------------------------------
 
 const SAYS_SOMETHING = /[\p{L}\p{N}]/u;
-const WITHOUT_SPACES = new Set(["bo", "ja", "km", "lo", "my", "th", "yue", "zh"]); // between sentences
+const WITHOUT_SPACES = new Set(["bo", "ja", "km", "lo", "my", "th", "yue", "zh"]); // no spaces between sentences
 
-// The language alone, de of de-AT: by its rules text is cut, and browsers know the code even where they refuse the tag.
+// The language alone, de of de-AT: text is cut by its rules, and browsers know the code even if they reject the tag.
 const base = (tag) => tag?.split("-")[0].toLowerCase();
 
-// The sentences of a text and what is between them: [text, is a sentence].
+// Cuts a text into sentences and what is between them: [text, is a sentence].
 function cut(text, language) {
   const found = [];
   const add = (part, isSentence) => part && found.push([part, isSentence]);
@@ -82,7 +82,7 @@ function cut(text, language) {
   return found;
 }
 
-// The same with places, { text, start, isSentence }, and with spaces between sentences if the target has them.
+// The same with offsets, { text, start, isSentence }, and with spaces between sentences only if the target has them.
 function placed(parts, target) {
   const isSpaceless = WITHOUT_SPACES.has(base(target));
   const found = [];
@@ -99,7 +99,7 @@ function placed(parts, target) {
 
 const shortened = (text) => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
 
-// Marks words of the source behind the text field, each as strongly as its weight.
+// Highlights words of the source behind the text field, each in proportion to its weight.
 function mark(start = 0, from = []) {
   const text = source.value;
   const pieces = [];
@@ -116,7 +116,7 @@ function mark(start = 0, from = []) {
 
 async function copy(text) {
   try {
-    await navigator.clipboard.writeText(text); // only where the page came by https, from this device or from a disk
+    await navigator.clipboard.writeText(text); // only in pages from https, this device or a disk
     return true;
   } catch {
     getSelection().selectAllChildren(target);
@@ -172,7 +172,7 @@ class Page {
     get("direction").onchange = ({ target: { value } }) => this.use(models[value]);
     get("key").onchange = () => this.translate();
     source.addEventListener("input", () => {
-      get("time").textContent = ""; // of another text
+      get("time").textContent = ""; // that of another text
       this.fit();
       clearTimeout(timer);
       timer = setTimeout(() => this.translate(), WAIT);
@@ -232,7 +232,7 @@ class Page {
   }
 
   async translate() {
-    // The tokenizer composes letters and their accents; so does the field, that marks fall in the right places.
+    // The tokenizer composes letters and accents; the field does too, so that marks fall in the right places.
     const composed = source.value.normalize("NFC");
     if (composed !== source.value) {
       const caret = source.value.slice(0, source.selectionStart).normalize("NFC").length;
@@ -269,7 +269,7 @@ class Page {
     if (done === this.number) this.report();
   }
 
-  // The status of the text as it is.
+  // Shows the status of the current text.
   report() {
     const found = this.parts.filter(({ isSentence }) => isSentence).map((part) => [part, this.known.get(part.text)?.[0]]);
     const wrong = found.find(([, best]) => best?.problem);
@@ -291,7 +291,7 @@ class Page {
     this.showAlternatives();
   }
 
-  // A part of the translation: white space, a sentence that is still missing, or the words of one.
+  // The node of a part: white space, a sentence that is not translated yet or cannot be, or the words of one.
   element(part) {
     if (!part.isSentence) return document.createTextNode(part.text);
     const best = this.known.get(part.text)?.[0];
@@ -308,7 +308,7 @@ class Page {
     return element("span", { className: best.isCut ? "cut" : "" }, ...made);
   }
 
-  // Of the last sentence.
+  // Shows the hypotheses for the last sentence.
   showAlternatives() {
     const last = this.parts.findLast(({ isSentence }) => isSentence);
     const found = (this.known.get(last?.text) ?? []).filter(({ problem }) => !problem);
@@ -324,7 +324,7 @@ class Page {
   }
 }
 
-// A worker that has loaded the model.
+// Starts a worker, and waits until it has loaded the model.
 async function load(model, description) {
   const files = { "model.json": description, ...(await readAll(model.files, model.bytes)) };
   get("licenses").textContent = new TextDecoder().decode(files[model.licenses]);
@@ -339,7 +339,7 @@ async function load(model, description) {
   return worker;
 }
 
-// What stands in for the worker where a service translates.
+// Stands in for the worker where a service translates.
 async function connect({ isKeyNeeded, mostCharacters }) {
   const { Service } = await import("./service.js");
   get("promise").textContent = "The text is translated on the server that this page is from.";
@@ -356,7 +356,7 @@ async function start() {
   const worker = await (model.service ? connect(model.service) : load(model, description));
   loading.hidden = true;
   say("");
-  new Page(worker, model.directions ?? [model]); // which translates what was typed while it loaded
+  new Page(worker, model.directions ?? [model]); // translates at once what was typed during loading
 }
 
 start().catch((error) => {

@@ -1,8 +1,8 @@
-// Greedy and beam search for one sentence: the hypotheses, order and ends of Transformers' generate().
+// Greedy and beam search for one sentence, with the hypotheses, ranking and stopping of Transformers' generate().
 
 const FAR = -1e9;
 
-// What a step may not choose: tokens that never come, and an end before the least length.
+// Masks tokens that a step may not choose: suppressed ones, and end tokens before the minimum length.
 function forbid(logProbs, rows, settings, length) {
   const size = logProbs.length / rows;
   const ends = length <= settings.minNewTokens ? settings.endTokens : [];
@@ -37,7 +37,7 @@ function best(hypotheses, logProbs, count) {
 const extend = (hypothesis, token, row, score, weights) => ({
   tokens: [...hypothesis.tokens, token],
   weights: [...hypothesis.weights, weights],
-  row, // of the decoder's last step that the next one continues
+  row, // the row of the decoder's last step that the next step continues
   score,
 });
 
@@ -57,7 +57,7 @@ async function greedy(decoder, settings, checkpoint) {
 
 async function beams(decoder, settings, checkpoint) {
   const { numBeams, lengthPenalty, earlyStopping, maxNewTokens, endTokens } = settings;
-  // Enough continuations that, however many end, as many as there are beams go on.
+  // Enough continuations that at least numBeams of them remain, however many end.
   const width = Math.max(2, 1 + endTokens.length) * numBeams;
   let running = [{ tokens: [], weights: [], row: 0, score: 0 }];
   let finished = []; // best first
@@ -83,7 +83,7 @@ async function beams(decoder, settings, checkpoint) {
   }
 }
 
-// The hypotheses that were found, best first: { tokens, weights, score }. `checkpoint` is awaited before each step; it
-// may throw, which ends the search.
+// The hypotheses found, best first: { tokens, weights, score }. `checkpoint` is awaited before each step, and may throw
+// to end the search.
 export const search = (decoder, settings, checkpoint) =>
   (settings.numBeams === 1 ? greedy : beams)(decoder, settings, checkpoint);

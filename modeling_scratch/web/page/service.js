@@ -1,19 +1,19 @@
-// Translates through the service that the page is from. It takes and gives the messages of worker.js.
+// Translates through the service that served the page, with the same messages as worker.js.
 
 const TOGETHER = 16; // sentences in a request
 
 export class Service {
-  // `key` gives the key that requests carry.
+  // `key` returns the API key for requests.
   constructor(key, mostCharacters) {
     Object.assign(this, { key, mostCharacters });
   }
 
-  // The parts of a text, [text, is a sentence]; null if the service does not say.
+  // The parts of a text, [text, is a sentence]; null for a blank text, or if the service fails.
   async cut(text, [source]) {
     if (!text.trim()) return null;
     return this.ask("page/sentences", { text, source }).then(
       ({ parts }) => parts,
-      () => null, // what is wrong is said when the sentences are translated
+      () => null, // the error will show when the sentences are translated
     );
   }
 
@@ -35,7 +35,7 @@ export class Service {
     this.onmessage({ data: { done: number } });
   }
 
-  // Sentences that one request may have.
+  // Groups sentences into requests, within their limits.
   grouped(sentences) {
     const groups = [];
     let room = 0;

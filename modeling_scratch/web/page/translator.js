@@ -1,6 +1,6 @@
-// A translator: tokenizers, the model's two graphs, and what each word of a translation was made from.
+// The translator: tokenizers, the model's two graphs, and which source words each translated word was made from.
 
-// Steps the decoder's graph. Its cache is one tensor, (2 * layers, hypotheses, heads, length, head size).
+// Runs the decoder step by step. Its key/value cache is one tensor, (2 * layers, hypotheses, heads, length, head size).
 class Decoder {
   constructor(ort, session, source, { startToken, alignmentHeads }) {
     Object.assign(this, { ort, session, source, startToken, alignmentHeads });
@@ -23,8 +23,8 @@ class Decoder {
     this.past = new this.ort.Tensor("float32", data, [layers, rows.length, ...rest]);
   }
 
-  // Returns { logProbs, (hypotheses * vocabulary); weights, of each hypothesis over the source, mean of the model's
-  // alignment heads, or of all where it names none }.
+  // Returns { logProbs, (hypotheses * vocabulary); weights, each hypothesis's attention to the source, averaged over
+  // the model's alignment heads, or over all if it names none }.
   async step(hypotheses) {
     this.reorder(hypotheses.map(({ row }) => row));
     const tokens = hypotheses.map((each) => BigInt(each.tokens.at(-1) ?? this.startToken));
@@ -51,13 +51,13 @@ class Decoder {
 
 const decode = (tokenizer, ids) => (ids.length ? tokenizer.decode(ids, { skip_special_tokens: true }) : "");
 
-// Where in `text` each token's piece of it begins and ends.
+// The start and end of each token in `text`.
 function spans(tokenizer, ids, text) {
   let end = 0;
   return ids.map((_, index) => {
     const start = end;
     const prefix = decode(tokenizer, ids.slice(0, index + 1));
-    // The bytes of a letter may be several tokens: until it is whole, its replacement stands there.
+    // A character may span several tokens: until it is complete, it decodes to a replacement character.
     if (!prefix.endsWith("\ufffd")) end = Math.min(Math.max(prefix.length, start), text.length);
     return [start, end];
   });
@@ -72,10 +72,10 @@ function words(text, tag) {
 const overlaps = ([start, end], [from, to]) => start < to && from < end;
 
 export class Translator {
-  // `read` gives the bytes of a file of the exported model by its name.
+  // `read` returns the bytes of a file of the exported model, given its name.
   static async load({ ort, Tokenizer, search }, read) {
     const json = async (name) => JSON.parse(new TextDecoder().decode(await read(name)));
-    // Special tokens in a text that is typed are text, as split_special_tokens says; only a decoder must know them.
+    // With split_special_tokens, special tokens in typed text are plain text; only decoding needs them.
     const asText = ({ added_tokens, ...rest }) => ({ ...rest, added_tokens: added_tokens.filter(({ special }) => !special) });
     const tokenizer = async (prefix, isSource) => {
       const [content, config] = [await json(`${prefix}tokenizer.json`), await json(`${prefix}tokenizer_config.json`)];
@@ -119,7 +119,7 @@ export class Translator {
   }
 
   // The words of a translation and what is between them: { text, isWord, from: [{ start, end, weight }] }. `from` are
-  // words of the sentence; the weights of cross-attention, end tokens left out, sum to 1.
+  // words of the source; their cross-attention weights, without that of end tokens, are scaled to sum to 1.
   explain(sentence, { text, tokens, weights }) {
     const { languages } = this.model;
     const trimmed = sentence.trim();

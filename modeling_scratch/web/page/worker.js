@@ -1,4 +1,4 @@
-// Translates off the page's thread. Messages: { load }, then { translate } as often as one likes; the newest one counts.
+// Translates off the page's thread. Messages: { load }, then any number of { translate }; a newer one ends the older.
 
 let translator;
 let newest = 0;
@@ -7,7 +7,7 @@ class Superseded extends Error {}
 
 const reason = (error) => String(error?.message ?? error);
 
-// Lets messages in, so that a newer request ends an older one. A timer would wait four milliseconds.
+// Lets messages arrive, so that a newer request can end an older one. A timer would wait four milliseconds.
 const { port1, port2 } = new MessageChannel();
 let go = () => {};
 port1.onmessage = () => go();
@@ -17,13 +17,13 @@ const breathe = () =>
     port2.postMessage(null);
   });
 
-// A page that was opened from a disk may import only what its worker made itself, and its worker may be no module.
+// In a page opened from a disk, a worker cannot be a module, and may import only blobs that it made itself.
 const importBytes = (bytes) => import(URL.createObjectURL(new Blob([bytes], { type: "text/javascript" })));
 
 async function load({ modules, wasm, files }) {
   const imported = modules.map((name) => importBytes(files[name]));
   const [ort, { Tokenizer }, { search }, { Translator }] = await Promise.all(imported);
-  ort.env.wasm.numThreads = 1; // more need headers that a static server seldom sends
+  ort.env.wasm.numThreads = 1; // more threads need headers that static servers seldom send
   ort.env.wasm.wasmBinary = files[wasm];
   translator = await Translator.load({ ort, Tokenizer, search }, async (name) => files[name]);
   postMessage({ loaded: translator.model });
@@ -44,14 +44,14 @@ async function translate({ number, sentences, options }) {
       translations[0].words = translator.explain(sentence, found[0]);
     } catch (error) {
       if (error instanceof Superseded) return;
-      translations = [{ text: "", words: [], problem: reason(error) }]; // the other sentences go on
+      translations = [{ text: "", words: [], problem: reason(error) }]; // continue with the other sentences
     }
     postMessage({ translated: { number, index, translations } });
   }
   postMessage({ done: number });
 }
 
-// One search after the other: a session of the runtime runs one step at a time.
+// One search at a time, since a session of the runtime cannot run two steps concurrently.
 let last = Promise.resolve();
 onmessage = ({ data }) => {
   if (data.load) {
