@@ -8,6 +8,9 @@ import typer
 from ..cli import is_main_process, one_line_errors, print_whatever_happens, set_up_terminal
 from ..errors import UserError
 
+# Keys of the recipe's section `evaluation` that are arguments of `generate`.
+_GENERATION = ("num_beams", "length_penalty", "max_new_tokens")
+
 
 def main(
     model: Annotated[str, typer.Argument(help="a model folder or Hub name")],
@@ -27,8 +30,9 @@ def main(
     """
     Score a model on a split of a recipe's data; `test` includes the further test sets. Nothing is written.
 
-    Several models with the same tokenizers are scored as an ensemble, as `scratch translate` uses them; the data and
-    settings are those of the first one's recipe.
+    Several models with the same tokenizers are scored as an ensemble, as `scratch translate` uses them. The data are
+    those of the first one's recipe, and beam size, length penalty and maximum length those saved with it, unless keys
+    change them.
     """
     set_up_terminal()
     with one_line_errors(debug, is_main_process()):
@@ -42,11 +46,13 @@ def main(
         models = [model, *others]
         path = find_recipe(config) if config else recipe_of_model(model)
         recipe = load_recipe(path, overrides)
+        named = {each.partition("=")[0] for each in overrides}
+        generation = {key: getattr(recipe.evaluation, key) for key in _GENERATION if f"evaluation.{key}" in named}
         accelerator = make_accelerator(None if config else _as_it_trained(recipe, path.parent), resumes=True)
         lines = []
         with explained_loss_of_a_process(accelerator):
             splits = [split, *(recipe.data.test_sets if split == "test" else [])]
-            for name, scores in score_model(recipe, models, splits, accelerator).items():
+            for name, scores in score_model(recipe, models, splits, accelerator, **generation).items():
                 lines += [
                     f"{' + '.join(models)}, {scores['sentences']:,} sentences of {name}",
                     *describe_scores(scores),

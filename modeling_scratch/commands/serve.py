@@ -24,6 +24,9 @@ def main(
     host: Annotated[str, typer.Option(help="an address of this machine; 0.0.0.0: all of them")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free")] = 5000,
     engine: Annotated[Literal["torch", "ctranslate2"], typer.Option(help="what translates")] = "torch",
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="processes that translate; 0: the service's own. Default: a core each")
+    ] = None,
     api_key: Annotated[
         str | None,
         typer.Option(envvar="SCRATCH_API_KEY", help="that requests must have; better in the environment"),
@@ -46,14 +49,22 @@ def main(
             raise UserError("--api-key: it is empty")
         if not 0 < timeout <= _LONGEST_TIMEOUT:
             raise UserError(f"--timeout {timeout:g}: it must be more than 0 and at most {_LONGEST_TIMEOUT:,} seconds")
+        import torch
+
         from ..serve.directions import Directions, load_direction
         from ..serve.engines import ENGINES
         from ..serve.service import Limits, Service
+        from ..serve.workers import start_workers
 
         with listening(host, port) as listener:  # first: fails fast if the port is taken
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)  # OpenMP's threads would not survive in forked workers
             directions = Directions(load_direction(model, ENGINES[engine]) for model in models)
+            forked = start_workers([each.engine for each in directions.all.values()], workers, threads)
+            if not forked:
+                torch.set_num_threads(threads)
             limits = Limits(max_characters, max_waiting, timeout)
-            service = Service(directions, limits, api_key, tuple(allow_origin or ()))
+            service = Service(directions, limits, api_key, tuple(allow_origin or ()), forked)
             _run(service.app, listener)
 
 

@@ -57,6 +57,7 @@ class Engine(Protocol):
     tokenizer: PreTrainedTokenizerBase
     num_beams: int
     can_align: bool
+    can_fork: bool  # whether forked processes can translate with it
 
     def check(self, sentences: Sequence[str]) -> None:
         """ValueError if a sentence cannot be translated; SourceTooLong if it has too many tokens."""
@@ -74,6 +75,7 @@ class TorchEngine:
         self.pipeline = load_pipeline([name])
         self.tokenizer = self.pipeline.tokenizer
         self.num_beams = self.pipeline.model.generation_config.num_beams or 1
+        self.can_fork = self.pipeline.model.device.type == "cpu"
         self._aligner = Aligner(self.pipeline.model, self.tokenizer, self.pipeline.target_tokenizer)
 
     def check(self, sentences: Sequence[str]) -> None:
@@ -96,6 +98,7 @@ class CTranslate2Engine:
     """A model on the CPU, converted to CTranslate2, via a temporary folder, when the service starts."""
 
     can_align = False
+    can_fork = False  # it has threads of its own
 
     def __init__(self, name: str):
         import ctranslate2  # from an extra of this package

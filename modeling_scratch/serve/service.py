@@ -1,7 +1,7 @@
 """The HTTP service: LibreTranslate's API, health and metrics, and the page."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from .monitoring import Counted, Metrics
 from .page import page_files
 from .parameters import as_text, check_key, number_of, read_parameters, text_of
 from .texts import CannotTranslate, cut_into_sentences, translate_sentences, translate_texts
+from .workers import Worker
 
 AUTO = "auto"
 _MOST_ALTERNATIVES = 8
@@ -50,18 +51,27 @@ class Limits:
 
 class Service:
     """
-    The service, as an ASGI application in `app`. `batcher`'s thread translates; requests wait for it in threads of
-    their own, as many as a batch has sentences.
+    The service, as an ASGI application in `app`. `batcher`'s threads have text translated; requests wait for them in
+    threads of their own, as many as a batch has sentences.
 
     Args:
         key: that requests must send as `api_key`; None: none is needed.
         origins: of pages that may call the service from a browser, such as https://example.org; or "*".
+        workers: processes that translate in parallel; none: this process translates.
     """
 
-    def __init__(self, directions: Directions, limits: Limits, key: str | None = None, origins: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        directions: Directions,
+        limits: Limits,
+        key: str | None = None,
+        origins: tuple[str, ...] = (),
+        workers: Sequence[Worker] = (),
+    ):
         self.directions, self.limits, self.key = directions, limits, key
         self.metrics = Metrics()
-        self.batcher = Batcher(limits.waiting, self.metrics.batches.observe)
+        self.workers = workers
+        self.batcher = Batcher(limits.waiting, self.metrics.batches.observe, workers)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         self.threads = ThreadPoolExecutor(LARGEST_BATCH, thread_name_prefix="request")
         self.page = page_files(directions, limits.characters, is_key_needed=key is not None)
@@ -90,6 +100,8 @@ class Service:
     async def _lifespan(self, app: Starlette):
         yield
         self.batcher.close()
+        for worker in self.workers:
+            worker.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
 
     # -- LibreTranslate's interface (https://docs.libretranslate.com/api/operations/translate/) -----------------------

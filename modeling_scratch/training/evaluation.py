@@ -158,11 +158,14 @@ def score_options(recipe: Recipe) -> dict[str, Any]:
 
 
 def score_model(
-    recipe: Recipe, names: list[str], splits: list[str], accelerator: Accelerator
+    recipe: Recipe, names: list[str], splits: list[str], accelerator: Accelerator, **generation
 ) -> dict[str, dict[str, Any]]:
     """
     Score an existing model, a folder or a name on the Hub, or an ensemble of several, on splits of the recipe's data.
     Nothing is written.
+
+    Args:
+        generation: arguments of `model.generate`; the model's own settings hold for the others.
 
     Returns:
         For each split the number of sentences, the translations, and their scores as `metrics.score` names them.
@@ -175,7 +178,7 @@ def score_model(
         sources, references = texts(pairs)
         options = {"batch_size": section.batch_size, "batch_tokens": section.batch_tokens, "accelerator": accelerator}
         with as_user_error(f"{' + '.join(names)}, the {split} split: "):
-            translations = translate(model, *tokenizers, sources, **options)
+            translations = translate(model, *tokenizers, sources, **options, **generation)
         texts_to_score = (sources, translations, references)
         scores = on_main(
             accelerator, partial(score, *texts_to_score, **score_options(recipe)), "scoring the translations"

@@ -1,0 +1,99 @@
+"""Processes that translate beside each other, for cores that one batch of a small model does not keep busy."""
+
+import multiprocessing
+import pickle
+import signal
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from ..errors import UserError
+from .engines import Engine, Hypothesis, Search
+
+_MOST_BY_DEFAULT = 8
+
+
+def start_workers(engines: Sequence[Engine], count: int | None, cores: int) -> list["Worker"]:
+    """
+    Workers that share the cores.
+
+    Args:
+        count: how many; None: one per core, up to a limit, where they can be forked, and none elsewhere.
+
+    Raises:
+        UserError: they cannot be forked here.
+    """
+    # Threads and accelerators do not survive in a forked process, and macOS's libraries may not either.
+    can_fork = sys.platform == "linux" and all(engine.can_fork for engine in engines)
+    if count is None:
+        count = min(cores, _MOST_BY_DEFAULT) if can_fork and cores > 1 else 0
+    elif count and not can_fork:
+        raise UserError(f"--workers {count}: only with --engine torch on the CPU, under Linux; leave it out")
+    return [Worker(engines, max(1, cores // count)) for _ in range(count)]
+
+
+class WorkerLost(Exception):
+    """A worker has ended without an answer."""
+
+
+class Worker:
+    """
+    A process that translates when it is called, one batch at a time. It is forked, so it shares the memory of the
+    models, and must be made before this process has threads. It ends with the process that made it.
+
+    Args:
+        engines: all that it may be asked to translate with.
+        threads: that it computes with.
+    """
+
+    def __init__(self, engines: Sequence[Engine], threads: int = 1):
+        self._engines = list(engines)
+        self._connection, others = multiprocessing.Pipe()
+        arguments = (self._connection, others, self._engines, threads)
+        self.process = multiprocessing.get_context("fork").Process(target=_work, args=arguments, daemon=True)
+        self.process.start()
+        others.close()
+
+    def __call__(self, engine: Engine, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
+        """
+        What `engine.translate` returns.
+
+        Raises:
+            RuntimeError: it raised an error.
+            WorkerLost: the process has ended.
+        """
+        try:
+            self._connection.send_bytes(pickle.dumps((self._engines.index(engine), list(sentences), search)))
+            found = pickle.loads(self._connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise WorkerLost(f"a worker (process {self.process.pid}) has ended") from error
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def close(self) -> None:
+        """End the process, which translates nothing now."""
+        self.process.terminate()
+        self.process.join()
+        self._connection.close()
+
+
+def _work(parents, connection, engines: list[Engine], threads: int) -> None:
+    # Without its copy of the other end, it would not notice that the service has ended.
+    parents.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to the service and to its workers
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            number, sentences, search = pickle.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            found = engines[number].translate(sentences, search)
+        except Exception as error:
+            found = RuntimeError(repr(error))  # some errors cannot be pickled
+        try:
+            connection.send_bytes(pickle.dumps(found))
+        except OSError:
+            return

@@ -1,0 +1,184 @@
+"""Worker processes: they translate as their engine does, fail alone, and share what waits."""
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from urllib.error import HTTPError
+
+import pytest
+import torch
+from services import get, post, running
+from test_translation_pipeline import CORPUS, load, make_folder
+
+from modeling_scratch.errors import UserError
+from modeling_scratch.serve.batcher import Batcher, Busy
+from modeling_scratch.serve.directions import Directions, load_direction
+from modeling_scratch.serve.engines import Hypothesis, Search, TorchEngine
+from modeling_scratch.serve.service import Limits, Service
+from modeling_scratch.serve.workers import Worker, WorkerLost, start_workers
+
+SENTENCES = [pair["en"] for pair in CORPUS if len(pair["en"]) < 50][:40]
+LIMITS = Limits(characters=2_000, waiting=500, seconds=30.0)
+
+
+class Upper:
+    """An engine that needs no model, and fails at one word."""
+
+    can_fork = True
+
+    def translate(self, sentences, search):
+        if "fail" in sentences:
+            raise ValueError("it was told to")
+        return [[Hypothesis(sentence.upper(), 0.0, False)] for sentence in sentences]
+
+
+class Threads(Upper):
+    """Tells how many threads a worker computes with."""
+
+    def translate(self, sentences, search):
+        return [[Hypothesis(str(torch.get_num_threads()), 0.0, False)] for _ in sentences]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("models") / "one")
+
+
+@pytest.fixture
+def upper():
+    engine = Upper()
+    workers = [Worker([engine]) for _ in range(2)]
+    yield engine, workers
+    for worker in workers:
+        worker.close()
+
+
+def texts(found):
+    return [hypotheses[0].text for hypotheses in found]
+
+
+def test_a_worker_translates_as_its_engine_does(folder):
+    engine = TorchEngine(str(folder))
+    worker = Worker([Upper(), engine])
+    try:
+        assert texts(worker(engine, SENTENCES, Search())) == [
+            each["translation_text"] for each in load(folder)(SENTENCES)
+        ]
+        search = Search(num_beams=3, several=2, align=True)
+        for here, there in zip(
+            engine.translate(SENTENCES[:5], search), worker(engine, SENTENCES[:5], search), strict=True
+        ):
+            assert [each.text for each in here] == [each.text for each in there]
+            torch.testing.assert_close(torch.as_tensor(here[0].weights), torch.as_tensor(there[0].weights))
+    finally:
+        worker.close()
+    assert not worker.process.is_alive()
+
+
+def test_an_error_in_a_worker_is_the_caller_s_and_the_worker_goes_on(upper):
+    engine, (worker, _) = upper
+    with pytest.raises(RuntimeError, match="it was told to"):
+        worker(engine, ["a", "fail"], Search())
+    assert texts(worker(engine, ["a"], Search())) == ["A"]
+
+
+def test_a_batcher_with_workers_fails_only_the_sentence_that_fails(upper):
+    engine, workers = upper
+    batcher = Batcher(100, translators=workers)
+    futures = batcher.submit(engine, ["a", "fail", "b"], Search())
+    assert texts([futures[0].result(10), futures[2].result(10)]) == ["A", "B"]
+    with pytest.raises(RuntimeError, match="it was told to"):
+        futures[1].result(10)
+    batcher.close()
+
+
+def test_a_lost_worker_is_noticed_and_the_other_goes_on(upper):
+    engine, workers = upper
+    batcher = Batcher(100, translators=workers)
+    assert batcher.is_alive
+    workers[0].process.kill()
+    workers[0].process.join()
+    with pytest.raises(WorkerLost, match="has ended"):
+        workers[0](engine, ["a"], Search())
+    errors = []
+    while batcher.is_alive:  # until a sentence comes to the lost one, whose thread then ends
+        errors.append(batcher.submit(engine, ["a"], Search())[0].exception(10))
+        assert len(errors) < 1_000
+    assert [type(error) for error in errors if error] == [Busy]
+    assert texts([batcher.submit(engine, ["b"], Search())[0].result(10)]) == ["B"]
+    batcher.close()
+
+
+def test_a_service_with_workers(folder):
+    expected = dict(zip(SENTENCES, (each["translation_text"] for each in load(folder)(SENTENCES)), strict=True))
+    directions = Directions([load_direction(f"en:de={folder}", TorchEngine)])
+    workers = start_workers([each.engine for each in directions.all.values()], 2, cores=2)
+
+    def ask(url, sentence):
+        return post(f"{url}/translate", {"q": sentence, "source": "en", "target": "de"})
+
+    with running(Service(directions, LIMITS, workers=workers)) as url:
+        with ThreadPoolExecutor(16) as threads:
+            answers = list(threads.map(lambda sentence: ask(url, sentence), SENTENCES))
+        assert answers == [(200, {"translatedText": expected[sentence]}) for sentence in SENTENCES]
+        get(f"{url}/health")
+        for worker in workers:
+            worker.process.kill()
+            worker.process.join()
+        assert [ask(url, SENTENCES[0])[0] for _ in workers] == [429, 429]
+        with pytest.raises(HTTPError, match="503"):
+            get(f"{url}/health")
+    assert not any(worker.process.is_alive() for worker in workers)
+
+
+def test_translators_share_what_waits():
+    gate, sizes = threading.Event(), []
+
+    def translator(engine, sentences, search):
+        sizes.append(len(sentences))
+        gate.wait(10)
+        return engine.translate(sentences, search)
+
+    batcher, engine = Batcher(100, translators=[translator, translator]), Upper()
+    futures = []
+    for count in (1, 2):  # each translator takes one sentence, and waits
+        futures += batcher.submit(engine, ["a"], Search())
+        while len(sizes) < count:
+            threading.Event().wait(0.005)
+    for _ in range(8):
+        futures += batcher.submit(engine, ["b"], Search())
+    gate.set()
+    assert len([future.result(10) for future in futures]) == 10
+    batcher.close()
+    # Two clients have been answered and may ask again: half of ten are five.
+    assert sizes[:3] == [1, 1, 5]
+    assert sum(sizes) == 10
+
+
+@pytest.mark.parametrize(("count", "cores", "threads"), [(None, 3, [1, 1, 1]), (2, 4, [2, 2]), (3, 2, [1, 1, 1])])
+def test_workers_share_the_cores(count, cores, threads):
+    engine = Threads()
+    workers = start_workers([engine], count, cores)
+    try:
+        assert [int(worker(engine, ["a"], Search())[0][0].text) for worker in workers] == threads
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def test_where_there_are_no_workers():
+    here, elsewhere = Upper(), Upper()
+    elsewhere.can_fork = False
+    assert start_workers([here], None, cores=1) == []
+    assert start_workers([here], 0, cores=8) == []
+    assert start_workers([here, elsewhere], None, cores=8) == []
+    with pytest.raises(UserError, match="--workers 2"):
+        start_workers([here, elsewhere], 2, cores=8)
+
+
+def test_a_worker_leaves_ctrl_c_to_the_service(upper):
+    engine, (worker, _) = upper
+    worker(engine, ["a"], Search())  # it has started
+    os.kill(worker.process.pid, signal.SIGINT)
+    assert texts(worker(engine, ["a"], Search())) == ["A"]
