@@ -34,7 +34,7 @@ GPUS = {  # dense operations in bf16, and bytes, per second
     "A100 SXM 80 GB": (GPU_PEAKS["A100"], 2.04e12),
     "H100 SXM": (GPU_PEAKS["H100"], 3.35e12),
 }
-OF_PEAK, OF_BANDWIDTH = 0.65, 0.8  # of these, that a kernel reaches
+OF_PEAK, OF_BANDWIDTH = 0.65, 0.8  # the share of these that a kernel reaches
 VOCABULARY, LENGTH = 37_000, 32  # tokens of the vocabulary; of each source and target
 LONG_ROW = 16_384  # elements; of a longer row a fused kernel needs a second pass after a sum over it
 MOVE_NOTHING = ("empty", "empty_like", "new_empty", "detach", "_unsafe_view", "alias")
@@ -43,7 +43,7 @@ WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "item", "_unique2")
 
 @dataclass
 class Work:
-    """What some kernels do."""
+    """The work of some kernels."""
 
     operations: float = 0.0
     transferred: float = 0.0  # bytes
@@ -103,7 +103,7 @@ attend.register_autograd(
 
 
 def attention_operations(func, args) -> float:
-    """Two products forward; backward the scores again and four."""
+    """Two products in the forward pass; in the backward pass the scores again and four more."""
     query, key = args[-4:-2] if "backward" in str(func) else args[:2]
     batch, heads, queries, width = query.shape
     return (10 if "backward" in str(func) else 4) * batch * heads * queries * key.shape[2] * width
@@ -121,7 +121,7 @@ def tensors(values) -> list[torch.Tensor]:
 
 
 def size(several) -> int:
-    """Bytes of distinct tensors; of what is broadcast, those that exist."""
+    """Bytes of distinct tensors; broadcast ones count once."""
     return sum(
         {
             id(tensor): tensor.element_size()
@@ -146,7 +146,7 @@ class Counter(TorchDispatchMode):
         self.work, self.on = Work(), True
 
     def outside(self, function):
-        """A function that is called without this mode, in which nothing is compiled."""
+        """Wrap a function so that it runs outside this mode, in which nothing is compiled."""
 
         def call(*args, **kwargs):
             self.__exit__(None, None, None)
@@ -169,7 +169,7 @@ class Counter(TorchDispatchMode):
             changes = any(argument.alias_info and argument.alias_info.is_write for argument in func._schema.arguments)
             if changes and "out" not in kwargs:
                 written = [tensor for tensor in written if any(tensor is each for each in read)] or read
-            if name in ("gather", "index_put_", "index_select", "embedding"):  # of the large one the named rows alone
+            if name in ("gather", "index_put_", "index_select", "embedding"):  # only the indexed rows of the large one
                 read = written = [tensors(out)[0] if name != "index_put_" else args[2]]
             self.work.add(operations_of(func, args, kwargs, out), size(read) + size(written))
         return out
@@ -211,13 +211,13 @@ def fused_work(graph: torch.fx.GraphModule) -> Work:
         inputs = {base(each) for each in node.all_input_nodes}
         level[node] = max((level.get(each, 0) + (each in own) for each in inputs), default=0)
 
-    random = set()  # what comes of random numbers alone is made where it is first used
+    random = set()  # what depends on random numbers alone is computed where it is first used
     for node in level:
         if random.issuperset(base(each) for each in node.all_input_nodes):
             random.add(node)
     for node in reversed([node for node in level if node in random]):
         level[node] = min((level[user] for user in node.users if user in level), default=0)
-    kernel = {node: node for node in level}  # its representative, of what is fused
+    kernel = {node: node for node in level}  # representative of its fused group
 
     def find(node):
         while kernel[node] is not node:
@@ -317,7 +317,7 @@ def count(shape: str, tokens: int, compiled: bool) -> Work:
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()  # which makes its states
+        optimizer.step()  # creates its states
         optimizer.zero_grad()
         ids = torch.ones(-(-tokens // LENGTH), LENGTH, dtype=torch.long)
         positions, counter = torch.arange(LENGTH)[None], Counter()

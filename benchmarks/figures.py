@@ -1,4 +1,4 @@
-"""The pictures that the benchmarks draw, as PNG files: bars of ratios, and curves."""
+"""Draws the benchmarks' figures as PNG files: bar charts of ratios, and curves."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ COLOURS = (BLUE, ORANGE, GREEN, VERMILLION)
 
 def bars(path: str, names: Sequence[str], panels: Sequence[tuple[str, Mapping[str, Sequence[float]]]]) -> None:
     """
-    One panel of horizontal bars beside another, with a line where a ratio is 1.
+    Panels of horizontal bars side by side, with a line at a ratio of 1.
 
     Args:
         names: of the groups of bars, from the top.
@@ -37,7 +37,7 @@ def bars(path: str, names: Sequence[str], panels: Sequence[tuple[str, Mapping[st
 
 
 def curves(axis: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
-    """Points joined by lines, x and y under the name of each series."""
+    """A line plot; x and y by the name of each series."""
     for colour, (name, (x, y)) in zip(COLOURS, series.items(), strict=False):
         axis.plot(x, y, label=name, color=colour, marker="o", markersize=4)
     axis.grid(alpha=0.3)

@@ -19,7 +19,7 @@ from pathlib import Path
 import peers
 import torch
 
-MAY_DIFFER = 0.01  # of the sentences: rounding decides between hypotheses that are as good
+MAY_DIFFER = 0.01  # the share of sentences where rounding decides between equally good hypotheses
 SENTENCES = 512  # of a file; in batches of one, an eighth of them
 
 
@@ -62,7 +62,7 @@ def make_batches(shape_name: str, batch_size: int, options: argparse.Namespace) 
 
 
 def cut(ids: list[int]) -> list[int]:
-    """What was said after the decoder's start, with its end and without what fills the row then."""
+    """The tokens after the decoder's start, up to and including the end token, without padding."""
     return ids[1 : ids.index(peers.EOS, 1) + 1] if peers.EOS in ids[1:] else ids[1:]
 
 

@@ -21,7 +21,7 @@ LENGTH = 32
 
 
 def update(name: str, vocabulary: int, tokens: int, updates: int) -> dict[str, float]:
-    """Mebibytes of the parameters, with gradients and optimizer states, and above them; target tokens a second."""
+    """Mebibytes of parameters, gradients and optimizer states; mebibytes above these; target tokens a second."""
     import torch
 
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration

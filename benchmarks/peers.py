@@ -1,4 +1,4 @@
-"""What the benchmarks compare: this project and its peers (MarianMT, BART, nn.Transformer) in the same shapes."""
+"""The contenders of the benchmarks: this project and its peers (MarianMT, BART, nn.Transformer) in the same shapes."""
 
 import json
 import math
@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a post-norm model with one vocabulary, as MarianMT has it."""
+    """The shape of a post-norm model with one vocabulary, like MarianMT's."""
 
     d_model: int
     layers: int
@@ -44,7 +44,7 @@ MULTI30K_PAIRS = 29_000
 
 
 def _sizes(shape: Shape) -> dict[str, int]:
-    """As the configs of all three models in Transformers name them."""
+    """The sizes under the names that the configs of all three Transformers models use."""
     sides = {"layers": shape.layers, "attention_heads": shape.heads, "ffn_dim": shape.ffn_dim}
     both = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sides.items()}
     return {"vocab_size": shape.vocab_size, "d_model": shape.d_model, **both}
@@ -86,7 +86,7 @@ def bart(shape: Shape) -> nn.Module:
 
 
 class TorchTranslator(nn.Module):
-    """torch.nn.Transformer with what it lacks, put together as PyTorch's own translation tutorial does."""
+    """torch.nn.Transformer with embeddings, positions and an output layer, as in PyTorch's own translation tutorial."""
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -140,12 +140,12 @@ def equal_pair(shape: Shape) -> tuple[nn.Module, nn.Module]:
 
 
 def loss_of(name: str, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The loss a target token, each by its own documentation's way."""
+    """The loss per target token, computed as each model's documentation shows."""
     return model(**batch, **({"skip_logits": True} if name == "modeling_scratch" else {})).loss
 
 
 def make_lengths(pairs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of sources and targets, end of sentence included."""
+    """Random lengths of sources and targets, end tokens included."""
     (mean, deviation), (other_mean, other_deviation), correlation = LOG_LENGTHS
     covariance = correlation * deviation * other_deviation
     drawn = np.random.default_rng(seed).multivariate_normal(
@@ -225,7 +225,7 @@ def synchronize(device: str) -> None:
 
 
 def matrix_peak(dtype: torch.dtype = torch.float32, device: str = "cpu") -> float:
-    """Operations a second of the best of a few large matrix products."""
+    """Operations a second of the fastest of a few large matrix products."""
     size, best = (2048 if device == "cpu" else 8192), 0.0
     first, second = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     for _ in range(6):
@@ -237,13 +237,13 @@ def matrix_peak(dtype: torch.dtype = torch.float32, device: str = "cpu") -> floa
 
 
 def resident() -> float:
-    """Mebibytes that this process has held at the most (of getrusage's, a child inherits its parent's)."""
+    """Peak resident mebibytes of this process (a child would inherit its parent's from getrusage)."""
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) / 1024
 
 
 def idle_memory() -> float:
-    """Mebibytes of this process with the libraries loaded and used once, before it has a model."""
+    """Mebibytes of this process with the libraries loaded and used once, before it holds a model."""
     ids = torch.randint(4, 100, (2, 5))
     pairs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
     loss_of("nn.Transformer", TorchTranslator(Shape(32, 1, 2, 32, 100)), pairs).backward()
@@ -251,23 +251,23 @@ def idle_memory() -> float:
 
 
 def quotients(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Round by round."""
+    """The quotients round by round."""
     return [first / second for first, second in zip(above, below, strict=True)]
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median, the lowest and the highest, as tables have them."""
+    """The median, lowest and highest value, formatted for a table."""
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def write_json(found: object, path: str | None) -> None:
-    """The figures, if a file was asked for."""
+    """Write the figures, if a file was asked for."""
     if path:
         Path(path).write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 def describe_machine() -> str:
-    """Processor, threads, versions, date: what belongs to every figure."""
+    """The processor, threads, versions and date behind the figures."""
     import transformers
 
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []

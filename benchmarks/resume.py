@@ -59,11 +59,11 @@ MODES = {
 
 @dataclass
 class Outcome:
-    """What a run went through."""
+    """What happened to a run."""
 
     kills: int = 0
     resumes: int = 0
-    most_lost: int = 0  # updates between the newest whole checkpoint and the end of a process
+    most_lost: int = 0  # updates lost between the newest complete checkpoint and the kill
     identical: bool = True
     same_scores: bool = True
 
@@ -88,7 +88,7 @@ def start(mode: str, folder: Path, *arguments: str) -> subprocess.Popen:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and theirs: a launcher's workers have sessions of their own."""
+    """All descendants of a process; a launcher's workers have sessions of their own."""
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
     return [each for child in map(int, found) for each in (child, *descendants(child))]
 
@@ -96,7 +96,7 @@ def descendants(pid: int) -> list[int]:
 def end(process: subprocess.Popen, number: signal.Signals) -> None:
     """By a signal to all at once, as a terminal sends it; and wait until they are gone: nothing must write any more."""
     if number == signal.SIGKILL:
-        process.send_signal(signal.SIGSTOP)  # so that a launcher starts and ends nothing meanwhile
+        process.send_signal(signal.SIGSTOP)  # so that a launcher starts and ends nothing in the meantime
     doomed = [*descendants(process.pid), process.pid]
     for pid in doomed:
         with contextlib.suppress(ProcessLookupError):
@@ -107,7 +107,7 @@ def end(process: subprocess.Popen, number: signal.Signals) -> None:
 
 
 def finish(process: subprocess.Popen) -> str:
-    """Its standard error; RuntimeError if it failed."""
+    """Wait for a run, and return its standard error. RuntimeError if it failed."""
     _, errors = process.communicate()
     if process.returncode:
         raise RuntimeError(errors)
@@ -130,7 +130,7 @@ def scores(folder: Path) -> list[dict]:
 
 
 def wait_for_its_moment(process: subprocess.Popen, folder: Path, chance: random.Random, duration: float) -> None:
-    """Some time after the start, or at an update that is to come: of a short run most of the time is preparation."""
+    """Wait for a random time after the start or, since a short run mostly prepares, for a random update."""
     begun = last_update(folder)
     at = chance.randint(begun + 1, UPDATES) if begun < UPDATES and chance.random() < 0.6 else math.inf
     until = time.monotonic() + (2 * duration if at <= UPDATES else chance.uniform(0.05, 0.95) * duration)
@@ -139,7 +139,7 @@ def wait_for_its_moment(process: subprocess.Popen, folder: Path, chance: random.
 
 
 def survive(mode: str, kills: int, work: Path, seed: int = 0) -> Outcome:
-    """Run once in peace and once with this many signals, and compare."""
+    """Run once undisturbed and once with this many signals, and compare."""
     chance, outcome = random.Random(seed), Outcome()
     numbers = [SIGNALS[number % len(SIGNALS)] for number in range(kills)]
     chance.shuffle(numbers)
@@ -161,7 +161,7 @@ def survive(mode: str, kills: int, work: Path, seed: int = 0) -> Outcome:
             end(process, numbers[outcome.kills])
             outcome.kills += 1
             outcome.most_lost = max(outcome.most_lost, last_update(killed) - last_checkpoint(killed))
-        else:  # it came to its end first: another one, for the signals that are left
+        else:  # it finished first: start another, for the remaining signals
             finish(process)
             outcome.compare(whole, killed)
             shutil.rmtree(killed)

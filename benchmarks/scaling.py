@@ -44,7 +44,7 @@ BATCHES, VOCABULARIES = (2048, 8192), (10_000, 40_000)
 
 
 def measure(name: str, length: int = 16, vocabulary: int = 10_000, batch: int = 4096, layers: int = 4) -> dict:
-    """Seconds a target token, a value for each of some updates, and mebibytes at the peak above the idle process."""
+    """Seconds per target token of each update, and peak mebibytes above the idle process."""
     shape = dataclasses.replace(peers.SHAPES["tiny"], vocab_size=vocabulary, layers=layers)
     before = peers.idle_memory()
     torch.manual_seed(0)
@@ -63,7 +63,7 @@ def measure(name: str, length: int = 16, vocabulary: int = 10_000, batch: int = 
 
 
 def measure_corpus(pairs: int, batches: int = 50) -> dict:
-    """Seconds a target token to plan an epoch and to prepare its batches, with this many pairs in the corpus."""
+    """Seconds per target token to plan an epoch and prepare its batches, with this many pairs in the corpus."""
     import numpy as np
     from datasets import Dataset
 
@@ -87,7 +87,7 @@ def in_process(what: str, **arguments) -> dict:
 
 
 def spread(point: dict) -> str:
-    """Of the microseconds a target token."""
+    """Median and range of the microseconds per target token."""
     middle, low, high = (1e6 * kind(point["updates"]) for kind in (statistics.median, min, max))
     return f"{middle:.0f} ({low:.0f} to {high:.0f})"
 

@@ -46,7 +46,7 @@ def make_pair(shape: str, package: ModuleType, folder: Path | None) -> dict[str,
         mine = peers.ours(peers.SHAPES[shape]).eval()
         for parameter in mine.parameters():
             if parameter.ndim > 1:
-                parameter.data.mul_(2.0)  # so that rounding decides less often
+                parameter.data.mul_(2.0)  # larger weights, so that rounding decides less often
     else:
         mine = type(peers.ours(peers.SHAPES["tiny"])).from_pretrained(folder).eval()
     fields = {name: getattr(mine.config, name) for name in package.ScratchConfig.field_names()}
@@ -87,7 +87,7 @@ def through_pipelines(models: dict, folder: Path, sources: list[str], tokens: in
 
 
 def make_case(case: str, models: dict, batch: dict, tokens: int) -> tuple[Callable, Callable]:
-    """What is timed and what it is compared with."""
+    """The function to time, and the one to compare it with."""
     settings = {"max_new_tokens": tokens, "do_sample": False, "num_beams": 1 if case in ("greedy", "recorded") else 5}
     if case == "opus":
         settings |= {"bad_words_ids": [[peers.PAD]], "forced_eos_token_id": peers.EOS}

@@ -35,7 +35,7 @@ for _ in sys.stdin:
 
 
 def batch_job(folder: str, engine: str, sources: str) -> tuple[subprocess.Popen, Callable[[], float]]:
-    """A process that translates all sentences when it is asked to, and the function that asks and returns seconds."""
+    """A process that translates all sentences on request, and a function that requests this and returns the seconds."""
     command = [sys.executable, "-c", JOB, folder, engine, sources]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     while process.stdout.readline() != "\n":
@@ -49,7 +49,7 @@ def batch_job(folder: str, engine: str, sources: str) -> tuple[subprocess.Popen,
 
 
 def started_service(folder: str, engine: str, pair: str) -> tuple[subprocess.Popen, int]:
-    """A service and its port."""
+    """Start a service, and return it and its port."""
     command = [sys.executable, "-m", "modeling_scratch", "serve", f"{pair}={folder}", "--port", "0", "--engine", engine]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
@@ -59,7 +59,7 @@ def started_service(folder: str, engine: str, pair: str) -> tuple[subprocess.Pop
 
 
 class Clients:
-    """Clients that each keep a connection."""
+    """Clients that each keep one connection open."""
 
     def __init__(self, port: int, number: int, pair: str):
         self.port, self.mine = port, local()
@@ -67,7 +67,7 @@ class Clients:
         self.threads = ThreadPoolExecutor(number)
 
     def ask(self, text: str) -> float:
-        """Seconds until a text is translated."""
+        """Translate a text, and return the seconds that it took."""
         if not hasattr(self.mine, "connection"):
             self.mine.connection = http.client.HTTPConnection("127.0.0.1", self.port)
         body = json.dumps({"q": text, "source": self.source, "target": self.target})
@@ -79,7 +79,7 @@ class Clients:
         return time.perf_counter() - start
 
     def seconds(self, texts: list[str]) -> tuple[float, list[float]]:
-        """For all texts, and for each."""
+        """Translate all texts, and return the seconds for all and for each."""
         start = time.perf_counter()
         each = list(self.threads.map(self.ask, texts))
         return time.perf_counter() - start, each
@@ -108,7 +108,7 @@ def main() -> None:
         print(f"{what}; sentences a second")
         for _ in range(arguments.rounds):
             whole = job_seconds()
-            # New ones: the service closes connections that have nothing to ask for five seconds.
+            # New clients, since the service closes connections that are idle for five seconds.
             served, each = Clients(port, arguments.clients, arguments.pair).seconds(texts)
             latencies += each
             ratios.append(whole / served)

@@ -46,11 +46,11 @@ MARIAN = {"learn-rate": 2e-3, "lr-warmup": "1000", "lr-decay-inv-sqrt": ["1000"]
 
 
 class Reached(Exception):
-    """The BLEU that was asked for."""
+    """Raised when the wanted BLEU has been reached."""
 
 
 def train_ours(overrides: list[str], bleu: float) -> dict:
-    """Until it is reached. The folder of the run is in the recipe."""
+    """Train until the BLEU is reached. The recipe names the run's folder."""
     from modeling_scratch.recipe.reading import load_recipe
     from modeling_scratch.runs.processes import make_accelerator
     from modeling_scratch.training.loop import train
@@ -78,7 +78,7 @@ def train_ours(overrides: list[str], bleu: float) -> dict:
 def train_marian(
     overrides: list[str], settings: dict, bleu: float, every: int, give_up: float, work: Path, prefix: str
 ) -> dict:
-    """Marian in C++, for at most this many minutes. It reads what train_ours reads, tokenized alike."""
+    """Train Marian in C++ for at most this many minutes, on the data of train_ours, tokenized alike."""
     from modeling_scratch.data.sources import load_pairs
     from modeling_scratch.data.tokenization import texts
     from modeling_scratch.metrics import score
@@ -135,7 +135,7 @@ def train_marian(
 
 
 def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up: float, work: Path) -> dict:
-    """For at most this many minutes. With the tokenizer of what train_ours has left in the folder `work`."""
+    """Train for at most this many minutes, with the tokenizer that train_ours has left in the folder `work`."""
     from datasets import Dataset
     from transformers import (
         DataCollatorForSeq2Seq,
@@ -228,7 +228,7 @@ def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up:
 
 
 def plot(found: dict[str, dict], bleu: float, path: Path) -> None:
-    """BLEU over minutes of training, and a line where it is reached."""
+    """Plot BLEU over minutes of training, with a line at the wanted BLEU."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axis = figure.subplots()
     figures.curves(axis, {name: tuple(zip(*each["curve"], strict=True)) for name, each in found.items()})

@@ -37,7 +37,7 @@ EOLE_UPDATES = 15
 
 @dataclass(frozen=True)
 class Work:
-    """Where a trainer finds its data, as words, and what it trains."""
+    """Where a trainer finds its data, as words, and the shape that it trains."""
 
     folder: Path
     shape: dict  # ScratchConfig's fields
@@ -92,7 +92,7 @@ def ours(precision: str) -> Callable[[Work, int], list[str]]:
 
 
 def marian_options(work: Work) -> dict:
-    """Of a training that goes on until it is stopped."""
+    """Options for training until it is stopped."""
     shape = work.shape
     vocabulary = work.folder / "vocabulary.yml"
     return {
@@ -194,7 +194,7 @@ def joeynmt(work: Work, epochs: int) -> list[str]:
 
 
 def eole(work: Work, epochs: int) -> list[str]:
-    """It knows no epochs: for each, it makes some updates."""
+    """Eole has no epochs: each becomes a number of updates."""
     shape = work.shape
     stacks = {
         stack: {
@@ -253,7 +253,7 @@ def eole(work: Work, epochs: int) -> list[str]:
 
 
 def eole_tokens(log: str) -> int:
-    """The target tokens of all updates, from the sizes of its batches (source tokens, target tokens, pairs)."""
+    """The target tokens of all updates, from the logged batch sizes (source tokens, target tokens, pairs)."""
     return sum(int(found) for found in re.findall(r"bsz: *\d+/ *(\d+)/", log))
 
 
@@ -267,14 +267,14 @@ TRAINERS = {
 
 
 def write_words(path: Path, tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> int:
-    """Write the tokens of each line, and return how many there are, with the end token that every trainer adds."""
+    """Write the tokens of each line, and return their number, counting the end token that every trainer adds."""
     rows = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(lines).input_ids]
     path.write_text("".join(" ".join(row[:-1]) + "\n" for row in rows), encoding="utf-8")
     return sum(map(len, rows))
 
 
 def prepare(prefix: str, folder: Path, pairs: int | None) -> Work:
-    """Write the data and vocabularies that all trainers read, of so many pairs (None: all)."""
+    """Write the data and vocabularies that all trainers read, from this many pairs (None: all)."""
     recipe = load_recipe(RECIPE)
     section = DataSection(train_files=prefix, source_language="en", target_language="de")
     sources, targets = texts(load_pairs(section, 0, only="train")["train"])
@@ -300,7 +300,7 @@ def prepare(prefix: str, folder: Path, pairs: int | None) -> Work:
 
 
 def install(name: str, trainer: Trainer, folder: Path) -> str:
-    """The Python of the trainer's environment, which is made if it is not there."""
+    """The Python of the trainer's environment, which is created if it does not exist."""
     if not trainer.packages:
         return sys.executable
     environment = folder / re.sub(r"\W+", "-", name.lower())
@@ -314,7 +314,7 @@ def install(name: str, trainer: Trainer, folder: Path) -> str:
 
 
 def run(name: str, python: str, work: Work, epochs: int) -> tuple[float, int]:
-    """The seconds that a run takes, and the target tokens that it sees."""
+    """The seconds of a run, and the target tokens that it processes."""
     trainer, log = TRAINERS[name], work.folder / "log.txt"
     command = [python, *trainer.command(work, epochs)]
     began = time.perf_counter()

@@ -32,7 +32,7 @@ FIXED, BF16, COMPILED = ", fixed batches", ", bf16", ", compiled"
 
 
 class Trainee:
-    """A model and its optimizer, how one update is made, and of which batches."""
+    """A model and its optimizer, how it makes an update, and its batches."""
 
     def __init__(self, label: str, shape: peers.Shape, device: str, bf16: bool, updates: int):
         torch.manual_seed(0)
@@ -49,7 +49,7 @@ class Trainee:
         self.autocast = torch.autocast(device, self.dtype) if narrow else contextlib.nullcontext()
 
     def _compiled(self) -> Callable:
-        """This project's layers as its training compiles them; of others the whole model."""
+        """Compile this project's layers as its training does; of the others, the whole model."""
         if self.name != "modeling_scratch":
             return torch.compile(self.model, dynamic=True)
         compile_layers(self.model)
@@ -76,7 +76,7 @@ def check_equality(shape: peers.Shape, batch: dict[str, torch.Tensor]) -> float:
     (loss + expected_loss).backward()
     for parameter in marian.parameters():
         if parameter.grad is not None:
-            parameter.data.copy_(parameter.grad)  # which converts it as it converts weights
+            parameter.data.copy_(parameter.grad)  # gradients are converted like weights
     expected = dict(from_marian(marian).named_parameters())
     # Not of the start token, which is padding too: what Marian's embedding of that reads gets no gradient.
     embedding = "model.encoder.embed_tokens.weight"
@@ -85,7 +85,7 @@ def check_equality(shape: peers.Shape, batch: dict[str, torch.Tensor]) -> float:
     differences = {
         name: ((parameter.grad - expected[name]).norm() / norm).item()
         for name, parameter in model.named_parameters()
-        if name != "lm_head.bias"  # which MarianMT does not train
+        if name != "lm_head.bias"  # not trained by MarianMT
     }
     differences["loss"] = (loss - expected_loss).abs().item()
     worst = max(differences, key=differences.__getitem__)
@@ -95,7 +95,7 @@ def check_equality(shape: peers.Shape, batch: dict[str, torch.Tensor]) -> float:
 
 
 def memory(label: str, shape: peers.Shape, device: str, bf16: bool, updates: int = 3) -> float:
-    """Mebibytes at the peak of a few updates, above the process before it has a model."""
+    """Peak mebibytes of a few updates, above those of the process before it has a model."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() / 2**20
@@ -173,7 +173,7 @@ def table(found: dict) -> str:
 
 
 def plot(found: list[dict], path: str) -> None:
-    """How many times as fast as each contender, and how much of its memory, a shape at a time."""
+    """Draw this project's speed and memory as ratios to each contender's, by shape."""
     labels = [label for label in found[0]["contenders"] if label != "modeling_scratch"]
     speed, memory = {}, {}
     for each in found:

@@ -62,7 +62,7 @@ def with_marian(folder: str) -> Translate:
 
 
 def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
-    """A translator of one thread for each processor, each with batches of its own."""
+    """A translator with one thread per core, each with its own batches."""
     import ctranslate2
 
     from modeling_scratch.convert.ctranslate2 import SETTINGS
@@ -76,7 +76,7 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
     translator = ctranslate2.Translator(
         str(out), device="cpu", inter_threads=THREADS, intra_threads=1, compute_type=quantization
     )
-    torch.set_num_threads(THREADS)  # it has set those of this process to one
+    torch.set_num_threads(THREADS)  # CTranslate2 has set this process's threads to one
     settings = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
     settings |= {"max_decoding_length": MOST_TOKENS, "max_batch_size": CT2_TOKENS, "batch_type": "tokens"}
 

@@ -1,6 +1,7 @@
 """Fixtures that several tests share: isolation from the user's caches, small models, small runs."""
 
 import os
+import shutil
 import signal
 import tempfile
 
@@ -36,6 +37,11 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 torch.set_num_threads(1)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)
+
 
 SMALL_MODEL = {
     "vocab_size": 61,

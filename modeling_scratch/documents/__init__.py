@@ -1,4 +1,4 @@
-"""Documents whose text is translated and whose structure stays: `FORMATS` has a function for each kind."""
+"""Translates a document's text and keeps its structure; `FORMATS` has a function for each format."""
 
 from collections.abc import Callable
 
@@ -22,21 +22,21 @@ def _srt(text: str, translate: TranslateParagraphs) -> str:
 
 
 FORMATS: dict[str, Format] = {"text": translate_plain, "markdown": _markdown, "html": translate_html, "srt": _srt}
-# The keys of FORMATS by the ends of files' names.
+# Keys of FORMATS by file name suffix.
 ENDINGS = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".srt": "srt"}
-WITH_INLINE_MARKUP = {"markdown", "html"}  # whose tags go where the links of a translation say
+WITH_INLINE_MARKUP = {"markdown", "html"}  # formats whose tags are placed by word alignments
 
 
 def translate_document(text: str, format: str, translate: TranslateParagraphs) -> str:
     """
-    A document with its text translated. A byte order mark and the kind of line ends are kept.
+    Translate a document's text. A byte order mark and the kind of line breaks are kept.
 
     Args:
         format: a key of FORMATS.
-        translate: called with all paragraphs of the document at once: plain text, without markup.
+        translate: called once with all paragraphs of the document, as plain text without markup.
 
     Raises:
-        UserError: the document is of another format, or broken beyond a limit.
+        UserError: the document is not in this format, or too damaged to read.
     """
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     text = text.removeprefix(mark)

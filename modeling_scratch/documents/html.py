@@ -1,4 +1,4 @@
-"""HTML: text between tags, and the attributes that people read; all else stays as it is written, however broken."""
+"""HTML: translates text and human-readable attributes; everything else stays as written, however broken."""
 
 import re
 from collections import defaultdict
@@ -11,7 +11,7 @@ from ..paragraphs import TranslateParagraphs
 from .marked_text import Markup, Slot, Text, Token
 from .regions import Region, translate_regions
 
-# Elements within a sentence. All others end a paragraph, as <br> does.
+# Elements that occur within a sentence. All others end a paragraph, as <br> does.
 _INLINE = {"a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "ins"}
 _INLINE |= {"mark", "nobr", "q", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "u"}
 _ATOMS = {"img", "input", "wbr"}
@@ -27,7 +27,7 @@ _MOST_UNENDED = 200
 
 
 def translate_html(text: str, translate: TranslateParagraphs) -> str:
-    """A page with its text and the attributes in _READ_ATTRIBUTES translated."""
+    """Translate a page's text and the attributes in _READ_ATTRIBUTES."""
     return translate_regions([Region(shielded(html_tokens(text)), write_html)], translate)[0]
 
 
@@ -38,7 +38,7 @@ def write_html(text: str, written: dict[str, str]) -> str:
 
 
 def html_tokens(text: str) -> list[Token]:
-    """The tokens of a page, or of a part of one; what they are written as is all of it, character by character."""
+    """The tokens of a page or a part of one. Their raw texts, joined, are exactly the input."""
     parser = _Parser(text)
     parts = ((text[start:end], kind, name) for start, end, kind, name in parser.parts())
     return [token for part in parts for token in _tokens(*part)]
@@ -77,7 +77,7 @@ class _Parser(HTMLParser):
     def handle_data(self, data):
         self._add("text")
         if len(data) > 1 and data.startswith("<") and not self.cdata_elem:
-            self._unended += 1  # each makes the parser read the rest of the text
+            self._unended += 1  # limit: each makes the parser read the rest of the text again
             if self._unended > _MOST_UNENDED:
                 raise UserError(f"it has more than {_MOST_UNENDED:,} tags or comments that do not end")
 
@@ -101,7 +101,7 @@ def _tokens(raw: str, kind: str, name: str) -> list[Token]:
     if kind == "entity":
         return [Text(raw, unescape(raw))]
     if kind == "text":
-        if re.match("</?[A-Za-z]", raw):  # text for the parser, because the tag does not end
+        if re.match("</?[A-Za-z]", raw):  # the parser takes it as text, because the tag does not end
             return [Markup("break", raw)]
         lines = (part for part in re.split(r"(\s*\n\s*)", raw) if part)
         return [Markup("fold", part) if "\n" in part else Text(part, part) for part in lines]
@@ -113,7 +113,7 @@ def _tokens(raw: str, kind: str, name: str) -> list[Token]:
 
 
 def _attributes(raw: str) -> dict[str, tuple[str, int, int]]:
-    """The attributes of a start tag: value, and where it is with its quotes."""
+    """The attributes of a start tag, each with its value and where that is, quotes included."""
     found: dict[str, tuple[str, int, int]] = {}
     if (name := re.match(r"<[^\s/>]+", raw)) is None:
         return found
@@ -127,7 +127,7 @@ def _attributes(raw: str) -> dict[str, tuple[str, int, int]]:
 
 
 def _slots(raw: str, name: str) -> tuple[Slot, ...]:
-    """The attributes of a tag that people read."""
+    """The human-readable attributes of a tag."""
     attributes = _attributes(raw)
     read = {attribute for attribute in attributes if attribute in _READ_ATTRIBUTES}
     if name == "meta" and {attributes.get(key, ("",))[0].lower() for key in ("name", "property")} & _READ_META:
@@ -144,7 +144,7 @@ def _quoted(text: str) -> str:
 
 
 def shielded(tokens: Sequence[Token]) -> list[Token]:
-    """Each element that must not be translated as one token."""
+    """Make each element that must not be translated a single token."""
     kept: list[Token] = []
     ends = _ends(tokens)
     place = 0
@@ -172,7 +172,7 @@ def _is_protected(token: Markup) -> bool:
 
 
 def _ends(tokens: Sequence[Token]) -> dict[int, int]:
-    """For each start tag, the place after the end of its element; after its text, if it has no end."""
+    """For each start tag, the position after its element's end tag; after its text, if it has none."""
     ends: dict[int, int] = {}
     opened: dict[str, list[int]] = defaultdict(list)
     for place, token in enumerate(tokens):

@@ -1,4 +1,4 @@
-"""Markdown: text in paragraphs, headings, lists, quotes and tables; all else stays as it is written."""
+"""Markdown: translates paragraphs, headings, lists, quotes and tables; everything else stays as written."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from .regions import Region, translate_regions
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _ESCAPED = re.compile(r"[\\`*\[\]<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~|&(?=#?\w+;)")
 _BLOCK_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
-# The mark of an alert, of a footnote, and the id of a heading: no part of the text beside them.
+# Markers of alerts and footnotes, and ids of headings, are not part of the text beside them.
 _APART = re.compile(r"\A(\[!\w+\][-+]?)|^[ \t]*(\[\^[^\]\s]+\]:)|(?<=\s)(\{:?[ \t]*[#.][^{}\n]*\})\Z", re.MULTILINE)
 _PLAIN_LABEL = re.compile(r"[^\\`*_\[\]<>&!~|\n]+")
 _DELIMITERS = ("emphasis", "strikethrough")
@@ -47,12 +47,12 @@ def write_markdown(text: str, written: dict[str, str]) -> str:
 
 
 def write_cell(text: str, written: dict[str, str]) -> str:
-    """The same in a cell of a table."""
+    """The same within a table cell."""
     return write_markdown(text, written | {"|": "\\|"})
 
 
 def _begin(source: str, written: str) -> str:
-    """Text that begins no list, heading or quote, unless the source looks as if it did."""
+    """Escape the beginning of a text that would start a list, heading or quote, unless the source looks like one."""
     match = _BLOCK_BEGINS.match(written)
     if match is None or _BLOCK_BEGINS.match(source):
         return written
@@ -61,7 +61,7 @@ def _begin(source: str, written: str) -> str:
 
 @dataclass(frozen=True)
 class _Place:
-    """A region, and where it is in the text."""
+    """A region and its position in the text."""
 
     start: int
     end: int
@@ -69,7 +69,7 @@ class _Place:
 
 
 def _reference(state: StateBlock, first: int, last: int, silent: bool) -> bool:
-    """The parser's rule for the addresses of links, which are no footnotes."""
+    """The parser's rule for link reference definitions, without footnotes."""
     return not state.src.startswith("[^", state.bMarks[first] + state.tShift[first]) and reference(
         state, first, last, silent
     )
@@ -85,7 +85,7 @@ class _Reader:
         self.text, self.begin = text, begin
         self.lines = [begin, *(match.end() for match in re.compile("\n").finditer(text, begin)), len(text) + 1]
         self.parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-        # Blocks first; what is literal is not joined, so that each token is of one rule.
+        # Blocks first. Literal text is not joined, so that each token comes from one rule.
         self.parser.disable(["inline", "text_join", "fragments_join"])
         for rule in self.parser.inline.ruler.get_active_rules():
             if rule != "text":
@@ -94,7 +94,7 @@ class _Reader:
         self.found: list[tuple[str, int, int, int, list[Block]]] = []  # rule, start, end, end of label, its tokens
 
     def _watch(self, name: str) -> None:
-        """Note where a rule applies."""
+        """Record where a rule applies."""
         ruler = self.parser.inline.ruler
         rule = ruler.getRules("")[ruler.get_active_rules().index(name)]
 
@@ -108,7 +108,7 @@ class _Reader:
                 label = state.md.helpers.parseLinkLabel(state, start, True)
             applies = rule(state, silent)
             if applies:
-                if name == "image":  # what is in its label counts from there
+                if name == "image":  # positions within its label are relative to this
                     del self.found[before:]
                 self.found.append((name, start, state.pos, label, state.tokens[count:]))
             return applies
@@ -116,9 +116,9 @@ class _Reader:
         ruler.at(name, watched)
 
     def places(self) -> Iterator[_Place]:
-        """The regions, in their order."""
+        """The regions, in document order."""
         env: dict = {}
-        # Of the same length, with no character that the parser would replace.
+        # Same length, but without the characters that the parser would replace.
         blocks = self.parser.parse(self.text[self.begin :].replace("\r", " ").replace("\0", " "), env)
         row, column, is_cell = 0, 0, False
         for block in blocks:
@@ -136,7 +136,7 @@ class _Reader:
                 if where is None:
                     continue
                 column = where[-1]
-                if max(map(block.content.count, "[<")) > _MOST_BRACKETS:  # the parser reads the rest at each of them
+                if max(map(block.content.count, "[<")) > _MOST_BRACKETS:  # at each, the parser reads the rest again
                     raise UserError(f"a paragraph has more than {_MOST_BRACKETS:,} brackets")
                 self.found = []
                 self.parser.inline.parse(block.content, self.parser, env, [])
@@ -145,7 +145,7 @@ class _Reader:
                 yield _Place(where[0], where[-1], region)
 
     def _where(self, content: str, first: int) -> list[int] | None:
-        """Where in the text each character of a block's content is, and its end; None if that cannot be said."""
+        """The positions in the text of a block's characters, and of its end; None if they are unknown."""
         where: list[int] = []
         for number, line in enumerate(content.split("\n"), start=first):
             start, end = self.lines[number], self.lines[number + 1] - 1
@@ -158,7 +158,7 @@ class _Reader:
         return where
 
     def _cell(self, content: str, row: int, after: int) -> list[int] | None:
-        """The same for a cell of a table: the first in the row after a place in the text."""
+        """The same for a table cell: the first one in the row after a position in the text."""
         written = content.replace("|", "\\|")
         begin = self.text.find(written, max(after, self.lines[row]), self.lines[row + 1])
         if begin < 0:
@@ -171,7 +171,7 @@ class _Reader:
     # Tokens of a block
 
     def _html(self, content: str, where: list[int]) -> Iterator[Token]:
-        """Those of an HTML block, with the markers of quotes and lists between its lines."""
+        """The tokens of an HTML block, with the markers of quotes and lists between its lines."""
         start = 0
         for token in html_tokens(content):
             end = start + len(token.raw)
@@ -200,7 +200,7 @@ class _Reader:
                 marks.append((start, end, [Markup("atom", raw(start, end))]))
             else:
                 closing, text = raw(label, end), " ".join(content[start + 1 : label].split())
-                if closing in ("]", "][]"):  # the text is also the name of what it refers to
+                if closing in ("]", "][]"):  # the text is also the label of the reference
                     closing = f"][{text}]"
                 marks.append((start, start + 1, [Markup("open", "[", "link")]))
                 marks.append((label, end, [Markup("close", closing, "link", _title(closing))]))
@@ -219,7 +219,7 @@ class _Reader:
 
 
 def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
-    """The tokens of what a rule has made, except for links."""
+    """The tokens of whatever a rule has parsed, except for links."""
     types = {block.type for block in blocks}
     if name in _DELIMITERS:
         return _delimiters(raw, blocks)
@@ -238,7 +238,7 @@ def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
 
 
 def _delimiters(raw: str, blocks: list[Block]) -> list[Token]:
-    """Stars, underscores and tildes: those that are around something, and those that are characters."""
+    """Tokens of stars, underscores and tildes: those that delimit something, and those that are literal."""
     tokens: list[Token] = []
     for block in blocks:
         if block.nesting:
@@ -250,7 +250,7 @@ def _delimiters(raw: str, blocks: list[Block]) -> list[Token]:
 
 
 def _description(raw: str, label: str) -> tuple[Slot, ...]:
-    """A picture's, if it is plain text, and not also the name of what it refers to."""
+    """The slot of an image's description, if this is plain text and not also the label of a reference."""
     end = 2 + len(label)
     is_name = raw[end + 1 :] in ("", "[]")
     if is_name or not _PLAIN_LABEL.fullmatch(label) or not any(map(str.isalpha, label)):
@@ -259,7 +259,7 @@ def _description(raw: str, label: str) -> tuple[Slot, ...]:
 
 
 def _title(raw: str) -> tuple[Slot, ...]:
-    """The title in `](address "title")`."""
+    """The slot of the title in `](address "title")`."""
     match = _TITLE.search(raw)
     if match is None or not any(map(str.isalpha, match[1])):
         return ()

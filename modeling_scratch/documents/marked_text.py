@@ -1,4 +1,4 @@
-"""Text with markup between its words: into paragraphs of plain text, and their translations back between the markup."""
+"""Splits text with inline markup into paragraphs of plain text that remember where the markup was."""
 
 import re
 from collections import Counter
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal
 
-# What is no language: addresses, references to footnotes, boxes of task lists.
+# What is not language: addresses, footnote references, checkboxes of task lists.
 _PROTECTED = re.compile(
     r"""(?:(?:https?|ftp)://|www\.)[^\s<>"]*[\w/]|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]*\w"""
     r"""|\[\^[^\]\s]+\]:?|\[[ xX]\](?=\s)"""
 )
-_DEEPEST = 50  # elements within each other
+_DEEPEST = 50  # nesting depth
 _CLOSING = ".,;:!?)]}»”…"
 _OPENING = "([{«„"
 
 
 @dataclass(frozen=True)
 class Text:
-    """Text as it is written, and as it is read, which differ for entities and escapes."""
+    """Text in its raw form and as it reads; they differ in entities and escapes."""
 
     raw: str
     plain: str
@@ -27,9 +27,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Slot:
-    """A part of markup that people read, such as the description of a picture."""
+    """A human-readable part of markup, such as the description of an image."""
 
-    start: int  # in the markup
+    start: int  # position in the markup
     end: int
     plain: str
     write: Callable[[str], str]
@@ -38,7 +38,7 @@ class Slot:
 @dataclass(frozen=True)
 class Markup:
     """
-    Something that is not text.
+    Something other than text.
 
     Args:
         kind: "open" and "close" are around words; an "atom" is between words; a "break" ends a paragraph; a "fold" may
@@ -64,17 +64,17 @@ Token = Text | Markup
 
 @dataclass
 class Atom:
-    """Markup between words."""
+    """A piece of markup between words."""
 
     markup: list[Markup]
-    at: int  # in the plain text
+    at: int  # position in the plain text
     space_before: bool
     space_after: bool = False
 
 
 @dataclass
 class Element:
-    """Markup around words: from the first character under it to after the last."""
+    """Markup around words, from its first character to the position after its last."""
 
     open: Markup
     close: Markup | None = None
@@ -85,12 +85,12 @@ class Element:
 
 @dataclass
 class Paragraph:
-    """The plain text of some tokens, with single spaces, and where the markup was in it."""
+    """The plain text of some tokens, with single spaces, and the positions of their markup."""
 
     text: str = ""
     nodes: list[Atom | Element] = field(default_factory=list)
     folds: list[tuple[int, Markup]] = field(default_factory=list)
-    written: dict[str, str] = field(default_factory=dict)  # the entities that stood for characters
+    written: dict[str, str] = field(default_factory=dict)  # characters that were entities in the source
 
 
 def units(tokens: Iterable[Token]) -> Iterator[list[Token]]:
@@ -114,7 +114,7 @@ def units(tokens: Iterable[Token]) -> Iterator[list[Token]]:
 
 
 def _loose(tokens: Sequence[Token]) -> list[int]:
-    """Tags without a partner before the next break, or within too many others."""
+    """Tags without a partner before the next break, or nested too deeply."""
     loose, opened, names = [], [], Counter()
     for place, token in enumerate(tokens):
         if isinstance(token, Text):
@@ -137,7 +137,7 @@ def _loose(tokens: Sequence[Token]) -> list[int]:
 
 
 def split_white_space(tokens: Sequence[Token]) -> tuple[list[Token], list[Token], list[Token]]:
-    """The white space that a unit begins with, what is between, and the white space that it ends with."""
+    """Split a unit into leading white space, content, and trailing white space."""
     tokens = [part for token in tokens for part in _words(token)]
     shown = [place for place, token in enumerate(tokens) if not _is_white(token)]
     first, last = (shown[0], shown[-1] + 1) if shown else (len(tokens), len(tokens))
@@ -145,7 +145,7 @@ def split_white_space(tokens: Sequence[Token]) -> tuple[list[Token], list[Token]
 
 
 def _words(token: Token) -> list[Token]:
-    """Text, if no entity, as its words and the white space between them."""
+    """Split text, unless it is an entity, into words and the white space between them."""
     if isinstance(token, Markup) or len(token.raw) != len(token.plain):
         return [token]
     return [Text(token.raw[slice(*match.span())], match.group()) for match in re.finditer(r"\s+|\S+", token.plain)]
@@ -156,7 +156,7 @@ def _is_white(token: Token) -> bool:
 
 
 def paragraph_of(tokens: Iterable[Token]) -> Paragraph:
-    """The paragraph that the tokens of a unit make."""
+    """Make a paragraph of a unit's tokens."""
     builder = _Builder()
     for is_text, run in groupby(tokens, lambda token: isinstance(token, Text)):
         if is_text:
@@ -168,7 +168,7 @@ def paragraph_of(tokens: Iterable[Token]) -> Paragraph:
 
 
 def _add_texts(texts: list[Text], builder: "_Builder") -> None:
-    """Text that follows on text, as an address does that has entities or escapes in it."""
+    """Add adjacent texts, such as the parts of an address that contains entities or escapes."""
     plain = "".join(text.plain for text in texts)
     raws: list[str] = []  # for each character of the plain text
     for text in texts:
@@ -185,20 +185,20 @@ def _add_texts(texts: list[Text], builder: "_Builder") -> None:
 
 
 class _Builder:
-    """Collects the text of a paragraph, and where its markup is."""
+    """Collects a paragraph's text and the positions of its markup."""
 
     def __init__(self):
         self.paragraph = Paragraph()
         self._parts: list[str] = []  # the text, words and spaces
         self._length = 0
         self._open: list[Element] = []
-        self._empty: list[Element] = []  # those open that have no character yet
+        self._empty: list[Element] = []  # open elements without a character yet
         self._has_space = False  # since the last character or atom
         self._atom: Atom | None = None  # the last, if no character has followed
         self._had_space = False  # before the atoms since the last character
 
     def finished(self) -> Paragraph:
-        """The paragraph, when all is added."""
+        """The paragraph, once everything has been added."""
         self.paragraph.text = "".join(self._parts)
         return self.paragraph
 
@@ -213,7 +213,7 @@ class _Builder:
         has_space = self._has_space or self._had_space
         if self._atom is not None:
             self._atom.space_after = self._has_space
-            # Without the atom, there would be a space before a full stop or behind a bracket.
+            # Without the atom, a space would come before a full stop or after a bracket.
             if not self._has_space and word[0] in _CLOSING and not self._empty:
                 has_space = False
             if not self._had_space and self._parts and self._parts[-1][-1] in _OPENING:
@@ -256,7 +256,7 @@ class _Builder:
         element.close, element.end = markup, self._length
         if element.start >= 0:
             return
-        # Around no character: an atom, with the atoms in it.
+        # An element without characters becomes an atom, together with the atoms in it.
         self._empty.pop()
         self._nodes().pop()
         inner = [node for node in element.nodes if isinstance(node, Atom)]

@@ -1,4 +1,4 @@
-"""Where the markup of a paragraph goes in its translation: around the words that translate the words it was around."""
+"""Places a paragraph's markup in its translation, around the words that translate the words it was around."""
 
 import re
 import unicodedata
@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from ..paragraphs import Translated, guessed_links
 from .marked_text import Atom, Element, Markup, Paragraph
 
-# Writes text; the second argument has the entities that stood for characters in the source.
+# Escapes text; the second argument has the characters that were entities in the source.
 Write = Callable[[str, dict[str, str]], str]
-_KEPT_BY_WORDS = "%&#@*/\\"  # punctuation, by Unicode, that belongs to a word next to it
+_KEPT_BY_WORDS = "%&#@*/\\"  # Unicode categories of punctuation that attaches to a word
 
 
 def placed(paragraph: Paragraph, translated: Translated, write: Write, raw: Callable[[Markup], str]) -> str:
@@ -34,7 +34,7 @@ def _is_mark(character: str) -> bool:
 
 
 def _nearest(numbers: Sequence[int], wanted: float, first: int = 0) -> int | None:
-    """The place of the number nearest to the one wanted, of sorted ones from a place on; None if there are none."""
+    """The index of the number nearest to the wanted one in a sorted list, from an index on; None if there is none."""
     place = bisect_left(numbers, wanted, first)
     near = [each for each in (place - 1, place) if first <= each < len(numbers)]
     return min(near, key=lambda each: abs(numbers[each] - wanted), default=None)
@@ -45,19 +45,19 @@ class _Placement:
         self.paragraph, self.write, self.raw = paragraph, write, raw
         self.source, self.target = paragraph.text, translated.text.strip()
         self.source_words, self.target_words = _spans(self.source), _spans(self.target)
-        self.owned: dict[int, set[int]] = defaultdict(set)  # the target words that translate a source word
+        self.owned: dict[int, set[int]] = defaultdict(set)  # source word: its target words
         for source, target in translated.links or guessed_links(self.source, self.target):
             self.owned[source].add(target)
         self.linked = sorted(self.owned)
         translating = set().union(*self.owned.values())
-        self.linked_before = [0]  # for each target word, how many of those before it translate something
+        self.linked_before = [0]  # for each target word, how many before it are linked
         for word in range(len(self.target_words)):
             self.linked_before.append(self.linked_before[-1] + (word in translating))
         self.ranges: dict[int, tuple[int, int]] = {}  # of target characters, by id(element)
         self.folds = self._placed_folds()
 
     def written(self) -> str:
-        """The translation as it is written."""
+        """The translation with its markup."""
         source_words, target_words = (0, len(self.source_words)), (0, len(self.target_words))
         self._place(self.paragraph.nodes, target_words, (0, len(self.target)), source_words)
         whole = (0, len(self.source))
@@ -67,7 +67,7 @@ class _Placement:
     # Elements, by words
 
     def _words_under(self, element: Element) -> tuple[int, int]:
-        """The source words that are, in part at least, under an element."""
+        """The source words that an element covers, at least in part."""
         first = bisect_right(self.source_words, element.start, key=lambda span: span[1])
         return first, bisect_left(self.source_words, element.end, key=lambda span: span[0])
 
@@ -82,16 +82,16 @@ class _Placement:
         Give each element its words.
 
         Args:
-            words: the target words that there are for them.
-            bounds: the target characters that there are for them.
-            around: the source words under the element that they are in.
+            words: the target words available.
+            bounds: the target characters available.
+            around: the source words of the enclosing element.
         """
         elements = [node for node in nodes if isinstance(node, Element)]
         under = [self._words_under(element) for element in elements]
         free = list(range(*words)) if elements else []  # sorted
         chosen: list[tuple[int, int] | None] = []
         for place, sources in enumerate(under):
-            # A word under two elements is the first one's.
+            # A word that two elements cover goes to the first.
             first = max(sources[0], under[place - 1][1]) if place else sources[0]
             is_all = sources == around and len(elements) == 1
             run = words if is_all else self._longest_run(range(first, sources[1]), free)
@@ -103,7 +103,7 @@ class _Placement:
             low, high = bounds
             if run := chosen[place]:
                 pass
-            elif place and under[place][1] <= under[place - 1][1]:  # within the last word of the one before
+            elif place and under[place][1] <= under[place - 1][1]:  # within the last word of the previous element
                 run, low = chosen[place - 1], done
             else:
                 run = self._nearest_free(under[place][0], free, words[0])
@@ -134,7 +134,7 @@ class _Placement:
         return best
 
     def _nearest_free(self, source_word: int, free: list[int], low: int) -> tuple[int, int]:
-        """The free target word nearest to where a source word is translated; no words if none is free."""
+        """The free target word nearest to a source word's translation; no words if none is free."""
         place = _nearest(free, self._target_of(source_word))
         if place is None:
             return low, low
@@ -142,7 +142,7 @@ class _Placement:
         return word, word + 1
 
     def _target_of(self, source_word: int, is_last: bool = False) -> int:
-        """The first, or last, target word of a source word, or of the nearest that has one."""
+        """The first or last target word linked to a source word, or to the nearest one with a link."""
         place = bisect_left(self.linked, source_word)
         near = self.linked[max(place - 1, 0) : place + 1]
         if not near:
@@ -153,7 +153,7 @@ class _Placement:
 
     def _characters(self, element: Element, start: int, end: int, least: int, greatest: int) -> tuple[int, int]:
         """
-        The target characters for words; punctuation at their edges only where the source has it there too.
+        The target characters of words, with punctuation at their edges only where the source has it too.
 
         Args:
             least, greatest: what the characters must be between.
@@ -169,7 +169,7 @@ class _Placement:
             return place, place
         text = self.source[element.start : element.end]
         around = self.source[max(element.start - 1, 0) : element.start] + self.source[element.end : element.end + 1]
-        if around.strip():  # a part of a word, which stays
+        if around.strip():  # a part of a word stays such
             source_word = self.source_words[self._words_under(element)[0]]
             same = self.target_words[start][0] + element.start - source_word[0]
             is_there = same >= low and self.target.startswith(text, same, high)
@@ -192,7 +192,7 @@ class _Placement:
 
     def _spot(self, atom: Atom, source: tuple[int, int], low: int, high: int) -> tuple[int, bool]:
         """
-        The target character that an atom goes before, and whether it is at the beginning of what follows.
+        The target character before which an atom goes, and whether it attaches to what follows.
 
         Args:
             source: the characters of the source that the atom is within.
@@ -206,7 +206,7 @@ class _Placement:
         return min(max(spot, low), high), is_before
 
     def _spot_by_words(self, atom: Atom) -> tuple[int, bool]:
-        """The same by the word before the atom."""
+        """The same, from the word before the atom."""
         number = bisect_left(self.source_words, atom.at, key=lambda span: span[0]) - 1
         start, end = self.source_words[number]
         rest, begun = self.source[atom.at : end], self.source[start : atom.at]
@@ -227,7 +227,7 @@ class _Placement:
     def _render(
         self, nodes: Sequence[Atom | Element], source: tuple[int, int], low: int, high: int, within: list[Element]
     ) -> str:
-        """The target's characters from `low` to `high` with markup; `source` are those of the source."""
+        """The target's characters from `low` to `high` with markup; `source` is the same part of the source."""
         ranges = sorted(self.ranges[id(node)] for node in nodes if isinstance(node, Element))
         places = []
         for order, node in enumerate(nodes):
@@ -235,12 +235,12 @@ class _Placement:
                 places.append((self.ranges[id(node)][0], order, node, False))
                 continue
             spot, is_before = self._spot(node, source, low, high)
-            number = bisect_left(ranges, (spot,)) - 1  # the last element that begins before it
+            number = bisect_left(ranges, (spot,)) - 1  # the last element that starts before it
             spot = max(spot, ranges[number][1]) if number >= 0 else spot
             places.append((spot, order, node, is_before))
         parts, done = [], low
         for spot, _, node, is_before in sorted(places, key=lambda place: place[:2]):
-            spot = max(spot, done)  # an element without words may have its place within another
+            spot = max(spot, done)  # an element without words may lie within another
             parts.append(self._text(done, spot, within))
             done = spot
             if isinstance(node, Element):
@@ -260,7 +260,7 @@ class _Placement:
         return self.raw(element.open) + inner + self.raw(element.close)
 
     def _text(self, low: int, high: int, within: list[Element]) -> str:
-        """The target's characters as they are written, with folds in the place of spaces."""
+        """The target's characters, escaped, with folds in place of spaces."""
         parts, done = [], low
         for place in range(low, high):
             if place in self.folds:
@@ -274,7 +274,7 @@ class _Placement:
     # Folds
 
     def _placed_folds(self) -> dict[int, list[Markup]]:
-        """Folds by the target's spaces that they replace, in proportion to the source."""
+        """The folds by the target spaces that they replace, in proportion to the source."""
         gaps = [
             (end, self.target[start].isalpha())
             for (_, end), (start, _) in zip(self.target_words, self.target_words[1:], strict=False)

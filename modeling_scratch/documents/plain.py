@@ -4,7 +4,7 @@ from ..paragraphs import TranslateParagraphs
 
 
 def translate_plain(text: str, translate: TranslateParagraphs) -> str:
-    """A text with each line translated; line breaks of all kinds, and white space around a line, stay."""
+    """Translate each line of a text; line breaks of all kinds, and white space around lines, stay."""
     lines = text.splitlines(keepends=True)
     places = [place for place, line in enumerate(lines) if line.strip()]
     for place, found in zip(places, translate([lines[place].strip() for place in places]), strict=True):

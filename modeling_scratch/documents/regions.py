@@ -1,4 +1,4 @@
-"""The parts of a document that hold text, translated all at once and written again."""
+"""Translates all the regions of a document that hold text in one call, and writes them back."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Region:
 
 @dataclass(frozen=True)
 class _Unit:
-    """What is between two breaks; no paragraph: there are no letters in it."""
+    """The tokens between two breaks; its paragraph is None if they contain no letters."""
 
     before: list[Token]
     within: list[Token]
@@ -36,10 +36,10 @@ class _Unit:
 
 def translate_regions(regions: Sequence[Region], translate: TranslateParagraphs) -> list[str]:
     """
-    Regions of a document, as they are written with their text translated.
+    Translate the text of a document's regions, and return them with their markup.
 
     Args:
-        translate: called once, with the paragraphs of all regions, then all slots.
+        translate: called once, with the paragraphs of all regions followed by all slots.
     """
     rows = [[_unit(tokens) for tokens in units(region.tokens)] for region in regions]
     paragraphs = [unit.paragraph.text for row in rows for unit in row if unit.paragraph]

@@ -1,4 +1,4 @@
-"""SRT subtitles: sentences that run over several cues are translated whole, and spread over the same cues and lines."""
+"""SRT subtitles: a sentence spanning several cues is translated whole, then spread over the same cues and lines."""
 
 import re
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ _TAG = re.compile(r"<\s*(/?)\s*([A-Za-z]+)[^<>]*>|\{\\[^{}]*\}|\\[Nnh]")
 _LINE_BEGINS = re.compile(r"(?:\{\\[^{}]*\}|\s|[-–—♪]+)+")  # noqa: RUF001
 _SENTENCE_END = re.compile(r"""[.!?…。！？♪:\])]["'”’»)]*$""")  # noqa: RUF001
 _SPEAKER_BEGINS = re.compile(r"[-–—♪#\[(]")  # noqa: RUF001
-_PAUSE = 3000  # milliseconds after which a sentence does not go on
+_PAUSE = 3000  # milliseconds; a sentence does not continue after a longer pause
 
 
 def translate_srt(text: str, translate: TranslateParagraphs) -> str:
     """
-    Subtitles with the same cues at the same times.
+    Translate subtitles, keeping their cues and times.
 
     A sentence goes on over lines and cues until a cue ends with a mark that ends sentences, a new speaker begins (a
     dash, a bracket or a note), or there is a pause of three seconds. Its translation is spread over its lines in
@@ -33,8 +33,8 @@ def translate_srt(text: str, translate: TranslateParagraphs) -> str:
 
 
 def _cues(text: str) -> list[tuple[int, int, int, int]]:
-    """The beginning and end of each cue, in milliseconds, and of its text, in characters."""
-    lines, place = [], 0  # of times: where the line begins and ends, and what it says
+    """The start and end of each cue in milliseconds, and of its text in characters."""
+    lines, place = [], 0  # timing lines: start, end and match of each
     for line in text.split("\n"):
         stamps = SubripFormat.TIMESTAMP.findall(line)
         if len(stamps) == 2:

@@ -1,6 +1,7 @@
 """Translations in order, each sentence once."""
 
 import copy
+import re
 from functools import partial
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoModelForSeq2SeqLM
 
+from modeling_scratch.commands import evaluate
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.model.cache import SearchCache
@@ -82,6 +84,15 @@ def test_mixed_precision(device, autocast, translator, monkeypatch):
     assert translate(model, *translator[1:], SENTENCES, accelerator=accelerator) == expected
     assert seen == {(autocast, SearchCache)}
     assert model.forward is prepared
+
+
+def test_scratch_evaluate_decodes_as_its_keys_say(trained, capsys):
+    scores = []
+    for keys in ([], ["evaluation.max_new_tokens=1"], ["evaluation.batch_size=3"]):
+        evaluate.main(str(trained), keys)
+        scores.append(float(re.search(r"BLEU ([0-9.]+)", capsys.readouterr().out)[1]))
+    whole, one_token, smaller_batches = scores
+    assert one_token < 1 < whole == smaller_batches
 
 
 def test_settings_are_valid_for_one_beam_and_many(translator, tmp_path):
