@@ -12,6 +12,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("ACCELERATE_MIXED_PRECISION", "no")  # the same on all machines
 
+import atexit
 import json
 import subprocess
 import sys
@@ -37,10 +38,7 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 torch.set_num_threads(1)
-
-
-def pytest_unconfigure() -> None:
-    shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)
+atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 
 SMALL_MODEL = {
