@@ -11,11 +11,14 @@ from torch import nn
 _BITS = 16
 _PER_WORD = 64 // _BITS
 _BLOCK = 64  # tokens per block in `best_tokens`
-# Linear layers whose weight has at least _LARGE elements are computed in parts if the input has at most _SMALL_INPUT,
-# since the BLAS behind `nn.Linear` has one thread read the whole weight; those with at least _VERY_LARGE, in oneDNN's
-# layout if the input is larger.
-_LARGE, _VERY_LARGE = 2**18, 2**20
-_SMALL_INPUT = 2560
+# Linear layers whose weight has at least _LARGE elements are worth a method of their own in generation.
+_LARGE = 2**18
+# On AMD's processors the BLAS behind `nn.Linear` has one thread read the whole weight: inputs of at most _SMALL_INPUT
+# elements are multiplied in parts, and larger ones in oneDNN's layout if the weight has at least _VERY_LARGE.
+_VERY_LARGE, _SMALL_INPUT = 2**20, 2560
+_INTEL_ROWS = range(
+    8, 24
+)  # on Intel's, where the BLAS shares the weight out, it is slow for these numbers of rows alone
 _PART = 512  # outputs per part, roughly; fewer if some threads would have no part
 
 
@@ -106,15 +109,23 @@ def _by_parts(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
     return output.view(*inputs.shape[:-1], outputs)
 
 
+def _is_amd() -> bool:
+    """Whether the processor is AMD's: no other has SSE4a. Older releases of PyTorch do not say."""
+    return bool(getattr(torch.cpu, "get_capabilities", dict)().get("sse4a"))
+
+
 def _forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-    """`nn.Linear.forward` of a large layer, by the method that is fastest for these inputs."""
+    """`nn.Linear.forward` of a large layer, by the method that is fastest for these inputs on this processor."""
     is_plain = inputs.dtype == torch.float32 and not (
         torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
     )
-    if is_plain and inputs.numel() <= _SMALL_INPUT:
+    if is_plain and _is_amd():
+        if inputs.numel() <= _SMALL_INPUT:
+            return _by_parts(inputs, layer)
+        if layer.weight.numel() >= _VERY_LARGE and torch.backends.mkldnn.is_available():
+            return nn.functional.linear(inputs.to_mkldnn(), layer.weight, layer.bias).to_dense()
+    elif is_plain and inputs.shape[:-1].numel() in _INTEL_ROWS:
         return _by_parts(inputs, layer)
-    if is_plain and layer.weight.numel() >= _VERY_LARGE and torch.backends.mkldnn.is_available():
-        return nn.functional.linear(inputs.to_mkldnn(), layer.weight, layer.bias).to_dense()
     return nn.Linear.forward(layer, inputs)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -66,9 +67,11 @@ def test_generation_under_autocast(make_model, sentences, monkeypatch, loops):
     assert loops == ["beam_search"]
 
 
-@pytest.mark.parametrize("rows", [1, 5, 40, 200])
+@pytest.mark.parametrize("rows", [1, 5, 10, 40, 200])
 @pytest.mark.parametrize("bias", [True, False])
-def test_products(bias, rows, monkeypatch):
+@pytest.mark.parametrize("is_amd", [True, False])
+def test_products(is_amd, bias, rows, monkeypatch):
+    monkeypatch.setattr(fast_cpu, "_is_amd", lambda: is_amd)
     for limit, value in {"_LARGE": 0, "_VERY_LARGE": 5000, "_SMALL_INPUT": 200, "_PART": 16}.items():
         monkeypatch.setattr(fast_cpu, limit, value)
     layers = torch.nn.ModuleList([torch.nn.Linear(24, width, bias=bias) for width in (1, 40, 400, 41 * 9)])
@@ -87,6 +90,27 @@ def test_products(bias, rows, monkeypatch):
     with fast_products(layers.modules()):
         layers[0](inputs).sum().backward()
     assert layers[0].weight.grad is not None
+
+
+def test_products_take_the_method_of_the_processor(monkeypatch):
+    parts = []
+    by_parts = fast_cpu._by_parts
+    monkeypatch.setattr(fast_cpu, "_by_parts", lambda states, layer: parts.append(states) or by_parts(states, layer))
+    layer = torch.nn.Linear(512, 512)
+    with torch.no_grad(), fast_products([layer]):
+        for is_amd, in_parts in ((True, [1, 5]), (False, [8, 16, 23])):
+            monkeypatch.setattr(fast_cpu, "_is_amd", lambda is_amd=is_amd: is_amd)
+            parts.clear()
+            for rows in (1, 5, 8, 16, 23, 24, 80):
+                layer(torch.randn(rows, 1, 512))
+            assert [len(states) for states in parts] == in_parts
+
+
+def test_the_processor_is_found():
+    names = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    if "vendor_id" not in names:
+        pytest.skip("the vendor of the processor is not known")
+    assert fast_cpu._is_amd() == ("AuthenticAMD" in names)
 
 
 @pytest.mark.parametrize("vocabulary", [10, 640, 1281, 5000])
