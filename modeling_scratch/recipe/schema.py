@@ -299,8 +299,8 @@ class Recipe(Section):
     hub: HubSection = HubSection()
     precision: Literal["auto", "float32", "bf16"] = Field(
         "auto",
-        description="of matrix products and of the states between layers; auto: bf16 where the machine has it; "
-        "`accelerate launch` overrides this",
+        description="of matrix products and of the states between layers; auto: bf16 where the machine is faster in "
+        "it; `accelerate launch` overrides this",
     )
     compile: Literal["auto", True, False] = Field("auto", description="train with torch.compile; auto: on GPUs")
     logging_steps: int = Field(50, ge=1)

@@ -20,7 +20,7 @@ def choose(monkeypatch, caplog):
     caplog.set_level(logging.INFO, logger="modeling_scratch")
 
     def choose(*options: str, has_bf16: bool) -> tuple[str | None, str]:
-        monkeypatch.setattr(precision, "multiplies_in_bf16", lambda: has_bf16)
+        monkeypatch.setattr(precision, "is_faster_in_bf16", lambda: has_bf16)
         recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", list(options))
         return precision.choose_precision(recipe, resumes=False), caplog.text
 
@@ -49,20 +49,30 @@ def test_a_launcher_decides(choose, monkeypatch):
 def test_a_resumed_run_keeps_it_on_another_machine(tmp_path, monkeypatch):
     monkeypatch.delenv(LAUNCHER)
     for has_bf16, updates in ((True, 2), (False, 3)):
-        monkeypatch.setattr(precision, "multiplies_in_bf16", lambda has_bf16=has_bf16: has_bf16)
+        monkeypatch.setattr(precision, "is_faster_in_bf16", lambda has_bf16=has_bf16: has_bf16)
         run = quick_run(tmp_path / "run", f"optimization.max_steps={updates}", resume=updates == 3)
     assert [record["mixed_precision"] for record in read_metrics(run, "run")] == ["bf16", "bf16"]
 
 
-def test_instructions_of_the_processor(monkeypatch):
+@pytest.mark.parametrize(
+    ("instructions", "expected"),
+    [
+        ("avx512_f", False),
+        ("avx512_f avx512_bf16", True),  # Cooper Lake
+        ("avx512_f avx512_bf16 sse4a", True),  # Zen 4
+        ("avx512_f avx512_bf16 avx512_fp16 amx_bf16", True),  # Sapphire Rapids
+        ("avx512_f avx512_bf16 avx512_fp16", False),  # the same without AMX, in a virtual machine
+        ("avx512_f avx512_bf16 avx512_fp16 sse4a", True),
+    ],
+)
+def test_instructions_of_the_processor(instructions, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for name, expected in (("avx512_bf16", True), ("amx_bf16", True), ("avx512_f", False)):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda name=name: {name: True, "avx2": True})
-        assert precision.multiplies_in_bf16() is expected
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(instructions.split(), True))
+    assert precision.is_faster_in_bf16() is expected
 
 
 @pytest.mark.parametrize("has_it", [True, False])
 def test_a_gpu_that_emulates_bf16_does_not_count(has_it, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or has_it)
-    assert precision.multiplies_in_bf16() is has_it
+    assert precision.is_faster_in_bf16() is has_it
