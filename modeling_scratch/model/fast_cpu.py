@@ -16,9 +16,8 @@ _LARGE = 2**18
 # On AMD's processors the BLAS behind `nn.Linear` has one thread read the whole weight: inputs of at most _SMALL_INPUT
 # elements are multiplied in parts, and larger ones in oneDNN's layout if the weight has at least _VERY_LARGE.
 _VERY_LARGE, _SMALL_INPUT = 2**20, 2560
-_INTEL_ROWS = range(
-    8, 24
-)  # on Intel's, where the BLAS shares the weight out, it is slow for these numbers of rows alone
+# On Intel's the threads share the weight out, and the BLAS is slow for these numbers of rows alone.
+_INTEL_ROWS = range(8, 24)
 _PART = 512  # outputs per part, roughly; fewer if some threads would have no part
 
 
