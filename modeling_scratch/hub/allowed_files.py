@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..files import read_json
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..runs.checkpoint_store import WEIGHTS
-from ..runs.folder import CURVES, RECIPE, SAMPLES
+from ..runs.folder import COMPANIONS, CURVES, RECIPE, SAMPLES
 from ..runs.metrics_file import METRICS
 from .model_folder import CONVERSION, read_config, weight_files
 
@@ -41,8 +41,6 @@ ALLOWED = (
     *(f"{TARGET_FOLDER}/{name}" for name in SHARED_TOKENIZER_FILES),
     CURVES,
 )
-# Also pushed if present, but not part of the model: a push never deletes them from the Hub.
-COMPANIONS = ("LICENSE*", "NOTICE*")
 # Read for the card, not pushed as they are.
 RECORDS = (RECIPE, METRICS, SAMPLES, CONVERSION, CARD)
 

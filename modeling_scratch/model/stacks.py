@@ -8,6 +8,7 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils import can_return_tuple
 
+from .attention import ScratchAttention
 from .configuration_scratch import ScratchConfig
 from .fast_cpu import ScratchDropout
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer, ScratchLayer, build_norm
@@ -40,6 +41,9 @@ class ScratchStack(ScratchPreTrainedModel):
         self.depth = depth
         # All layers get the same config: to make one differ, give it a changed copy. Shared weights are a single layer.
         self.layers = nn.ModuleList(layer_class(config) for _ in range(1 if config.share_layers else depth))
+        for module in self.layers.modules():
+            if isinstance(module, ScratchAttention):
+                module.config = config  # kernels read the attention implementation there, which a copy would not follow
         self.layer_norm = build_norm(config) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
 

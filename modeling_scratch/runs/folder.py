@@ -3,6 +3,7 @@
 import logging
 import shutil
 import tempfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
@@ -24,12 +25,20 @@ CURVES = "curves.png"
 SAMPLES = "samples.md"
 TRACKING = "tracking"
 LOCK = ".lock"
+# May lie in a folder before its run begins. They are pushed with the model but are not part of it: a push never deletes
+# them from the Hub.
+COMPANIONS = ("LICENSE*", "NOTICE*")
 _SECONDS_TO_LOCK = 15  # the workers of a killed run outlive it by a few seconds
 
 
 def random_states(process: int) -> str:
     """The file in a checkpoint that holds a process's random states."""
     return f"random_states_{process}.pkl"
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file or folder keeps runs from beginning in the folder that it lies in."""
+    return path.name != LOCK and not (path.is_file() and any(fnmatch(path.name, each) for each in COMPANIONS))
 
 
 class RunFolder:
@@ -81,7 +90,7 @@ class RunFolder:
             raise UserError(f"{self.path} holds no run to resume")
         if self.is_run() and not resume and not overwrite:
             raise UserError(f"{self.path} already holds a run: continue it with --resume, replace it with --overwrite")
-        if not self.is_run() and self.path.is_dir() and any(path.name != LOCK for path in self.path.iterdir()):
+        if not self.is_run() and self.path.is_dir() and any(map(_is_foreign, self.path.iterdir())):
             raise UserError(f"{self.path} holds files that are not a run's; choose another output_dir")
         self._check_writable()
         if self.path.is_dir():

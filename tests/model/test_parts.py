@@ -1,5 +1,6 @@
 """Positions, feed-forward, dropout, masks and attention, each compared with a formula written here."""
 
+import copy
 import math
 
 import numpy as np
@@ -9,8 +10,10 @@ from conftest import padded
 from test_variants import SMALL, Reference
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+from modeling_scratch.model import stacks
 from modeling_scratch.model.attention import ScratchSelfAttention
 from modeling_scratch.model.fast_cpu import ScratchDropout, ScratchRMSNorm
+from modeling_scratch.model.layers import ScratchEncoderLayer
 from modeling_scratch.model.masking import as_bias, causal_bias, count_positions
 from modeling_scratch.model.position_embeddings import (
     ALiBiPositionEmbedding,
@@ -157,6 +160,24 @@ def test_packed_sentences(kind, implementation, make_model):
         alone = model(input_ids=source[None], decoder_input_ids=wanted[None])
         torch.testing.assert_close(states[:, numbers == number], alone.encoder_last_hidden_state, rtol=0, atol=1e-10)
         torch.testing.assert_close(output[:, target_numbers == number], alone.last_hidden_state, rtol=0, atol=1e-10)
+
+
+def test_a_layer_with_a_changed_config_follows_set_attn_implementation(make_model, monkeypatch):
+    """As docs/model.md says of a first layer without dropout, made in `ScratchStack.__init__`."""
+
+    made = []
+
+    def make(config):
+        copied = copy.deepcopy(config)
+        copied.dropout = config.dropout if made else 0.0
+        made.append(ScratchEncoderLayer(copied))
+        return made[-1]
+
+    monkeypatch.setattr(stacks, "ScratchEncoderLayer", make)
+    encoder = make_model(dropout=0.3).model.encoder
+    encoder.set_attn_implementation("eager")
+    assert [layer.dropout.p for layer in encoder.layers] == [0.0, 0.3]
+    assert {layer.self_attn.config._attn_implementation for layer in encoder.layers} == {"eager"}
 
 
 @pytest.mark.parametrize("kind", ["alibi", "rotary", "sinusoidal", "learned"])

@@ -234,6 +234,8 @@ def places(tmp_path):
     """What a folder to write to may be."""
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.tex").write_text("precious")
+    (tmp_path / "licensed").mkdir()
+    (tmp_path / "licensed" / "LICENSE-DATA").write_text("CC-BY-4.0")
     (tmp_path / "other recipe").mkdir()
     (tmp_path / "other recipe" / "recipe.yaml").write_text("flour: 500 g")
     (tmp_path / "run").mkdir()
@@ -246,6 +248,8 @@ def places(tmp_path):
     [
         ("new", False, False, None),
         ("new", True, False, "no run to resume"),
+        ("licensed", False, False, None),
+        ("licensed", True, False, "no run to resume"),
         ("foreign", False, False, "files that are not a run's"),
         ("foreign", False, True, "files that are not a run's"),
         ("foreign/thesis.tex", False, True, "is a file"),
@@ -270,13 +274,11 @@ def test_a_new_run_deletes_what_runs_write_and_no_more(tmp_path):
     recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", [f"output_dir={folder.path}"])
     (folder.path / RECIPE).write_text(recipe_text(recipe))
     write_checkpoint(folder, 5)
-    for name in ("config.json", WEIGHTS, "stacks.py", "metrics.jsonl", "README.md", ".hub.json", ".card.md", "my.txt"):
+    of_run, kept = (
+        ["config.json", WEIGHTS, "stacks.py", "metrics.jsonl"],
+        [".card.md", ".hub.json", "LICENSE", "README.md"],
+    )
+    for name in [*of_run, *kept, "my.txt"]:
         (folder.path / name).write_text("old")
     folder.create()
-    assert sorted(path.name for path in folder.path.iterdir()) == [
-        ".card.md",
-        ".hub.json",
-        ".lock",
-        "README.md",
-        "my.txt",
-    ]
+    assert {path.name for path in folder.path.iterdir()} == {*kept, ".lock"}
