@@ -19,7 +19,7 @@ from ..recipe.schema import DataSection, Recipe
 from ..runs.stopping import StopRequest
 from .compilation import compile_layers, is_compiled
 from .due import total_updates
-from .global_batches import EpochBatches, GlobalBatch
+from .global_batches import EpochBatches, BatchShare
 from .inputs import Inputs, prepare_inputs
 from .log import spoken_duration
 from .optimization import make_optimizer
@@ -98,7 +98,7 @@ def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, upd
     step = TrainingStep(accelerator, model, optimizer, recipe.optimization, batches.in_smaller_pieces)
     model.train()
 
-    def seconds(batch: GlobalBatch) -> float:
+    def seconds(batch: BatchShare) -> float:
         started = time.perf_counter()
         step(batch, recipe.optimization.learning_rate)
         if accelerator.device.type == "cuda":

@@ -1,4 +1,7 @@
-"""Decide what is due after an update, from the progress and the recipe alone."""
+"""
+Decide what is due after an update, from the progress and the recipe alone. (The loop adds what depends on more: new best
+weights, patience, a request to stop.)
+"""
 
 from dataclasses import dataclass
 from typing import Any

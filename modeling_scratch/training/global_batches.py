@@ -45,7 +45,7 @@ def _and_others(count: int) -> str:
 
 
 @dataclass
-class GlobalBatch:
+class BatchShare:
     """One process's share of a global batch, which holds the pairs of one update."""
 
     micro_batches: Iterator[dict[str, torch.Tensor]]
@@ -84,7 +84,7 @@ class GlobalBatches(ABC):
         """Continue from the position in a checkpoint."""
 
     @abstractmethod
-    def iterate(self, stop: StopRequest) -> Iterator[GlobalBatch]:
+    def iterate(self, stop: StopRequest) -> Iterator[BatchShare]:
         """Yield batches from the current position on, forever; or until a process is asked to stop while it reads."""
 
     @abstractmethod
@@ -163,7 +163,7 @@ class EpochBatches(GlobalBatches):
     def go_to(self, position: dict[str, Any], folder: Path) -> None:
         self.epoch, self.next_batch = position["epoch"], position["update"]
 
-    def iterate(self, stop: StopRequest) -> Iterator[GlobalBatch]:
+    def iterate(self, stop: StopRequest) -> Iterator[BatchShare]:
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
             plan = self.plan()
@@ -184,7 +184,7 @@ class EpochBatches(GlobalBatches):
                 self.next_batch += 1
                 if self.next_batch == len(plan):
                     self.epoch, self.next_batch = self.epoch + 1, 0
-                yield GlobalBatch(itertools.islice(batches, accumulation), accumulation, tokens, rows)
+                yield BatchShare(itertools.islice(batches, accumulation), accumulation, tokens, rows)
 
     def in_smaller_pieces(self, factor: int) -> str:
         optimization = self.recipe.optimization
@@ -292,7 +292,7 @@ class StreamBatches(GlobalBatches):
             generator=torch.Generator().manual_seed(0),
         )
 
-    def iterate(self, stop: StopRequest) -> Iterator[GlobalBatch]:
+    def iterate(self, stop: StopRequest) -> Iterator[BatchShare]:
         loaders = {reader: iter(self._open(reader)) for reader in self.mine}
         while True:
             batches, examples, positions = [], [], {}
@@ -312,7 +312,7 @@ class StreamBatches(GlobalBatches):
             if left:
                 return
             self.positions = positions
-            yield GlobalBatch(iter(batches), len(batches), int(total), examples)
+            yield BatchShare(iter(batches), len(batches), int(total), examples)
 
     def in_smaller_pieces(self, factor: int) -> str:
         share, tokens = len(self.mine) * factor, self.recipe.optimization.tokens_per_batch // factor

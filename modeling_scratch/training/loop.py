@@ -14,7 +14,7 @@ from .checkpoints import save_checkpoint
 from .compilation import make_graphs
 from .due import Due, due_after, out_of_patience
 from .fine_tuning import score_start
-from .global_batches import GlobalBatch
+from .global_batches import BatchShare
 from .log import describe_data, loss_and_speed, training_record
 from .optimization import learning_rate_at
 from .run import TrainingRun
@@ -67,7 +67,7 @@ def _score_start(run: TrainingRun) -> None:
         _stop_here(run)
 
 
-def _update(run: TrainingRun, batch: GlobalBatch, started: float) -> StepResult:
+def _update(run: TrainingRun, batch: BatchShare, started: float) -> StepResult:
     """
     Make one update and record its outcome. The same exchange tells all processes whether any of them was asked to stop,
     and whether the main process's clock asks for a checkpoint.
@@ -89,7 +89,7 @@ def _update(run: TrainingRun, batch: GlobalBatch, started: float) -> StepResult:
     return result
 
 
-def _skip(run: TrainingRun, batch: GlobalBatch, loss: float) -> None:
+def _skip(run: TrainingRun, batch: BatchShare, loss: float) -> None:
     """Count a skipped update. UserError if there are too many in a row."""
     progress, limit = run.progress, run.recipe.optimization.max_nonfinite_updates
     progress.nonfinite, progress.nonfinite_in_a_row = progress.nonfinite + 1, progress.nonfinite_in_a_row + 1

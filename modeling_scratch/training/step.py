@@ -12,7 +12,7 @@ from torch import nn
 from ..model.loss import ScratchLMOutput
 from ..recipe.schema import OptimizationSection
 from ..runs.faults import explained_lack_of_memory, pieces_that_fit
-from .global_batches import GlobalBatch
+from .global_batches import BatchShare
 from .optimization import loss_options
 from .sharding import is_sharded, whole
 
@@ -59,7 +59,7 @@ class TrainingStep:
         return {name: each if name == "position_ids" else torch.cat([each, each]) for name, each in batch.items()}
 
     def __call__(
-        self, batch: GlobalBatch, learning_rate: float, questions: dict[str, Callable[[], bool]] | None = None
+        self, batch: BatchShare, learning_rate: float, questions: dict[str, Callable[[], bool]] | None = None
     ) -> StepResult:
         """
         Make one update.
@@ -85,7 +85,7 @@ class TrainingStep:
         any_says = {name: count > 0 for name, count in zip(questions, counts, strict=True)}
         return StepResult(loss, cross_entropy, finite, any_says)
 
-    def _accumulate_gradients(self, batch: GlobalBatch) -> torch.Tensor:
+    def _accumulate_gradients(self, batch: BatchShare) -> torch.Tensor:
         """Forward and backward passes over this process's micro-batches; the sums of loss and cross-entropy, (2,)."""
         accelerator = self.accelerator
         totals = torch.zeros(2, device=accelerator.device, dtype=torch.get_default_dtype())

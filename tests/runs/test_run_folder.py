@@ -274,11 +274,8 @@ def test_a_new_run_deletes_what_runs_write_and_no_more(tmp_path):
     recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", [f"output_dir={folder.path}"])
     (folder.path / RECIPE).write_text(recipe_text(recipe))
     write_checkpoint(folder, 5)
-    of_run, kept = (
-        ["config.json", WEIGHTS, "stacks.py", "metrics.jsonl"],
-        [".card.md", ".hub.json", "LICENSE", "README.md"],
-    )
-    for name in [*of_run, *kept, "my.txt"]:
+    kept = [".card.md", ".hub.json", "LICENSE", "README.md", "my.txt"]
+    for name in ["config.json", WEIGHTS, "stacks.py", "metrics.jsonl", *kept]:
         (folder.path / name).write_text("old")
     folder.create()
     assert {path.name for path in folder.path.iterdir()} == {*kept, ".lock"}
