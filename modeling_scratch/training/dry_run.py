@@ -19,7 +19,7 @@ from ..recipe.schema import DataSection, Recipe
 from ..runs.stopping import StopRequest
 from .compilation import compile_layers, is_compiled
 from .due import total_updates
-from .global_batches import EpochBatches, BatchShare
+from .global_batches import BatchShare, EpochBatches
 from .inputs import Inputs, prepare_inputs
 from .log import spoken_duration
 from .optimization import make_optimizer

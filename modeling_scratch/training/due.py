@@ -1,6 +1,6 @@
 """
-Decide what is due after an update, from the progress and the recipe alone. (The loop adds what depends on more: new best
-weights, patience, a request to stop.)
+Decide what is due after an update, from the progress and the recipe alone. (The loop adds what depends on more: new
+best weights, patience, a request to stop.)
 """
 
 from dataclasses import dataclass
