@@ -29,6 +29,7 @@ from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.yaml_reading import read_yaml
 from modeling_scratch.training.compilation import compile_layers
 from modeling_scratch.training.dry_run import GPU_PEAKS, multiplied_weights
+from modeling_scratch.training.loss import TrainingLoss
 
 GPUS = {  # dense operations in bf16, and bytes, per second
     "A100 SXM 80 GB": (GPU_PEAKS["A100"], 2.04e12),
@@ -321,7 +322,7 @@ def count(shape: str, tokens: int, compiled: bool) -> Work:
         optimizer.zero_grad()
         ids = torch.ones(-(-tokens // LENGTH), LENGTH, dtype=torch.long)
         positions, counter = torch.arange(LENGTH)[None], Counter()
-        options = {"label_smoothing": 0.1, "num_items_in_batch": tokens, "skip_logits": True}
+        options = {"num_items_in_batch": tokens, "loss_function": TrainingLoss(label_smoothing=0.1)}
         if compiled:
             compile_layers(model, backend=counting_backend(counter), dynamic=False)
             for stack in (model.model.encoder, model.model.decoder):
@@ -330,7 +331,7 @@ def count(shape: str, tokens: int, compiled: bool) -> Work:
         with counter:
             with torch.autocast("cpu", torch.bfloat16):
                 found = model(input_ids=ids, attention_mask=ids, position_ids=positions, labels=ids, **options).loss
-            found.backward()
+            found[0].backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
     return counter.work

@@ -26,6 +26,7 @@ def update(name: str, vocabulary: int, tokens: int, updates: int) -> dict[str, f
 
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
     from modeling_scratch.recipe.yaml_reading import read_yaml
+    from modeling_scratch.training.loss import TrainingLoss
 
     fields = read_yaml(ROOT / "configuration" / "models" / f"{name}.yaml")
     model = ScratchForConditionalGeneration(ScratchConfig(**(fields | {"vocab_size": vocabulary}))).train()
@@ -36,9 +37,10 @@ def update(name: str, vocabulary: int, tokens: int, updates: int) -> dict[str, f
     optimizer.step()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     ids = torch.randint(4, vocabulary, (tokens // LENGTH, LENGTH))
+    loss_function = TrainingLoss(label_smoothing=0.1)
     began = time.perf_counter()
     for _ in range(updates):
-        model(input_ids=ids, labels=ids, label_smoothing=0.1, skip_logits=True).loss.backward()
+        model(input_ids=ids, labels=ids, loss_function=loss_function).loss[0].backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
     rate = updates * ids.numel() / (time.perf_counter() - began)

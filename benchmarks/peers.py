@@ -141,7 +141,11 @@ def equal_pair(shape: Shape) -> tuple[nn.Module, nn.Module]:
 
 def loss_of(name: str, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """The loss per target token, computed as each model's documentation shows."""
-    return model(**batch, **({"skip_logits": True} if name == "modeling_scratch" else {})).loss
+    if name != "modeling_scratch":
+        return model(**batch).loss
+    from modeling_scratch.training.loss import fused_cross_entropy
+
+    return model(**batch, loss_function=fused_cross_entropy).loss
 
 
 def make_lengths(pairs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

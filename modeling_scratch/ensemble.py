@@ -18,7 +18,7 @@ from .errors import UserError
 from .loading import load_config, load_tokenizers, load_translator
 from .model.cache import SearchCache
 from .model.configuration_scratch import ScratchConfig
-from .model.loss import check_labels, cross_entropy_sum, target_token_count
+from .model.loss import check_labels, cross_entropy
 from .model.modeling_scratch import ScratchForConditionalGeneration, search
 from .model.pretrained import ScratchPreTrainedModel
 
@@ -150,8 +150,7 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
         log_probs, loss = torch.stack(members).logsumexp(dim=0) - math.log(len(members)), None
         if labels is not None:
             labels = check_labels(labels, log_probs.shape[-1])
-            divisor = target_token_count(labels) if num_items_in_batch is None else num_items_in_batch
-            loss = cross_entropy_sum(log_probs, labels) / divisor
+            loss = cross_entropy(log_probs, labels, num_items_in_batch)
         return Seq2SeqLMOutput(loss=loss, logits=log_probs)
 
 

@@ -60,7 +60,7 @@ def client_push_twice(folders: dict[str, str]) -> list[str]:
     return said
 
 
-def client_push_from_memory(name: str, converted: str, folder: str) -> str:
+def client_push_from_memory(name: str, converted: str) -> str:
     """Push models that are in memory to several repositories; the first commit to `name`."""
     from huggingface_hub import ModelCard
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -68,18 +68,14 @@ def client_push_from_memory(name: str, converted: str, folder: str) -> str:
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchTranslationPipeline
 
     model = ScratchForConditionalGeneration(ScratchConfig(**SMALL_MODEL))
-    first = model.push_to_hub(name, commit_message="First", tags="mine")
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(name)
-    loaded.push_to_hub("ada/second", revision="experiment")
-    loaded.save_pretrained(f"{folder}/third", push_to_hub=True, repo_id="ada/third", private=True)
+    first = model.push_to_hub(name, commit_message="First")
     tokenizer = AutoTokenizer.from_pretrained(converted)
     translator = AutoModelForSeq2SeqLM.from_pretrained(converted)
     ScratchTranslationPipeline(model=translator, tokenizer=tokenizer).push_to_hub("ada/piped")
     card = ModelCard.load(name)
     card.text = "# Edited by hand\n"
     card.push_to_hub(name)
-    model.push_to_hub(name, tags=["other"])
-    model.push_to_hub("ada/fourth")
+    ScratchForConditionalGeneration(model.config).push_to_hub(name)
     return first.oid
 
 

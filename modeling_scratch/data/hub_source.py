@@ -7,8 +7,8 @@ from functools import cached_property
 from datasets import Dataset, DatasetBuilder, IterableDataset, load_dataset, load_dataset_builder
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
+from ..card_markdown import escape
 from ..errors import UserError
-from ..model.plain_card import escape
 from ..recipe.schema import DataSection
 from .columns import as_pairs
 from .pair_source import PairSource, Provenance

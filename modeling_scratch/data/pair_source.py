@@ -7,7 +7,7 @@ from pathlib import PureWindowsPath
 from datasets import Dataset, IterableDataset
 
 from ..alignments import Links
-from ..model.plain_card import escape
+from ..card_markdown import escape
 from ..redaction import TOKEN
 
 

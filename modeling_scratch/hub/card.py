@@ -8,12 +8,13 @@ from typing import Any
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import validate_repo_id
 
+from ..card_markdown import hub_link
 from ..errors import UserError
-from ..model.plain_card import METADATA, hub_link, limits, make_card
 from ..runs.folder import RECIPE
 from .card_check import REQUIRED_METADATA
 from .languages import language_code
 from .model_folder import Conversion, read_facts
+from .plain_card import METADATA, limits, make_card
 from .run_card import card_of_run
 from .run_records import RunRecords
 

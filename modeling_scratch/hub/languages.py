@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from ..model.plain_card import escape
+from ..card_markdown import escape
 
 # ISO 639-1. The nearly 8,000 three-letter codes of ISO 639-3 are recognized by their form alone.
 _LANGUAGES = """\

@@ -12,10 +12,10 @@ from .. import __version__
 from ..errors import UserError
 from ..files import read_json, write_whole
 from ..model.configuration_scratch import ScratchConfig
-from ..model.plain_card import ModelFacts
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..runs.checkpoint_store import WEIGHTS
 from .languages import language_code, language_codes, language_name
+from .plain_card import ModelFacts
 
 CONVERSION = "conversion.json"
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}

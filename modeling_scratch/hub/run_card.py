@@ -7,11 +7,12 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard
 from huggingface_hub.utils import yaml_dump
 
+from ..card_markdown import escape, hub_link, plural, table
 from ..metrics import METRICS, RESAMPLES, describe_heads, describe_score, scores_in, title_of
-from ..model.plain_card import ModelFacts, describe_search, escape, hub_link, limits, make_card, plural, table
 from ..runs.folder import CURVES
 from ..runs.metrics_file import scored_set
 from .model_folder import read_facts
+from .plain_card import ModelFacts, describe_search, limits, make_card
 from .run_records import RunRecords, without_folders
 
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")

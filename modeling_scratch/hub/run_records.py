@@ -8,11 +8,11 @@ from typing import Any
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from ..card_markdown import escape
 from ..data.pair_source import Provenance, local_provenance
 from ..data.sources import mixed_sources, source_of
 from ..errors import UserError
 from ..metrics import higher_is_better
-from ..model.plain_card import escape
 from ..recipe.reading import load_recipe
 from ..redaction import TOKEN
 from ..runs.folder import RECIPE, SAMPLES

@@ -104,13 +104,12 @@ class ScratchConfig(PreTrainedConfig):
         for generic, name in self.attribute_map.items():
             if generic in kwargs:
                 given[name] = kwargs.pop(generic)
-        if kwargs.pop(_LOADED, False):
-            given["rope_parameters"] = _rename_rope_type(given["rope_parameters"])
-        elif unknown := sorted(set(kwargs) - self.known_keys()):
+        is_loaded = kwargs.pop(_LOADED, False)
+        if not is_loaded and (unknown := sorted(set(kwargs) - self.known_keys())):
             raise ValueError("; ".join(self.describe_unknown(name) for name in unknown))
         self._check(given)
         given["rope_parameters"] = _ROPE_DEFAULTS | (given["rope_parameters"] or {})
-        kwargs["auto_map"] = _complete_auto_map(kwargs.get("auto_map") or {})
+        kwargs["auto_map"] = AUTO_MAP | (kwargs.get("auto_map") or {})
         # A copy, because `pipeline` modifies what it finds.
         kwargs["custom_pipelines"] = copy.deepcopy(CUSTOM_PIPELINES) | (kwargs.get("custom_pipelines") or {})
         # Set before and after: some releases read the fields while initialising, and some change them.
@@ -239,19 +238,6 @@ class ScratchConfig(PreTrainedConfig):
                 if token_id is not None and not 0 <= token_id < limit:
                     raise ValueError(f"{name} is {token_id}; it must be in [0, {limit})")
         _check_rope_parameters(given["rope_parameters"] or {})
-
-
-def _rename_rope_type(parameters: Any) -> Any:
-    """The rotary parameters with `rope_type` in place of `type`, its name in files written by Transformers 4."""
-    if not isinstance(parameters, dict) or "type" not in parameters:
-        return parameters
-    return {"rope_type": parameters["type"]} | {key: value for key, value in parameters.items() if key != "type"}
-
-
-def _complete_auto_map(auto_map: dict[str, str]) -> dict[str, str]:
-    """Add the classes that a checkpoint of an earlier version lacks, from the same repository ("user/name--")."""
-    repository, separator, _ = auto_map.get("AutoConfig", "").rpartition("--")
-    return {name: repository + separator + path for name, path in AUTO_MAP.items()} | auto_map
 
 
 def _check_rope_parameters(given: dict[str, Any]) -> None:

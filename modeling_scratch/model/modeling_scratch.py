@@ -1,7 +1,7 @@
 """The models that users load: the encoder alone, encoder and decoder, and the translator."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -9,42 +9,32 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple, logging
 
-# When loading from a local folder, Transformers up to 5.8 copies only the files that this file imports. So it imports
-# from every file that travels, and re-exports the names it does not use.
-from .attention import ScratchCrossAttention, ScratchSelfAttention
-from .batched_generation import generate_batch
+# When loading from a local folder, Transformers up to 5.8 copies only the files that this file imports: also those of
+# which nothing is used here (F401).
+from .attention import ScratchAttention  # noqa: F401
+from .batched_generation import generate_batch  # noqa: F401
 from .cache import SearchCache
 from .configuration_scratch import ScratchConfig
-from .fast_cpu import ScratchDropout
-from .layers import ScratchDecoderLayer, ScratchEncoderLayer
-from .loss import (
-    ScratchLMOutput,
-    check_labels,
-    cross_entropy_sum,
-    linear_cross_entropy_sum,
-    shift_tokens_right,
-    target_token_count,
-)
+from .fast_cpu import ScratchDropout  # noqa: F401
+from .layers import ScratchLayer  # noqa: F401
+from .loss import check_labels, cross_entropy, shift_tokens_right
 from .masking import count_positions
-from .plain_card import ModelFacts
-from .position_embeddings import POSITION_EMBEDDINGS
+from .position_embeddings import PositionEmbedding  # noqa: F401
 from .pretrained import ScratchPreTrainedModel
-from .push_to_hub import push_model
 from .stacks import ScratchDecoder, ScratchEncoder
-from .translation_pipeline import ScratchTranslationPipeline
+from .translation_pipeline import ScratchTranslationPipeline  # noqa: F401
 
 try:
-    from .beam_search import BeamSearchOutput
+    from .beam_search import beam_search  # noqa: F401
     from .search import search
-    from .search_loops import SearchOutput
+    from .search_loops import sample  # noqa: F401
 
     why_no_search = ""
 except ImportError as error:  # this release of Transformers lacks what our own search needs
-    search = BeamSearchOutput = SearchOutput = None
-    why_no_search = str(error)
+    search, why_no_search = None, str(error)
 
 logger = logging.get_logger(__name__)
 
@@ -257,25 +247,22 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        skip_logits: bool = False,
+        loss_function: Callable | None = None,
         **kwargs,
-    ) -> ScratchLMOutput:
+    ) -> Seq2SeqLMOutput:
         """
         Args (the others as in ScratchModel):
             labels: (batch_size, target_length), aligned with the logits; -100 is ignored. The decoder's input is made
                 from them unless it is given.
             num_items_in_batch: divides the summed loss; None: the number of labels here that are not ignored.
-            skip_logits: with labels, compute the loss without storing logits and return None for them. This reads the
-                weight of the output projection without calling its hooks.
-            label_smoothing: in [0, 1), 0.0 by default; see `cross_entropy_sum`. Not in the signature, because Trainer
-                takes every parameter with "label" in its name for a column that evaluation data must have.
-            r_drop: 0.0 by default; see `cross_entropy_sum`.
+            loss_function: computes the loss from the decoder's states, the output projection, `labels` and
+                `num_items_in_batch`, so that logits need not be stored (training's is `TrainingLoss`); None:
+                cross-entropy of the logits.
 
         Returns:
-            loss, if labels were given; logits (batch_size, target_length, target vocabulary), or with `skip_logits`
-            the cross-entropy (see ScratchLMOutput); the rest as in ScratchModel.
+            loss, if labels were given; logits (batch_size, target_length, target vocabulary), unless a loss_function
+            was given; the rest as in ScratchModel.
         """
-        label_smoothing, r_drop = kwargs.pop("label_smoothing", 0.0), kwargs.pop("r_drop", 0.0)
         if labels is not None:
             labels = check_labels(labels, self.config.target_vocab_size)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -284,65 +271,16 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         tokens = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask)
         others = (inputs_embeds, decoder_inputs_embeds, position_ids, decoder_position_ids, use_cache)
         outputs = self.model(*tokens, encoder_outputs, past_key_values, *others, return_dict=True, **kwargs)
-        if labels is None:
-            logits, loss, cross_entropy = self.lm_head(outputs.last_hidden_state), None, None
-        else:
-            options = (num_items_in_batch, label_smoothing, r_drop, skip_logits)
-            logits, loss, cross_entropy = self.logits_and_loss(outputs.last_hidden_state, labels, *options)
-        outputs = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return ScratchLMOutput(loss=loss, logits=logits, cross_entropy=cross_entropy, **outputs)
-
-    def logits_and_loss(
-        self,
-        states: torch.Tensor,
-        labels: torch.Tensor,
-        num_items_in_batch: torch.Tensor | int | None,
-        label_smoothing: float,
-        r_drop: float,
-        skip_logits: bool,
-    ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
-        """Logits, loss and cross-entropy of ScratchLMOutput from states, (batch_size, target_length, d_model)."""
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing is {label_smoothing}; it must be in [0, 1)")
-        if r_drop and (len(labels) % 2 or not torch.is_grad_enabled()):
-            raise ValueError("r_drop is for training, with a batch whose second half repeats the first")
-        if states.shape[:2] != labels.shape:
+        states = outputs.last_hidden_state
+        if labels is not None and states.shape[:2] != labels.shape:
             raise ValueError(
                 f"labels has shape {tuple(labels.shape)}, and the decoder's input {tuple(states.shape[:2])}: they must "
                 "be aligned"
             )
-        # A head that is wrapped or whose forward is replaced, as by adapters and offloading, must be called.
-        is_plain = type(self.lm_head) is nn.Linear and "forward" not in vars(self.lm_head)
-        divisor = target_token_count(labels) if num_items_in_batch is None else num_items_in_batch
-        if skip_logits and is_plain:
-            loss, plain = linear_cross_entropy_sum(states, self.lm_head, labels, label_smoothing, r_drop)
-            return None, loss / divisor, plain / divisor
-        logits = self.lm_head(states)
-        loss = cross_entropy_sum(logits, labels, label_smoothing, r_drop)
-        if not skip_logits:
-            return logits, loss / divisor, None
-        plain = cross_entropy_sum(logits.detach(), labels) / (2 if r_drop else 1)
-        return None, loss / divisor, plain / divisor
-
-
-__all__ = [
-    "POSITION_EMBEDDINGS",
-    "BeamSearchOutput",
-    "ModelFacts",
-    "ScratchCrossAttention",
-    "ScratchDecoder",
-    "ScratchDecoderLayer",
-    "ScratchDropout",
-    "ScratchEncoder",
-    "ScratchEncoderLayer",
-    "ScratchEncoderModel",
-    "ScratchForConditionalGeneration",
-    "ScratchModel",
-    "ScratchPreTrainedModel",
-    "ScratchSelfAttention",
-    "ScratchTranslationPipeline",
-    "SearchCache",
-    "SearchOutput",
-    "generate_batch",
-    "push_model",
-]
+        if labels is not None and loss_function is not None:
+            logits, loss = None, loss_function(states, self.lm_head, labels, num_items_in_batch)
+        else:
+            logits = self.lm_head(states)
+            loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
+        outputs = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **outputs)

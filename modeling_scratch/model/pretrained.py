@@ -1,15 +1,11 @@
-"""The base class of the models: how weights are initialised, tied, resized, saved and pushed."""
-
-from pathlib import Path
+"""The base class of the models: how weights are initialised, tied and resized."""
 
 import torch
-from huggingface_hub import CommitInfo
 from torch import nn
 from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
 
 from .configuration_scratch import ScratchConfig
-from .push_to_hub import facts_in_memory, push_model
 
 
 class ScratchPreTrainedModel(PreTrainedModel):
@@ -83,29 +79,3 @@ class ScratchPreTrainedModel(PreTrainedModel):
         if self.config.decoder_vocab_size is not None:
             self.config.decoder_vocab_size = embedding.num_embeddings
         return embedding
-
-    def save_pretrained(self, save_directory: str | Path, *args, push_to_hub: bool = False, **kwargs) -> None:
-        """The inherited method; with `push_to_hub` it calls the method of that name, which writes a model card."""
-        options = ("repo_id", "commit_message", "private", "revision", "create_pr")
-        options = {name: kwargs.pop(name) for name in options if push_to_hub and name in kwargs}
-        super().save_pretrained(save_directory, *args, **kwargs)
-        if push_to_hub and kwargs.get("is_main_process", True):
-            self.push_to_hub(options.pop("repo_id", Path(save_directory).name), token=kwargs.get("token"), **options)
-
-    def push_to_hub(
-        self, repo_id: str, *, max_shard_size: int | str = "50GB", tags: str | list[str] | None = None, **options
-    ) -> CommitInfo:
-        """
-        The inherited method, in one commit and with a model card that describes the config. An existing card is kept.
-
-        Args:
-            options: those of the inherited method: commit_message, private, token, revision, create_pr and so on.
-        """
-        tags = [*(self.model_tags or []), *([tags] if isinstance(tags, str) else tags or [])]
-        return push_model(
-            lambda folder: self.save_pretrained(folder, max_shard_size=max_shard_size),
-            facts_in_memory(self),
-            repo_id,
-            tags=tags,
-            **options,
-        )

@@ -231,31 +231,30 @@ class ScratchDecoder(ScratchStack):
             check_mask("decoder_attention_mask", attention_mask, batch_size, self.num_heads, length, expected)
             if not is_4d and is_all_attended(attention_mask):
                 attention_mask = None
-        has_padding = attention_mask is not None and not is_4d
-        if has_padding:
-            counted = count_positions(attention_mask)
-        else:
+        padding = None if is_4d else attention_mask
+        if padding is None:
             counted = (torch.arange(length, device=device) + past_length)[None]
+        else:
+            counted = count_positions(padding)
         queries = self.query_positions(position_ids, counted, hidden_states)
-        position_bias = None
-        if self.embed_positions.has_bias:
-            if position_ids is not None and static_length is None and not past_length:
-                keys = position_ids
-            else:
-                if has_padding:
-                    keys = nn.functional.pad(counted, (0, key_length - counted.shape[1]))
-                else:
-                    keys = torch.arange(key_length, device=device)[None]
-                keys = keys + (queries[:, -1:] - counted[:, -1:])  # shifted as the caller's positions are
-            position_bias = self.embed_positions.bias(hidden_states, queries, keys)
+        # `ScratchAttention.attend` hides later positions by a flag where nothing else is hidden or added.
         flag_suffices = static_length is None and (length == 1 or not past_length)
         if is_4d:
             bias = as_bias(attention_mask, hidden_states.dtype)
-        elif attention_mask is None and position_bias is None and flag_suffices:
+        elif padding is None and flag_suffices and not self.embed_positions.has_bias:
             bias = None
         else:
-            bias = causal_bias(attention_mask, length, key_length, past_length, hidden_states.dtype, device)
-        return (bias if position_bias is None else bias + position_bias), queries
+            bias = causal_bias(padding, length, key_length, past_length, hidden_states.dtype, device)
+        if self.embed_positions.has_bias:
+            if position_ids is not None and key_length == length:
+                keys = position_ids
+            else:
+                keys = torch.arange(key_length, device=device)[None]
+                if padding is not None:
+                    keys = nn.functional.pad(counted, (0, key_length - counted.shape[1]))
+                keys = keys + (queries[:, -1:] - counted[:, -1:])  # shifted as the caller's positions are
+            bias = bias + self.embed_positions.bias(hidden_states, queries, keys)
+        return bias, queries
 
     def cross_attention_bias(
         self,

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import CommitInfo, hf_hub_download
+from huggingface_hub import hf_hub_download
 from transformers import AutoTokenizer, Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, setting_of, tokenize
-from .plain_card import add_tokenizer
-from .push_to_hub import facts_in_memory, push_model
 
 TARGET_FOLDER = "target_tokenizer"
 
@@ -141,12 +139,6 @@ class ScratchTranslationPipeline(Pipeline):
         super().save_pretrained(save_directory, **kwargs)
         if self.target_tokenizer is not self.tokenizer:
             self.target_tokenizer.save_pretrained(Path(save_directory) / TARGET_FOLDER)
-
-    def push_to_hub(self, repo_id: str, *, max_shard_size: int | str = "50GB", **options) -> CommitInfo:
-        """Push everything that `save_pretrained` writes in one commit. The options are those of the model's method."""
-        facts = facts_in_memory(self.model)
-        add_tokenizer(facts, self.tokenizer, 1 if self.target_tokenizer is self.tokenizer else 2)
-        return push_model(partial(self.save_pretrained, max_shard_size=max_shard_size), facts, repo_id, **options)
 
     def _sanitize_parameters(self, **settings) -> tuple[dict, dict, dict]:
         """The inherited constructor calls this with the arguments that it does not know itself."""

@@ -81,5 +81,5 @@ def make_graphs(
     batch = example_batch(model, accelerator.device)
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     with torch.random.fork_rng(devices), explained_failure_to_compile():
-        accelerator.backward(step.forward(batch, batch["labels"].numel()).loss)
+        accelerator.backward(step.losses(batch, batch["labels"].numel())[0])
     optimizer.zero_grad()

@@ -24,6 +24,7 @@ from ..recipe.schema import Recipe
 from ..runs.processes import main_first, on_main
 from ..runs.stopping import StopDecoding, StopRequest
 from .alignment_scores import alignment_scores
+from .loss import fused_cross_entropy
 from .sharding import is_sharded
 
 # The most tokens in a batch whose loss is evaluated: a global batch of many GPUs does not fit on one.
@@ -87,7 +88,7 @@ def corpus_loss(
             if batch is not None:
                 batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
                 with evaluating(model, accelerator):
-                    loss = model(**batch, num_items_in_batch=1, skip_logits=True).loss.item()
+                    loss = model(**batch, num_items_in_batch=1, loss_function=fused_cross_entropy).loss.item()
                 total += loss if number < own else 0.0
     finally:
         model.train(training)

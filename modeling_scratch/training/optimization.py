@@ -1,7 +1,6 @@
-"""Loss options, optimizer and learning rate schedule."""
+"""Optimizer and learning rate schedule."""
 
 import math
-from typing import Any
 
 import torch
 from torch import nn
@@ -9,11 +8,6 @@ from transformers import PreTrainedModel
 
 from ..recipe.schema import OptimizationSection
 from .muon import Muon
-
-
-def loss_options(optimization: OptimizationSection) -> dict[str, Any]:
-    """Arguments of the model's forward pass in training."""
-    return {"label_smoothing": optimization.label_smoothing, "r_drop": optimization.r_drop, "skip_logits": True}
 
 
 def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: int | None) -> float:

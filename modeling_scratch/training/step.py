@@ -9,11 +9,10 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from ..model.loss import ScratchLMOutput
 from ..recipe.schema import OptimizationSection
 from ..runs.faults import explained_lack_of_memory, pieces_that_fit
 from .global_batches import BatchShare
-from .optimization import loss_options
+from .loss import TrainingLoss
 from .sharding import is_sharded, whole
 
 
@@ -46,11 +45,12 @@ class TrainingStep:
     ):
         self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
         self.optimization, self.in_smaller_pieces = optimization, in_smaller_pieces
-        self.loss_options = loss_options(optimization)
+        self.loss_function = TrainingLoss(optimization.label_smoothing, optimization.r_drop)
 
-    def forward(self, batch: dict[str, torch.Tensor], target_tokens: int) -> ScratchLMOutput:
-        """With losses of a micro-batch summed over its target tokens and divided by those of the global batch."""
-        return self.model(**self._inputs(batch), num_items_in_batch=target_tokens, **self.loss_options)
+    def losses(self, batch: dict[str, torch.Tensor], target_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Loss and cross-entropy, summed over a micro-batch's target tokens and divided by the global batch's."""
+        inputs = self._inputs(batch)
+        return self.model(**inputs, num_items_in_batch=target_tokens, loss_function=self.loss_function).loss
 
     def _inputs(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """A micro-batch as the model takes it: with R-Drop, twice."""
@@ -93,10 +93,10 @@ class TrainingStep:
             inputs = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in micro_batch.items()}
             exchange = nullcontext() if number == batch.count else accelerator.no_sync(self.model)
             with exchange, self._within_memory(inputs):
-                outputs = self.forward(inputs, batch.target_tokens)
+                loss, cross_entropy = self.losses(inputs, batch.target_tokens)
                 # DDP averages over processes, but the loss is already divided by the tokens of all of them.
-                accelerator.backward(outputs.loss * accelerator.num_processes)
-            totals += torch.stack([outputs.loss.detach(), outputs.cross_entropy])
+                accelerator.backward(loss * accelerator.num_processes)
+            totals += torch.stack([loss.detach(), cross_entropy])
         return totals
 
     def _clip(self, sums: torch.Tensor) -> list[float]:
@@ -112,9 +112,8 @@ class TrainingStep:
             self.optimizer.zero_grad()
             if is_sharded(self.accelerator):  # no process can try alone
                 return self.in_smaller_pieces(2)
-            pieces = pieces_that_fit(
-                self.accelerator.unwrap_model(self.model), inputs, self._inputs, **self.loss_options
-            )
+            model = self.accelerator.unwrap_model(self.model)
+            pieces = pieces_that_fit(model, inputs, self._inputs, loss_function=self.loss_function)
             return self.in_smaller_pieces(pieces) if pieces else "not even one pair fits: use a smaller model"
 
         shapes = f"{tuple(inputs['input_ids'].shape)} source and {tuple(inputs['labels'].shape)} target tokens"

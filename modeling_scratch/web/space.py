@@ -4,12 +4,12 @@ from pathlib import Path
 
 from huggingface_hub.utils import yaml_dump
 
+from ..card_markdown import hub_link
 from ..hub.allowed_files import CARD
 from ..hub.card import check_license
 from ..hub.options import PushOptions
 from ..hub.push import SPACE, Prepared, Pushed, given_license, push
 from ..hub.record import LastPush, read_last_push
-from ..model.plain_card import hub_link
 from ..runs.folder import RECIPE
 from .export import PAGE, export_page, read_described
 

@@ -119,19 +119,3 @@ def test_generic_names_and_the_decoder_s_view():
     assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (32, 2, 4)
     decoder = config.get_text_config(decoder=True)
     assert (decoder.num_hidden_layers, decoder.num_attention_heads) == (3, 2)
-
-
-def test_an_earlier_checkpoint_learns_of_later_classes():
-    earlier = {"AutoConfig": "configuration_scratch.ScratchConfig", "AutoModel": "modeling_scratch.ScratchModel"}
-    assert ScratchConfig(auto_map=earlier).auto_map == ScratchConfig().auto_map
-    elsewhere = {name: f"user/name--{path}" for name, path in earlier.items()}
-    auto_map = ScratchConfig(auto_map=elsewhere).auto_map
-    assert auto_map["AutoModelForTextEncoding"] == "user/name--modeling_scratch.ScratchEncoderModel"
-
-
-def test_rope_parameters_with_their_old_name(tmp_path):
-    config = ScratchConfig(position_embedding_type="rotary", rope_parameters={"rope_type": "linear", "factor": 2.0})
-    config.save_pretrained(tmp_path)
-    file = tmp_path / "config.json"
-    file.write_text(file.read_text().replace('"rope_type"', '"type"'))
-    assert ScratchConfig.from_pretrained(tmp_path).rope_parameters == config.rope_parameters

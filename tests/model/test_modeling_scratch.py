@@ -9,6 +9,7 @@ from torch import nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
+from modeling_scratch.training.loss import fused_cross_entropy
 
 
 @every_choice
@@ -184,7 +185,7 @@ def test_an_empty_batch(fields, make_model):
     output = model(input_ids=ids, attention_mask=ids, labels=ids)
     assert output.logits.shape == (0, 5, model.config.target_vocab_size)
     assert output.loss == 0
-    assert model(input_ids=ids, labels=ids, skip_logits=True).loss == 0
+    assert model(input_ids=ids, labels=ids, loss_function=fused_cross_entropy).loss == 0
 
 
 def test_shared_layers_are_one_that_runs_again(make_model, tmp_path):
@@ -305,8 +306,6 @@ def test_generation_ends_where_learned_positions_end(make_model):
 def test_more_wrong_inputs(make_model, sentences):
     model = make_model()
     inputs = {"input_ids": torch.tensor([[5, 2]]), "decoder_input_ids": torch.tensor([[1]])}
-    with pytest.raises(ValueError, match=r"label_smoothing is 1.5; it must be in \[0, 1\)"):
-        model(input_ids=inputs["input_ids"], labels=torch.tensor([[5]]), label_smoothing=1.5, skip_logits=True)
     with pytest.raises(ValueError, match=r"encoder_hidden_states has shape \(2, 3, 32\).*need"):
         model(encoder_outputs=(torch.zeros(2, 3, 32),), decoder_input_ids=inputs["decoder_input_ids"])
     with pytest.raises(ValueError, match="attention_mask is a list"):
@@ -368,7 +367,7 @@ def test_a_wrapped_head_is_called(change, make_model, sentences):
     change(model)
     expected = model(**inputs).loss
     assert not torch.isclose(expected, plain)
-    output = model(**inputs, skip_logits=True)
+    output = model(**inputs, loss_function=fused_cross_entropy)
     assert output.logits is None
     torch.testing.assert_close(output.loss, expected)
 

@@ -10,6 +10,7 @@ from transformers import GenerationMixin
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.model import fast_cpu
 from modeling_scratch.model.fast_cpu import ScratchDropout
+from modeling_scratch.training.loss import fused_cross_entropy
 
 pytest_plugins = ["search_fixtures"]
 
@@ -172,7 +173,8 @@ def test_a_lora_trains_and_is_heeded(name, make_model, sentences):
     optimizer = torch.optim.Adam([weight for weight in adapted.parameters() if weight.requires_grad], lr=0.05)
     losses = []
     for _ in range(30):
-        losses.append(adapted(input_ids=ids, attention_mask=mask, labels=labels, skip_logits=True).loss)
+        outputs = adapted(input_ids=ids, attention_mask=mask, labels=labels, loss_function=fused_cross_entropy)
+        losses.append(outputs.loss)
         losses[-1].backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -31,6 +31,7 @@ from transformers import (
 )
 
 from modeling_scratch import ScratchEncoderModel, ScratchForConditionalGeneration
+from modeling_scratch.training.loss import TrainingLoss
 
 
 @pytest.fixture
@@ -70,13 +71,14 @@ def test_compiled_by_inductor(make_model, inputs):
 def test_the_fused_loss_compiles(make_model, inputs):
     model = make_model()
     inputs["labels"][1, 2:] = -100
-    expected = model(**inputs, label_smoothing=0.1).loss
+    logits = model(**inputs).logits
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten(), label_smoothing=0.1)
     torch._dynamo.reset()
     expected.backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    loss = compiled(**inputs, label_smoothing=0.1, skip_logits=True).loss
+    loss, _ = compiled(**inputs, loss_function=TrainingLoss(label_smoothing=0.1)).loss
     torch.testing.assert_close(loss, expected)
     loss.backward()
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):

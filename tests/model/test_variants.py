@@ -13,6 +13,7 @@ from torch import nn
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
 from modeling_scratch.model.fast_cpu import ScratchDropout
+from modeling_scratch.training.loss import fused_cross_entropy
 
 MODELS = sorted(path.stem for path in (ROOT / "configuration" / "models").glob("*.yaml"))
 # Small sizes that differ between encoder and decoder; the rest of a file is kept.
@@ -406,7 +407,7 @@ def test_the_residual_stream_under_autocast(name):
         seen.clear()
         model.zero_grad()
         with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-            loss = model(input_ids=ids, labels=ids, skip_logits=True).loss
+            loss = model(input_ids=ids, labels=ids, loss_function=fused_cross_entropy).loss
         loss.backward()
         return set(seen), loss.detach(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 

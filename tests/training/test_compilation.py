@@ -25,6 +25,7 @@ from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
 from modeling_scratch.training import compilation
 from modeling_scratch.training.compilation import LENGTHS_OF, compile_layers, example_batch, is_compiled, longest
+from modeling_scratch.training.loss import fused_cross_entropy
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import ceilings
@@ -125,7 +126,7 @@ def test_hooks_and_adapters_are_compiled_with_their_layers(make_model):
     def loss_and_gradients() -> list[torch.Tensor]:
         adapted.zero_grad()
         torch.manual_seed(1)
-        loss = adapted(**batch, skip_logits=True).loss
+        loss = adapted(**batch, loss_function=fused_cross_entropy).loss
         loss.backward()
         gradients = [parameter.grad.clone() for parameter in adapted.parameters() if parameter.grad is not None]
         return [loss.detach(), *gradients]

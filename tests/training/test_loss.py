@@ -6,8 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from modeling_scratch.model import loss as loss_module
-from modeling_scratch.model.loss import cross_entropy_sum, linear_cross_entropy_sum
+from modeling_scratch.training import loss as loss_module
+from modeling_scratch.training.loss import (
+    TrainingLoss,
+    cross_entropy_sum,
+    fused_cross_entropy,
+    linear_cross_entropy_sum,
+)
 
 
 @pytest.fixture
@@ -177,8 +182,8 @@ def test_extreme_logits_stay_finite():
 def test_a_batch_without_labels_costs_nothing(make_model):
     model = make_model()
     labels = torch.full((2, 4), -100)
-    for skip in (False, True):
-        loss = model(input_ids=torch.ones(2, 3, dtype=torch.long), labels=labels, skip_logits=skip).loss
+    for loss_function in (None, fused_cross_entropy):
+        loss = model(input_ids=torch.ones(2, 3, dtype=torch.long), labels=labels, loss_function=loss_function).loss
         assert loss.item() == 0.0
         loss.backward()
         assert all(p.grad is None or torch.equal(p.grad, torch.zeros_like(p)) for p in model.parameters())
@@ -189,7 +194,9 @@ def test_num_items_in_batch_divides_the_sum(make_model):
     inputs = {"input_ids": torch.tensor([[5, 6, 2]]), "labels": torch.tensor([[7, 8, 9, 2]])}
     mean, total = model(**inputs).loss, model(**inputs, num_items_in_batch=1).loss
     torch.testing.assert_close(mean * 4, total)
-    torch.testing.assert_close(model(**inputs, num_items_in_batch=8, skip_logits=True).loss * 8, total)
+    fused = model(**inputs, num_items_in_batch=8, loss_function=fused_cross_entropy)
+    assert fused.logits is None
+    torch.testing.assert_close(fused.loss * 8, total)
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 5.0])
@@ -199,8 +206,9 @@ def test_the_cross_entropy_beside_the_loss_is_that_without_smoothing(wrapped, r_
     if wrapped:  # as by an adapter
         model.lm_head.forward = model.lm_head.forward
     inputs = {"input_ids": torch.tensor([[5, 6, 2]] * 2), "labels": torch.tensor([[7, 8, 9, 2]] * 2)}
-    options = {"label_smoothing": 0.1, "r_drop": r_drop}
-    found = model(**inputs, **options, skip_logits=True, num_items_in_batch=4 if r_drop else 8)
-    plain, smoothed = model(**inputs).loss, model(**inputs, label_smoothing=0.1).loss
-    torch.testing.assert_close(found.cross_entropy, plain)
-    torch.testing.assert_close(found.loss, smoothed)  # without dropout, R-Drop's halves are the same
+    options = {"loss_function": TrainingLoss(0.1, r_drop), "num_items_in_batch": 4 if r_drop else 8}
+    loss, cross_entropy = model(**inputs, **options).loss
+    plain = model(**inputs)
+    smoothed = cross_entropy_sum(plain.logits, inputs["labels"], 0.1) / 8
+    torch.testing.assert_close(cross_entropy, plain.loss)
+    torch.testing.assert_close(loss, smoothed)  # without dropout, R-Drop's halves are the same

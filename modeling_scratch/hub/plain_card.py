@@ -1,13 +1,13 @@
 """The card of a model of which only the config is known: what it is, how to use it, and what was not measured."""
 
 import json
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig
+
+from ..card_markdown import escape, hub_link, plural, table
 
 PAPER = "https://arxiv.org/abs/1706.03762"
 METADATA = {
@@ -31,13 +31,12 @@ CITATION = r"""```bibtex
 }
 ```"""
 
-_MARKUP = re.compile(r"[\\`*_\[\]{}<>~|$&]")
 _FINAL_NORMS = {True: ", and one after each stack", False: "", "decoder": ", and one after the decoder"}
 
 
 @dataclass
 class ModelFacts:
-    """What is known about any model, in memory or in a folder."""
+    """What is known about any model in a folder."""
 
     config: PreTrainedConfig
     generation: dict[str, Any]  # generation settings
@@ -45,7 +44,7 @@ class ModelFacts:
     dtypes: list[str]  # such as "float32"
     languages: list[str] = field(default_factory=list)  # names of source and target language; empty: unknown
     codes: list[str] = field(default_factory=list)  # their ISO 639 codes
-    tokenizers: int | None = None  # how many are stored with the model; None: unknown
+    tokenizers: int = 1  # how many are stored with the model
     sentencepiece: bool = False  # whether they need this package
     pipeline: bool = True  # whether `pipeline` works
     base_model: str | None = None  # a name on the Hub
@@ -59,41 +58,6 @@ class ModelFacts:
     @property
     def direction(self) -> str:
         return " to ".join(self.languages)
-
-
-def add_tokenizer(facts: ModelFacts, tokenizer: PreTrainedTokenizerBase, number: int) -> None:
-    """Add what the source's tokenizer tells (language codes), and how many tokenizers are stored with the model."""
-    codes = [tokenizer.init_kwargs.get(f"{side}_lang") for side in ("source", "target")]
-    if all(isinstance(code, str) and re.fullmatch("[a-z]{2,3}", code) for code in codes):
-        facts.languages = facts.codes = codes
-    facts.tokenizers = number
-    facts.sentencepiece = hasattr(tokenizer, "spm_source")
-
-
-# -- Markdown ----------------------------------------------------------------------------------------------------------
-
-
-def escape(text: str) -> str:
-    """Text for one cell of a Markdown table, with anything that could be markup as character references."""
-    text = _MARKUP.sub(lambda match: f"&#{ord(match[0])};", text.strip())
-    text = re.sub(r"\r\n?|[\n\u2028\u2029]", "<br>", text)
-    return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    header = list(header)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [header, ["---"] * len(header), *rows])
-
-
-def plural(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
-def hub_link(name: str) -> str:
-    return f"[{name}](https://huggingface.co/{name})"
-
-
-# -- the card ----------------------------------------------------------------------------------------------------------
 
 
 def make_card(
@@ -125,19 +89,14 @@ def make_card(
 
 
 def _sections(facts: ModelFacts, repo_id: str) -> dict[str, str]:
-    if facts.base_model:
-        link = hub_link(facts.base_model)
-        training = f"It was loaded from {link}; see its card. What was done with it since is not recorded."
-        known = f"See the card of {link} for what it was trained on; what came after is not recorded."
-    else:
-        training = "How the model was trained is not recorded."
-        known = "What the model was trained on is not recorded."
     return {
         "How to use": usage(facts, repo_id),
         "Results": "Not measured: no translation of this model has been scored for this card.",
         "Architecture": architecture(facts),
-        "Training": training,
-        "Limits and intended use": limits(facts, f"{known} Try it on text of your own before you use it."),
+        "Training": "How the model was trained is not recorded.",
+        "Limits and intended use": limits(
+            facts, "What the model was trained on is not recorded. Try it on text of your own before you use it."
+        ),
         "Citation": CITATION,
     }
 
@@ -170,7 +129,7 @@ def _use(facts: ModelFacts, repo_id: str) -> list[str]:
     sources = facts.sources or ["...", "..."]
     one, batch = (json.dumps(each, ensure_ascii=False, indent=4) for each in (sources[0], sources[:2]))
     load = f'AutoTokenizer.from_pretrained("{repo_id}", trust_remote_code=True'
-    two = facts.two_vocabularies if facts.tokenizers is None else facts.tokenizers == 2
+    two = facts.tokenizers == 2
     target = f'target_tokenizer = {load}, subfolder="target_tokenizer")\n' if two else ""
     decoder = "target_tokenizer" if two else "tokenizer"
     pipeline = f"""As a pipeline:
@@ -203,10 +162,7 @@ sentences = {batch}
 inputs = tokenizer(sentences, padding=True, return_tensors="pt")
 print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True))
 ```"""
-    blocks = [pipeline, classes] if facts.pipeline else [classes]
-    if facts.tokenizers is None:
-        blocks.append("This expects the tokenizer in the same repository, where `tokenizer.push_to_hub` puts it.")
-    return blocks
+    return [pipeline, classes] if facts.pipeline else [classes]
 
 
 def _use_without_tokenizer(facts: ModelFacts, repo_id: str) -> str:
