@@ -24,9 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.model import attention, fast_cpu, loss, masking
+from modeling_scratch.model import attention, fast_cpu, masking
 from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.yaml_reading import read_yaml
+from modeling_scratch.training import loss
 from modeling_scratch.training.compilation import compile_layers
 from modeling_scratch.training.dry_run import GPU_PEAKS, multiplied_weights
 from modeling_scratch.training.loss import TrainingLoss
