@@ -57,7 +57,13 @@ def look(
     belongs: Callable[[str], bool] = is_model_file,
 ) -> Destination:
     """
-    Inspect the destination of a push.
+    Inspect the destination of a push. What the branch holds decides whether it may go there:
+
+    - no model: it may;
+    - this folder's last commit, found by its id or, if its answer was lost, by its mark; since then at most the card
+      has changed: it may, and keeps the card's edits;
+    - the commit on which a push from here began that never arrived: it may;
+    - anything else is somebody else's work: only with `overwrite` or as a pull request.
 
     Raises:
         PushError: the push may not go there.

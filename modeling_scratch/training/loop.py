@@ -112,8 +112,12 @@ def _due(run: TrainingRun, late: bool = False) -> Due:
 
 def _do(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
     """
-    Evaluate, write a checkpoint, or stop on request. A checkpoint written before all this is done is marked
-    `unsettled`, and a run that resumes from it does the rest.
+    After an update, do what is due: stop on request, evaluate, write a checkpoint. The checkpoint is of three kinds:
+
+    - due: the recipe asks for it, so it counts in averaging;
+    - of the best weights so far, if the recipe does not ask for one here: kept, and not averaged;
+    - on stopping: written before what is due is done, so it is marked `unsettled`, and a run that resumes from it does
+      the rest first.
     """
     progress = run.progress
     progress.unsettled = due.evaluation or due.checkpoint
