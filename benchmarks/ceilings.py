@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.model import attention, fast_cpu, masking
+from modeling_scratch.model import attention, masking
 from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.yaml_reading import read_yaml
 from modeling_scratch.training import loss
@@ -300,7 +300,6 @@ def as_on_a_gpu():
         mock.patch.object(masking, "can_look_at", return_value=False),
         mock.patch.object(loss, "can_look_at", return_value=False),
         mock.patch.object(loss, "CHUNK_ROWS", loss.LOGITS_OF_GPU // VOCABULARY),
-        mock.patch.object(fast_cpu.ScratchDropout, "forward", nn.Dropout.forward),
         mock.patch.object(nn.LayerNorm, "forward", in_float32),  # a GPU's autocast, unlike the CPU's
         mock.patch.object(attention.ScratchAttention, "sdpa", whole_attention),
     ):

@@ -26,10 +26,12 @@ def update(name: str, vocabulary: int, tokens: int, updates: int) -> dict[str, f
 
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
     from modeling_scratch.recipe.yaml_reading import read_yaml
+    from modeling_scratch.training.fast_layers import use_fast_layers
     from modeling_scratch.training.loss import TrainingLoss
 
     fields = read_yaml(ROOT / "configuration" / "models" / f"{name}.yaml")
     model = ScratchForConditionalGeneration(ScratchConfig(**(fields | {"vocab_size": vocabulary}))).train()
+    use_fast_layers(model)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     for parameter in model.parameters():

@@ -52,9 +52,12 @@ def _sizes(shape: Shape) -> dict[str, int]:
 
 def ours(shape: Shape) -> nn.Module:
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+    from modeling_scratch.training.fast_layers import use_fast_layers
 
     config = ScratchConfig(**_sizes(shape), norm_position="post", final_norm=False, dropout=DROPOUT)
-    return ScratchForConditionalGeneration(config)
+    model = ScratchForConditionalGeneration(config)
+    use_fast_layers(model)
+    return model
 
 
 def _fields(shape: Shape) -> dict:

@@ -7,7 +7,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import ScratchCrossAttention, ScratchSelfAttention
 from .configuration_scratch import ScratchConfig
-from .fast_cpu import ScratchDropout, ScratchRMSNorm
+
+
+class ScratchRMSNorm(nn.RMSNorm):
+    """`nn.RMSNorm` for inputs whose dtype may differ from the weight's, as under autocast."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """(..., width); returns the same shape."""
+        return super().forward(hidden_states.to(self.weight.dtype)).to(hidden_states.dtype)
 
 
 def build_norm(config: ScratchConfig) -> nn.Module:
@@ -28,7 +35,7 @@ class ScratchFeedForward(nn.Module):
         self.gate_proj = nn.Linear(config.d_model, ffn_dim, bias=config.ffn_bias) if config.gated_ffn else None
         self.down_proj = nn.Linear(ffn_dim, config.d_model, bias=config.ffn_bias)
         self.activation = ACT2FN[config.activation_function]
-        self.dropout = ScratchDropout(config.activation_dropout)
+        self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(batch_size, sequence_length, d_model) to the same shape."""
@@ -45,7 +52,7 @@ class ScratchLayer(GradientCheckpointingLayer):
     def __init__(self, config: ScratchConfig):
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
-        self.dropout = ScratchDropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def sublayer_input(self, hidden_states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
         """x, or with pre-norm Norm(x)."""

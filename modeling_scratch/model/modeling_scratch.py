@@ -18,7 +18,7 @@ from .attention import ScratchAttention  # noqa: F401
 from .batched_generation import generate_batch  # noqa: F401
 from .cache import SearchCache
 from .configuration_scratch import ScratchConfig
-from .fast_cpu import ScratchDropout  # noqa: F401
+from .fast_cpu import fast_products  # noqa: F401
 from .layers import ScratchLayer  # noqa: F401
 from .loss import check_labels, cross_entropy, shift_tokens_right
 from .masking import count_positions

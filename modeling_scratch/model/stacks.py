@@ -10,7 +10,6 @@ from transformers.utils import can_return_tuple
 
 from .attention import ScratchAttention
 from .configuration_scratch import ScratchConfig
-from .fast_cpu import ScratchDropout
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer, ScratchLayer, build_norm
 from .masking import as_bias, causal_bias, check_mask, count_positions, is_all_attended
 from .position_embeddings import POSITION_EMBEDDINGS
@@ -37,7 +36,7 @@ class ScratchStack(ScratchPreTrainedModel):
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_positions = POSITION_EMBEDDINGS[config.position_embedding_type](config, num_heads)
-        self.dropout = ScratchDropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.depth = depth
         # All layers get the same config: to make one differ, give it a changed copy. Shared weights are a single layer.
         self.layers = nn.ModuleList(layer_class(config) for _ in range(1 if config.share_layers else depth))

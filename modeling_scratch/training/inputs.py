@@ -31,6 +31,7 @@ from ..runs.faults import explained_damage_of_the_cache
 from ..runs.processes import main_first, on_main, together
 from .checkpoints import read_progress
 from .compilation import LENGTHS_OF, is_compiled, longest
+from .fast_layers import use_fast_layers
 from .global_batches import EpochBatches, GlobalBatches, StreamBatches
 from .preflight import check_before_reading
 
@@ -175,6 +176,7 @@ def prepare_inputs(
             model = together(accelerator, lambda: make_model(recipe, tokenizers, config))
         _check_lengths(model.config, tokenizers[0], pairs)
         _set_generation(recipe, model)
+        use_fast_layers(model)
         tokenizer = PairTokenizer(
             *tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens, recipe.tokenizer.merge_dropout
         )

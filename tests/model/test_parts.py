@@ -12,7 +12,6 @@ from test_variants import SMALL, Reference
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.model import stacks
 from modeling_scratch.model.attention import ScratchSelfAttention
-from modeling_scratch.model.fast_cpu import ScratchDropout, ScratchRMSNorm
 from modeling_scratch.model.layers import ScratchEncoderLayer
 from modeling_scratch.model.masking import as_bias, causal_bias, count_positions
 from modeling_scratch.model.position_embeddings import (
@@ -195,49 +194,7 @@ def test_positions_that_are_given(kind, make_model):
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-10)
 
 
-# -- feed-forward and dropout --------------------------------------------------------------------------------------
-
-
-def test_dropout_keeps_the_mean_and_scales_the_kept():
-    torch.manual_seed(0)
-    layer = ScratchDropout(0.3)
-    ones = torch.ones(1001, 999, requires_grad=True)  # not a multiple of the four draws in a word
-    dropped = layer(ones)
-    kept = dropped != 0
-    assert kept.float().mean().item() == pytest.approx(0.7, abs=2e-3)  # four standard deviations
-    torch.testing.assert_close(dropped[kept], torch.full_like(dropped[kept], 1 / 0.7), rtol=2e-5, atol=0)
-    dropped.sum().backward()
-    assert torch.equal(ones.grad, dropped.detach())
-    by_column, by_row = kept.float().mean(0), kept.float().mean(1)
-    assert by_column.std().item() < 0.02  # no column or row is favoured
-    assert by_row.std().item() < 0.02
-    assert not torch.equal(layer(ones) != 0, kept)
-    assert layer.eval()(ones) is ones
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(3, 5, 16), (4, 16)])
-def test_rms_norm_in_training_is_pytorch_s(shape, dtype):
-    """Outputs and gradients, against PyTorch's module in float64."""
-    torch.manual_seed(0)
-    norm, states, gradient = ScratchRMSNorm(16, eps=1e-6).train(), torch.randn(shape) * 3, torch.randn(shape)
-    states, gradient = states.to(dtype), gradient.to(dtype)
-    torch.nn.init.normal_(norm.weight)
-    reference = torch.nn.RMSNorm(16, eps=1e-6).double()
-    reference.load_state_dict(norm.state_dict())
-    found, expected = states.clone().requires_grad_(), states.double().requires_grad_()
-    outputs = norm(found), reference(expected)
-    assert type(outputs[0].grad_fn).__name__ == "_RMSNormOfRowsBackward"
-    for output in outputs:
-        output.backward(gradient.to(output.dtype))
-    pairs = [outputs, (found.grad, expected.grad), (norm.weight.grad, reference.weight.grad)]
-    tolerance = 1e-5 if dtype == torch.float32 else 2**-8
-    for ours, theirs in pairs:
-        torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
-    assert outputs[0].dtype == found.grad.dtype == dtype
-    assert norm.weight.grad.dtype == torch.float32
-    if dtype == torch.float32:
-        assert torch.equal(norm.eval()(states), torch.nn.functional.rms_norm(states, (16,), norm.weight, 1e-6))
+# -- feed-forward --------------------------------------------------------------------------------------
 
 
 # -- masks and attention -------------------------------------------------------------------------------------------

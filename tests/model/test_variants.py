@@ -12,7 +12,6 @@ from conftest import ROOT
 from torch import nn
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
-from modeling_scratch.model.fast_cpu import ScratchDropout
 from modeling_scratch.training.loss import fused_cross_entropy
 
 MODELS = sorted(path.stem for path in (ROOT / "configuration" / "models").glob("*.yaml"))
@@ -223,7 +222,7 @@ def test_equals_the_formulas(fields, training, monkeypatch):
     for parameter in model.parameters():
         nn.init.normal_(parameter, mean=0.05, std=0.3)  # biases and norms too, so that a misplaced one shows
     if training:
-        monkeypatch.setattr(ScratchDropout, "forward", lambda self, states: drop(states, self.p) if self.p else states)
+        monkeypatch.setattr(nn.Dropout, "forward", lambda self, states: drop(states, self.p) if self.p else states)
         monkeypatch.setattr(nn.functional, "dropout", lambda x, p: drop(x, p) if p else x)
     else:
         fields = fields | {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}

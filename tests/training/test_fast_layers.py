@@ -1,0 +1,63 @@
+"""Fast dropout and RMSNorm do what PyTorch's do."""
+
+import pytest
+import torch
+
+from modeling_scratch.training.fast_layers import FastDropout, FastRMSNorm, use_fast_layers
+
+
+def test_a_model_keeps_its_weights_and_computes_by_the_fast_layers(make_model):
+    model = make_model(norm_type="rms_norm", dropout=0.3)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    inputs = {"input_ids": torch.tensor([[5, 6, 2]]), "decoder_input_ids": torch.tensor([[1, 7]])}
+    expected = model.eval()(**inputs).logits
+    use_fast_layers(model)
+    kinds = [type(module).__name__ for module in model.modules()]
+    assert {"FastDropout", "FastRMSNorm"} < set(kinds)
+    assert not {"Dropout", "ScratchRMSNorm"} & set(kinds)
+    assert torch.equal(model(**inputs).logits, expected)
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    torch.testing.assert_close(model.train()(**inputs).logits.mean(), expected.mean(), rtol=0, atol=1)
+
+
+def test_dropout_keeps_the_mean_and_scales_the_kept():
+    torch.manual_seed(0)
+    layer = FastDropout(0.3)
+    ones = torch.ones(1001, 999, requires_grad=True)  # not a multiple of the four draws in a word
+    dropped = layer(ones)
+    kept = dropped != 0
+    assert kept.float().mean().item() == pytest.approx(0.7, abs=2e-3)  # four standard deviations
+    torch.testing.assert_close(dropped[kept], torch.full_like(dropped[kept], 1 / 0.7), rtol=2e-5, atol=0)
+    dropped.sum().backward()
+    assert torch.equal(ones.grad, dropped.detach())
+    by_column, by_row = kept.float().mean(0), kept.float().mean(1)
+    assert by_column.std().item() < 0.02  # no column or row is favoured
+    assert by_row.std().item() < 0.02
+    assert not torch.equal(layer(ones) != 0, kept)
+    assert layer.eval()(ones) is ones
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 5, 16), (4, 16)])
+def test_rms_norm_in_training_is_pytorch_s(shape, dtype):
+    """Outputs and gradients, against PyTorch's module in float64."""
+    torch.manual_seed(0)
+    norm, states, gradient = FastRMSNorm(16, eps=1e-6).train(), torch.randn(shape) * 3, torch.randn(shape)
+    states, gradient = states.to(dtype), gradient.to(dtype)
+    torch.nn.init.normal_(norm.weight)
+    reference = torch.nn.RMSNorm(16, eps=1e-6).double()
+    reference.load_state_dict(norm.state_dict())
+    found, expected = states.clone().requires_grad_(), states.double().requires_grad_()
+    outputs = norm(found), reference(expected)
+    assert type(outputs[0].grad_fn).__name__ == "_RMSNormOfRowsBackward"
+    for output in outputs:
+        output.backward(gradient.to(output.dtype))
+    pairs = [outputs, (found.grad, expected.grad), (norm.weight.grad, reference.weight.grad)]
+    tolerance = 1e-5 if dtype == torch.float32 else 2**-8
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
+    assert outputs[0].dtype == found.grad.dtype == dtype
+    assert norm.weight.grad.dtype == torch.float32
+    if dtype == torch.float32:
+        assert torch.equal(norm.eval()(states), torch.nn.functional.rms_norm(states, (16,), norm.weight, 1e-6))
