@@ -1,7 +1,5 @@
 """Multi-head attention (section 3.2): scaled dot-product, self- and cross-attention, and their key/value caches."""
 
-from functools import partial
-
 import torch
 from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
@@ -9,8 +7,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_scratch import ScratchConfig
 from .position_embeddings import apply_rotary
-
-_SHORT = 64 * 64  # up to this query length times key length, plain products beat PyTorch's kernels in CPU training
 
 
 def eager_attention(
@@ -116,21 +112,9 @@ class ScratchAttention(nn.Module):
         return self.o_proj(output.flatten(2)), weights  # (batch_size, query_length, d_model)
 
     def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
-        """The same as `eager_attention`, computed by PyTorch's kernels where they are faster."""
-        attend = partial(nn.functional.scaled_dot_product_attention, scale=self.scaling)
-        needs_grad = torch.is_grad_enabled() and query.requires_grad
-        if not needs_grad or query.device.type != "cpu" or torch.compiler.is_compiling():
-            return attend(query, key, value, attention_mask, dropout, is_causal)
-        # In training on the CPU (torch 2.13), the kernels are slower than plain products for short sentences, and their
-        # backward pass in bfloat16 takes longer than everything else together.
-        if self.training and query.shape[2] * key.shape[2] <= _SHORT:
-            return eager_attention(query, key, value, attention_mask, self.scaling, dropout, is_causal)[0]
-        if query.dtype != torch.bfloat16:
-            return attend(query, key, value, attention_mask, dropout, is_causal)
-        attention_mask = None if attention_mask is None else attention_mask.float()
-        with torch.autocast("cpu", enabled=False):
-            output = attend(query.float(), key.float(), value.float(), attention_mask, dropout, is_causal)
-        return output.to(query.dtype)
+        """The same as `eager_attention`, by PyTorch's kernels, without the weights."""
+        attend = nn.functional.scaled_dot_product_attention
+        return attend(query, key, value, attention_mask, dropout, is_causal, scale=self.scaling)
 
     def registered(
         self, implementation: str, query, key, value, attention_mask, dropout: float, is_causal: bool

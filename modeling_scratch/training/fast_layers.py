@@ -1,19 +1,16 @@
-"""Dropout and RMSNorm for training on the CPU, several times as fast as PyTorch's."""
+"""Dropout, RMSNorm and attention for training on the CPU, faster than PyTorch's."""
 
 import torch
 from torch import nn
 
+from ..model.attention import ScratchAttention, ScratchCrossAttention, ScratchSelfAttention, eager_attention
 from ..model.layers import ScratchRMSNorm
+
+_SHORT = 64 * 64  # up to this query length times key length, plain products are faster than PyTorch's kernels
 
 # One 64-bit random number decides four elements, so the probability is rounded to a multiple of 2^-16.
 _BITS = 16
 _PER_WORD = 64 // _BITS
-
-
-def use_fast_layers(model: nn.Module) -> None:
-    """Have a model's dropout and RMSNorms compute as below. Its weights and their names stay as they are."""
-    for module in model.modules():
-        module.__class__ = {nn.Dropout: FastDropout, ScratchRMSNorm: FastRMSNorm}.get(type(module), type(module))
 
 
 def _drop(states: torch.Tensor, draws: torch.Tensor, threshold: int) -> torch.Tensor:
@@ -84,3 +81,45 @@ class FastRMSNorm(ScratchRMSNorm):
         if not (self.training and torch.is_grad_enabled() and is_plain) or torch.compiler.is_compiling():
             return super().forward(hidden_states)
         return _RMSNormOfRows.apply(hidden_states, self.weight, self.eps)
+
+
+class _FastAttention(ScratchAttention):
+    """
+    Attention by plain products or in float32, where PyTorch's kernels (torch 2.13) are slow in training: they are made
+    for long sequences, and their backward pass in bfloat16 takes longer than everything else together.
+    """
+
+    def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
+        """As the method that it overrides."""
+        needs_grad = torch.is_grad_enabled() and query.requires_grad
+        is_fast = not needs_grad or query.device.type != "cpu" or torch.compiler.is_compiling()
+        if not is_fast and self.training and query.shape[2] * key.shape[2] <= _SHORT:
+            return eager_attention(query, key, value, attention_mask, self.scaling, dropout, is_causal)[0]
+        if is_fast or query.dtype != torch.bfloat16:
+            return super().sdpa(query, key, value, attention_mask, dropout, is_causal)
+        attention_mask = None if attention_mask is None else attention_mask.float()
+        with torch.autocast("cpu", enabled=False):
+            inputs = query.float(), key.float(), value.float(), attention_mask
+            return super().sdpa(*inputs, dropout, is_causal).to(query.dtype)
+
+
+class FastSelfAttention(_FastAttention, ScratchSelfAttention):
+    """Self-attention, the same but for rounding."""
+
+
+class FastCrossAttention(_FastAttention, ScratchCrossAttention):
+    """Cross-attention, the same but for rounding."""
+
+
+FAST = {
+    nn.Dropout: FastDropout,
+    ScratchRMSNorm: FastRMSNorm,
+    ScratchSelfAttention: FastSelfAttention,
+    ScratchCrossAttention: FastCrossAttention,
+}
+
+
+def use_fast_layers(model: nn.Module) -> None:
+    """Have a model's layers of these classes compute as above. Its weights and their names stay as they are."""
+    for module in model.modules():
+        module.__class__ = FAST.get(type(module), type(module))

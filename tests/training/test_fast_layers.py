@@ -1,9 +1,10 @@
-"""Fast dropout and RMSNorm do what PyTorch's do."""
+"""Fast dropout, RMSNorm and attention do what PyTorch's do."""
 
 import pytest
 import torch
 
-from modeling_scratch.training.fast_layers import FastDropout, FastRMSNorm, use_fast_layers
+from modeling_scratch.training import fast_layers
+from modeling_scratch.training.fast_layers import FAST, FastDropout, FastRMSNorm, use_fast_layers
 
 
 def test_a_model_keeps_its_weights_and_computes_by_the_fast_layers(make_model):
@@ -13,8 +14,8 @@ def test_a_model_keeps_its_weights_and_computes_by_the_fast_layers(make_model):
     expected = model.eval()(**inputs).logits
     use_fast_layers(model)
     kinds = [type(module).__name__ for module in model.modules()]
-    assert {"FastDropout", "FastRMSNorm"} < set(kinds)
-    assert not {"Dropout", "ScratchRMSNorm"} & set(kinds)
+    assert {each.__name__ for each in FAST.values()} < set(kinds)
+    assert not {each.__name__ for each in FAST} & set(kinds)
     assert torch.equal(model(**inputs).logits, expected)
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
@@ -61,3 +62,44 @@ def test_rms_norm_in_training_is_pytorch_s(shape, dtype):
     assert norm.weight.grad.dtype == torch.float32
     if dtype == torch.float32:
         assert torch.equal(norm.eval()(states), torch.nn.functional.rms_norm(states, (16,), norm.weight, 1e-6))
+
+
+@pytest.mark.parametrize(("short", "kernels"), [(0, {torch.float32}), (64 * 64, set())])
+@pytest.mark.parametrize("mask", [None, "boolean", "float"])
+def test_sdpa_trains_without_the_kernels_that_are_slow(mask, short, kernels, make_model, monkeypatch):
+    """On the CPU: those for bfloat16, and any for short sentences. Without gradients, they are the fast ones."""
+    monkeypatch.setattr(fast_layers, "_SHORT", short)
+    model, seen = make_model(dropout=0.0).train(), set()
+    use_fast_layers(model)
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(query, *args, **kwargs):
+        seen.add(query.dtype)
+        return attend(query, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    ids = torch.randint(4, 61, (3, 6))
+    batch = {"input_ids": ids, "labels": ids}
+    if mask is not None:
+        attends = torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 6])
+        batch["attention_mask"] = attends.bool() if mask == "boolean" else (1 - attends[:, None, None]) * -1e9
+    with monkeypatch.context() as patch:
+        patch.setattr(fast_layers, "_SHORT", 0)
+        expected = model(**batch)
+    expected.loss.backward()
+    gradient = model.lm_head.weight.grad.clone()
+    model.zero_grad()
+    seen.clear()
+    torch.testing.assert_close(model(**batch).loss, expected.loss)
+    assert seen == kernels
+    seen.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(**batch)
+    found.loss.backward()
+    assert seen == kernels
+    torch.testing.assert_close(found.loss, expected.loss, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(model.lm_head.weight.grad, gradient, rtol=0.1, atol=0.02)
+    seen.clear()
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        model.eval()(**batch)
+    assert seen == {torch.bfloat16}
