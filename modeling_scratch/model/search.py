@@ -37,7 +37,7 @@ _MODES = ("greedy_search", "sample", "beam_search")
 
 
 class _Unsupported(Exception):
-    """What `generate` has prepared does not suit our loops; Transformers' must run."""
+    """Transformers' loops must run. The text, if any, is what this release lacks."""
 
 
 def search(model: nn.Module, inherited: Callable, *args, **kwargs):
@@ -50,11 +50,6 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
     """
     if not _is_supported(model, args, kwargs):
         return inherited(*args, **kwargs)
-    if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
-        logger.warning_once(
-            "this release of Transformers does not support this project's search loops: generation is slower"
-        )
-        return inherited(*args, **kwargs)
     ours = {name: value for name, value in kwargs.items() if name != "custom_generate"}
     if encoded := ours.get("encoder_outputs"):  # a copy, because `generate` expands its tensors in place
         ours["encoder_outputs"] = BaseModelOutput(*encoded) if isinstance(encoded, tuple) else copy.copy(encoded)
@@ -63,6 +58,8 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
         criterion = StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)
         ours["stopping_criteria"] = StoppingCriteriaList([*(kwargs.get("stopping_criteria") or []), criterion])
     try:
+        if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
+            raise _Unsupported("custom_generate missing")
         with fast_products(model.modules()):
             return inherited(*args, **ours, custom_generate=partial(_run, streamer=kwargs.get("streamer")))
     except _Unsupported as reason:
