@@ -322,7 +322,7 @@ def count(shape: str, tokens: int, compiled: bool) -> Work:
         optimizer.zero_grad()
         ids = torch.ones(-(-tokens // LENGTH), LENGTH, dtype=torch.long)
         positions, counter = torch.arange(LENGTH)[None], Counter()
-        options = {"num_items_in_batch": tokens, "loss_function": TrainingLoss(label_smoothing=0.1)}
+        options = {"num_items_in_batch": tokens, "fused_loss": TrainingLoss(label_smoothing=0.1)}
         if compiled:
             compile_layers(model, backend=counting_backend(counter), dynamic=False)
             for stack in (model.model.encoder, model.model.decoder):

@@ -39,10 +39,10 @@ def update(name: str, vocabulary: int, tokens: int, updates: int) -> dict[str, f
     optimizer.step()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     ids = torch.randint(4, vocabulary, (tokens // LENGTH, LENGTH))
-    loss_function = TrainingLoss(label_smoothing=0.1)
+    fused_loss = TrainingLoss(label_smoothing=0.1)
     began = time.perf_counter()
     for _ in range(updates):
-        model(input_ids=ids, labels=ids, loss_function=loss_function).loss[0].backward()
+        model(input_ids=ids, labels=ids, fused_loss=fused_loss).loss[0].backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
     rate = updates * ids.numel() / (time.perf_counter() - began)

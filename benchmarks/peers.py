@@ -52,12 +52,9 @@ def _sizes(shape: Shape) -> dict[str, int]:
 
 def ours(shape: Shape) -> nn.Module:
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-    from modeling_scratch.training.fast_layers import use_fast_layers
 
     config = ScratchConfig(**_sizes(shape), norm_position="post", final_norm=False, dropout=DROPOUT)
-    model = ScratchForConditionalGeneration(config)
-    use_fast_layers(model)
-    return model
+    return ScratchForConditionalGeneration(config)
 
 
 def _fields(shape: Shape) -> dict:
@@ -142,13 +139,23 @@ def equal_pair(shape: Shape) -> tuple[nn.Module, nn.Module]:
     return from_marian(theirs), theirs
 
 
+def for_training(name: str, shape: Shape) -> nn.Module:
+    """A new model of this name, as it trains."""
+    model = MAKERS[name](shape).train()
+    if name == "modeling_scratch":
+        from modeling_scratch.training.fast_layers import use_fast_layers
+
+        use_fast_layers(model)
+    return model
+
+
 def loss_of(name: str, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """The loss per target token, computed as each model's documentation shows."""
     if name != "modeling_scratch":
         return model(**batch).loss
     from modeling_scratch.training.loss import fused_cross_entropy
 
-    return model(**batch, loss_function=fused_cross_entropy).loss
+    return model(**batch, fused_loss=fused_cross_entropy).loss
 
 
 def make_lengths(pairs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -48,7 +48,7 @@ def measure(name: str, length: int = 16, vocabulary: int = 10_000, batch: int = 
     shape = dataclasses.replace(peers.SHAPES["tiny"], vocab_size=vocabulary, layers=layers)
     before = peers.idle_memory()
     torch.manual_seed(0)
-    model = peers.MAKERS[name](shape).train()
+    model = peers.for_training(name, shape)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     ids = torch.randint(4, vocabulary, (2, batch // length, length))
     pairs = {"input_ids": ids[0], "attention_mask": torch.ones_like(ids[0]), "labels": ids[1]}

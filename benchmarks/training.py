@@ -41,7 +41,7 @@ class Trainee:
         self.batches = peers.make_batches(shape, updates, device=device, fixed=label.endswith(FIXED))
         self.tokens = sum(map(peers.target_tokens, self.batches))
         self.operations = sum(peers.matrix_operations(shape, batch) for batch in self.batches)
-        self.model = peers.MAKERS[name](shape).to(device).train()
+        self.model = peers.for_training(name, shape).to(device)
         self.forward = self._compiled() if self.is_compiled else self.model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.dtype = torch.bfloat16 if bf16 or label.endswith(BF16) else torch.float32

@@ -28,7 +28,7 @@ if __name__ == "__main__":
 
     source, labels = torch.randint(4, 61, (4, 7)), torch.randint(4, 61, (4, 5))
     own = slice(2 * rank, 2 * rank + 2)
-    model(input_ids=source[own], labels=labels[own], loss_function=fused_cross_entropy).loss.backward()
+    model(input_ids=source[own], labels=labels[own], fused_loss=fused_cross_entropy).loss.backward()
     whole(input_ids=source, labels=labels).loss.backward()
     for (name, sharded), expected in zip(model.named_parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(sharded.grad.full_tensor(), expected.grad, rtol=0, atol=1e-6, msg=name)

@@ -178,7 +178,7 @@ def count_graphs(file: str) -> None:
     wrapped = DistributedDataParallel(model)  # whose first bucket, a MiB, is less than a layer
     given = []
     compile_layers(model, backend=lambda graph, inputs: given.append(graph) or graph)
-    wrapped(**example_batch(model, torch.device("cpu")), loss_function=fused_cross_entropy).loss.backward()
+    wrapped(**example_batch(model, torch.device("cpu")), fused_loss=fused_cross_entropy).loss.backward()
     Path(file).write_text(json.dumps([counters["stats"]["unique_graphs"], len(given)]))
 
 

@@ -1,6 +1,6 @@
 """
-The model, its pipeline and its `push_to_hub`: the files that travel with every checkpoint. Importing them registers the
-model with the Auto classes.
+The model and its pipeline: the files that travel with every checkpoint. Importing them registers the model with the
+Auto classes.
 """
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding

@@ -247,7 +247,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        loss_function: Callable | None = None,
+        fused_loss: Callable | None = None,
         **kwargs,
     ) -> Seq2SeqLMOutput:
         """
@@ -255,13 +255,12 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             labels: (batch_size, target_length), aligned with the logits; -100 is ignored. The decoder's input is made
                 from them unless it is given.
             num_items_in_batch: divides the summed loss; None: the number of labels here that are not ignored.
-            loss_function: computes the loss from the decoder's states, the output projection, `labels` and
-                `num_items_in_batch`, so that logits need not be stored (training's is `TrainingLoss`); None:
-                cross-entropy of the logits.
+            fused_loss: a function of the decoder's states, the output projection, `labels` and `num_items_in_batch`;
+                what it returns is the loss, and no logits are computed. None: cross-entropy.
 
         Returns:
-            loss, if labels were given; logits (batch_size, target_length, target vocabulary), unless a loss_function
-            was given; the rest as in ScratchModel.
+            loss, if labels were given; logits (batch_size, target_length, target vocabulary), or None with a
+            fused_loss; the rest as in ScratchModel.
         """
         if labels is not None:
             labels = check_labels(labels, self.config.target_vocab_size)
@@ -277,8 +276,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
                 f"labels has shape {tuple(labels.shape)}, and the decoder's input {tuple(states.shape[:2])}: they must "
                 "be aligned"
             )
-        if labels is not None and loss_function is not None:
-            logits, loss = None, loss_function(states, self.lm_head, labels, num_items_in_batch)
+        if labels is not None and fused_loss is not None:
+            logits, loss = None, fused_loss(states, self.lm_head, labels, num_items_in_batch)
         else:
             logits = self.lm_head(states)
             loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)

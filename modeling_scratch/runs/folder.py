@@ -36,9 +36,13 @@ def random_states(process: int) -> str:
     return f"random_states_{process}.pkl"
 
 
-def _is_foreign(path: Path) -> bool:
-    """Whether a file or folder keeps runs from beginning in the folder that it lies in."""
-    return path.name != LOCK and not (path.is_file() and any(fnmatch(path.name, each) for each in COMPANIONS))
+def holds_other_things(folder: Path) -> bool:
+    """Whether a folder without a run holds what keeps one from beginning there."""
+
+    def may_stay(path: Path) -> bool:
+        return path.name == LOCK or (path.is_file() and any(fnmatch(path.name, each) for each in COMPANIONS))
+
+    return not all(map(may_stay, folder.iterdir()))
 
 
 class RunFolder:
@@ -90,7 +94,7 @@ class RunFolder:
             raise UserError(f"{self.path} holds no run to resume")
         if self.is_run() and not resume and not overwrite:
             raise UserError(f"{self.path} already holds a run: continue it with --resume, replace it with --overwrite")
-        if not self.is_run() and self.path.is_dir() and any(map(_is_foreign, self.path.iterdir())):
+        if not self.is_run() and self.path.is_dir() and holds_other_things(self.path):
             raise UserError(f"{self.path} holds files that are not a run's; choose another output_dir")
         self._check_writable()
         if self.path.is_dir():

@@ -88,7 +88,7 @@ def corpus_loss(
             if batch is not None:
                 batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
                 with evaluating(model, accelerator):
-                    loss = model(**batch, num_items_in_batch=1, loss_function=fused_cross_entropy).loss.item()
+                    loss = model(**batch, num_items_in_batch=1, fused_loss=fused_cross_entropy).loss.item()
                 total += loss if number < own else 0.0
     finally:
         model.train(training)

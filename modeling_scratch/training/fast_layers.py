@@ -120,6 +120,9 @@ FAST = {
 
 
 def use_fast_layers(model: nn.Module) -> None:
-    """Have a model's layers of these classes compute as above. Its weights and their names stay as they are."""
+    """
+    Have a model's layers of these classes compute as above. Its weights and their names stay as they are. Only this
+    package's own classes are exchanged, not those of code that a checkpoint has brought along.
+    """
     for module in model.modules():
         module.__class__ = FAST.get(type(module), type(module))

@@ -15,7 +15,7 @@ from ..hub.run_records import RunRecords
 from ..recipe.reading import apply_overrides, checked_recipe, differing_keys, load_recipe
 from ..recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe
 from ..runs.checkpoint_store import WEIGHTS
-from ..runs.folder import LOCK, RECIPE, RunFolder
+from ..runs.folder import RECIPE, RunFolder, holds_other_things
 from ..runs.metrics_file import read_metrics, scored_set
 from .comparison import read_run
 
@@ -139,7 +139,7 @@ class ImprovementPlan:
             raise UserError(f"--output {out}: it must be another folder than the run's")
         folder = RunFolder(out)
         if not folder.is_run():
-            if out.exists() and (not out.is_dir() or any(path.name != LOCK for path in out.iterdir())):
+            if out.exists() and (not out.is_dir() or holds_other_things(out)):
                 raise UserError(f"--output {out}: there is something else; choose another folder")
             return
         changed = [key for key in differing_keys(load_recipe(out / RECIPE), self.final) if key != "output_dir"]

@@ -114,10 +114,10 @@ def _do(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
     """
     After an update, do what is due: stop on request, evaluate, write a checkpoint. The checkpoint is of three kinds:
 
-    - due: the recipe asks for it, so it counts in averaging;
+    - due: the recipe asks for it, or patience has run out, so it counts in averaging;
     - of the best weights so far, if the recipe does not ask for one here: kept, and not averaged;
-    - on stopping: written before what is due is done, so it is marked `unsettled`, and a run that resumes from it does
-      the rest first.
+    - on stopping, or when an evaluation runs out of memory: written before what is due is done, so it is marked
+      `unsettled`, and a run that resumes from it does the rest first.
     """
     progress = run.progress
     progress.unsettled = due.evaluation or due.checkpoint

@@ -18,15 +18,23 @@ _FLOAT16_SCALE = 16.0
 @dataclass(frozen=True)
 class TrainingLoss:
     """
-    A `loss_function` for the model's forward pass, which then returns a pair as its loss: the loss, and the
-    cross-entropy without label smoothing and R-Drop, as an evaluation computes it, without a gradient.
+    A `fused_loss` for the model's forward pass, which then returns a pair as its loss: the loss, and the cross-entropy
+    without label smoothing and R-Drop, as an evaluation computes it, without a gradient.
 
     Args:
-        label_smoothing, r_drop: see `cross_entropy_sum`.
+        label_smoothing: in [0, 1); it and r_drop as in `cross_entropy_sum`.
+
+    Raises:
+        ValueError: label_smoothing is out of range; or, when called, r_drop is set and the batch's second half cannot
+            repeat its first.
     """
 
     label_smoothing: float = 0.0
     r_drop: float = 0.0
+
+    def __post_init__(self):
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}; it must be in [0, 1)")
 
     def __call__(
         self,
@@ -42,6 +50,8 @@ class TrainingLoss:
             labels: (batch_size, target_length); -100 is ignored.
             num_items_in_batch: what to divide the sums by; None: the number of labels that are not ignored.
         """
+        if self.r_drop and len(labels) % 2:
+            raise ValueError(f"r_drop needs a batch whose second half repeats its first, not {len(labels)} rows")
         # A head that is wrapped or whose forward is replaced, as by adapters and offloading, must be called.
         if type(head) is nn.Linear and "forward" not in vars(head):
             loss, plain = linear_cross_entropy_sum(hidden_states, head, labels, self.label_smoothing, self.r_drop)
@@ -54,7 +64,7 @@ class TrainingLoss:
 
 
 def fused_cross_entropy(*arguments) -> torch.Tensor:
-    """A `loss_function` for evaluation: the cross-entropy alone. The arguments are those of TrainingLoss."""
+    """A `fused_loss` for evaluation: the cross-entropy alone. The arguments are those of TrainingLoss."""
     return TrainingLoss()(*arguments)[0]
 
 

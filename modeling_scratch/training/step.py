@@ -45,12 +45,12 @@ class TrainingStep:
     ):
         self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
         self.optimization, self.in_smaller_pieces = optimization, in_smaller_pieces
-        self.loss_function = TrainingLoss(optimization.label_smoothing, optimization.r_drop)
+        self.fused_loss = TrainingLoss(optimization.label_smoothing, optimization.r_drop)
 
     def losses(self, batch: dict[str, torch.Tensor], target_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss and cross-entropy, summed over a micro-batch's target tokens and divided by the global batch's."""
         inputs = self._inputs(batch)
-        return self.model(**inputs, num_items_in_batch=target_tokens, loss_function=self.loss_function).loss
+        return self.model(**inputs, num_items_in_batch=target_tokens, fused_loss=self.fused_loss).loss
 
     def _inputs(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """A micro-batch as the model takes it: with R-Drop, twice."""
@@ -113,7 +113,7 @@ class TrainingStep:
             if is_sharded(self.accelerator):  # no process can try alone
                 return self.in_smaller_pieces(2)
             model = self.accelerator.unwrap_model(self.model)
-            pieces = pieces_that_fit(model, inputs, self._inputs, loss_function=self.loss_function)
+            pieces = pieces_that_fit(model, inputs, self._inputs, self.fused_loss)
             return self.in_smaller_pieces(pieces) if pieces else "not even one pair fits: use a smaller model"
 
         shapes = f"{tuple(inputs['input_ids'].shape)} source and {tuple(inputs['labels'].shape)} target tokens"

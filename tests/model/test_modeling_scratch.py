@@ -185,7 +185,7 @@ def test_an_empty_batch(fields, make_model):
     output = model(input_ids=ids, attention_mask=ids, labels=ids)
     assert output.logits.shape == (0, 5, model.config.target_vocab_size)
     assert output.loss == 0
-    assert model(input_ids=ids, labels=ids, loss_function=fused_cross_entropy).loss == 0
+    assert model(input_ids=ids, labels=ids, fused_loss=fused_cross_entropy).loss == 0
 
 
 def test_shared_layers_are_one_that_runs_again(make_model, tmp_path):
@@ -367,7 +367,7 @@ def test_a_wrapped_head_is_called(change, make_model, sentences):
     change(model)
     expected = model(**inputs).loss
     assert not torch.isclose(expected, plain)
-    output = model(**inputs, loss_function=fused_cross_entropy)
+    output = model(**inputs, fused_loss=fused_cross_entropy)
     assert output.logits is None
     torch.testing.assert_close(output.loss, expected)
 

@@ -1,4 +1,4 @@
-"""Positions, feed-forward, dropout, masks and attention, each compared with a formula written here."""
+"""Positions, masks and attention, each compared with a formula written here."""
 
 import copy
 import math
@@ -192,9 +192,6 @@ def test_positions_that_are_given(kind, make_model):
     output = model.decoder(ids, encoder_hidden_states=states, position_ids=places).last_hidden_state
     expected = model.decoder(whole, causal, states).last_hidden_state[:, places[0]]
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-10)
-
-
-# -- feed-forward --------------------------------------------------------------------------------------
 
 
 # -- masks and attention -------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_a_lora_trains_and_is_heeded(name, make_model, sentences):
     optimizer = torch.optim.Adam([weight for weight in adapted.parameters() if weight.requires_grad], lr=0.05)
     losses = []
     for _ in range(30):
-        outputs = adapted(input_ids=ids, attention_mask=mask, labels=labels, loss_function=fused_cross_entropy)
+        outputs = adapted(input_ids=ids, attention_mask=mask, labels=labels, fused_loss=fused_cross_entropy)
         losses.append(outputs.loss)
         losses[-1].backward()
         optimizer.step()

@@ -78,7 +78,7 @@ def test_the_fused_loss_compiles(make_model, inputs):
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    loss, _ = compiled(**inputs, loss_function=TrainingLoss(label_smoothing=0.1)).loss
+    loss, _ = compiled(**inputs, fused_loss=TrainingLoss(label_smoothing=0.1)).loss
     torch.testing.assert_close(loss, expected)
     loss.backward()
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):

@@ -55,7 +55,7 @@ def made_once(target_size: int | None, updates: int, **fields) -> Path:
         pairs = CORPUS[update % 20 :: 20]
         inputs = source([pair["en"] for pair in pairs], padding=True, return_tensors="pt")
         labels = target([pair["de"] for pair in pairs], padding=True, return_tensors="pt").input_ids
-        model(**inputs, labels=labels.masked_fill(labels == 0, -100), loss_function=fused_cross_entropy).loss.backward()
+        model(**inputs, labels=labels.masked_fill(labels == 0, -100), fused_loss=fused_cross_entropy).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}

@@ -406,7 +406,7 @@ def test_the_residual_stream_under_autocast(name):
         seen.clear()
         model.zero_grad()
         with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-            loss = model(input_ids=ids, labels=ids, loss_function=fused_cross_entropy).loss
+            loss = model(input_ids=ids, labels=ids, fused_loss=fused_cross_entropy).loss
         loss.backward()
         return set(seen), loss.detach(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 

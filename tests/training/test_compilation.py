@@ -126,7 +126,7 @@ def test_hooks_and_adapters_are_compiled_with_their_layers(make_model):
     def loss_and_gradients() -> list[torch.Tensor]:
         adapted.zero_grad()
         torch.manual_seed(1)
-        loss = adapted(**batch, loss_function=fused_cross_entropy).loss
+        loss = adapted(**batch, fused_loss=fused_cross_entropy).loss
         loss.backward()
         gradients = [parameter.grad.clone() for parameter in adapted.parameters() if parameter.grad is not None]
         return [loss.detach(), *gradients]

@@ -182,11 +182,18 @@ def test_extreme_logits_stay_finite():
 def test_a_batch_without_labels_costs_nothing(make_model):
     model = make_model()
     labels = torch.full((2, 4), -100)
-    for loss_function in (None, fused_cross_entropy):
-        loss = model(input_ids=torch.ones(2, 3, dtype=torch.long), labels=labels, loss_function=loss_function).loss
+    for fused_loss in (None, fused_cross_entropy):
+        loss = model(input_ids=torch.ones(2, 3, dtype=torch.long), labels=labels, fused_loss=fused_loss).loss
         assert loss.item() == 0.0
         loss.backward()
         assert all(p.grad is None or torch.equal(p.grad, torch.zeros_like(p)) for p in model.parameters())
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(ValueError, match=r"label_smoothing is 1.5; it must be in \[0, 1\)"):
+        TrainingLoss(1.5)
+    with pytest.raises(ValueError, match="second half repeats its first, not 3 rows"):
+        TrainingLoss(r_drop=5.0)(torch.zeros(3, 1, 2), nn.Linear(2, 4), torch.zeros(3, 1, dtype=torch.long))
 
 
 def test_num_items_in_batch_divides_the_sum(make_model):
@@ -194,7 +201,7 @@ def test_num_items_in_batch_divides_the_sum(make_model):
     inputs = {"input_ids": torch.tensor([[5, 6, 2]]), "labels": torch.tensor([[7, 8, 9, 2]])}
     mean, total = model(**inputs).loss, model(**inputs, num_items_in_batch=1).loss
     torch.testing.assert_close(mean * 4, total)
-    fused = model(**inputs, num_items_in_batch=8, loss_function=fused_cross_entropy)
+    fused = model(**inputs, num_items_in_batch=8, fused_loss=fused_cross_entropy)
     assert fused.logits is None
     torch.testing.assert_close(fused.loss * 8, total)
 
@@ -206,7 +213,7 @@ def test_the_cross_entropy_beside_the_loss_is_that_without_smoothing(wrapped, r_
     if wrapped:  # as by an adapter
         model.lm_head.forward = model.lm_head.forward
     inputs = {"input_ids": torch.tensor([[5, 6, 2]] * 2), "labels": torch.tensor([[7, 8, 9, 2]] * 2)}
-    options = {"loss_function": TrainingLoss(0.1, r_drop), "num_items_in_batch": 4 if r_drop else 8}
+    options = {"fused_loss": TrainingLoss(0.1, r_drop), "num_items_in_batch": 4 if r_drop else 8}
     loss, cross_entropy = model(**inputs, **options).loss
     plain = model(**inputs)
     smoothed = cross_entropy_sum(plain.logits, inputs["labels"], 0.1) / 8
