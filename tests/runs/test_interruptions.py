@@ -343,7 +343,7 @@ def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch):
         output = forward(self, *arguments, **options)
         if self.training and (call := next(calls)) in (7, 8):
             weights[call] = {name: weight.clone() for name, weight in self.state_dict().items()}
-            output.loss = output.loss * (math.nan if call == 7 else 1)
+            output.loss = tuple(each * (math.nan if call == 7 else 1) for each in output.loss)
         return output
 
     monkeypatch.setattr(ScratchForConditionalGeneration, "forward", poisoned)
