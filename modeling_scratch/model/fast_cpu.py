@@ -35,7 +35,7 @@ def _by_parts(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
     return output.view(*inputs.shape[:-1], outputs)
 
 
-def _is_amd() -> bool:
+def is_amd_cpu() -> bool:
     """Whether the processor is AMD's: no other has SSE4a. Older releases of PyTorch do not say."""
     return bool(getattr(torch.cpu, "get_capabilities", dict)().get("sse4a"))
 
@@ -45,7 +45,7 @@ def _forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
     is_plain = inputs.dtype == torch.float32 and not (
         torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
     )
-    if is_plain and _is_amd():
+    if is_plain and is_amd_cpu():
         if inputs.numel() <= _SMALL_INPUT:
             return _by_parts(inputs, layer)
         if layer.weight.numel() >= _VERY_LARGE and torch.backends.mkldnn.is_available():

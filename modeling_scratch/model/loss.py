@@ -64,9 +64,12 @@ def cross_entropy(
     """
     logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     total = nn.functional.cross_entropy(logits, labels.flatten().to(logits.device), reduction="sum")
-    return total / (target_token_count(labels) if num_items_in_batch is None else num_items_in_batch)
+    return total / divisor(labels, num_items_in_batch)
 
 
-def target_token_count(labels: torch.Tensor) -> torch.Tensor:
-    """The number of labels not ignored, but at least 1: a batch without labels has a loss of 0, not NaN."""
-    return (labels != IGNORE_INDEX).sum().clamp(min=1)
+def divisor(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
+    """
+    What divides a sum over target tokens: `num_items_in_batch`, or the number of labels not ignored, but at least 1: a
+    batch without labels has a loss of 0, not NaN.
+    """
+    return (labels != IGNORE_INDEX).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch

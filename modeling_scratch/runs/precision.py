@@ -5,6 +5,7 @@ import os
 
 import torch
 
+from ..model.fast_cpu import is_amd_cpu
 from ..recipe.schema import Recipe
 from .folder import RunFolder
 
@@ -22,8 +23,8 @@ def is_faster_in_bf16() -> bool:
     capabilities = torch.cpu.get_capabilities()
     if capabilities.get("avx512_bf16") and not capabilities.get("amx_bf16"):
         # Intel's processors with AVX512-FP16 have AMX, which a virtual machine may hide: AVX512-BF16 is left, with half
-        # the speed of float32. AMD's processors, which have SSE4a, are faster in it.
-        return bool(capabilities.get("sse4a") or not capabilities.get("avx512_fp16"))
+        # the speed of float32. AMD's processors are faster in it.
+        return is_amd_cpu() or not capabilities.get("avx512_fp16")
     return bool(capabilities.get("amx_bf16"))
 
 

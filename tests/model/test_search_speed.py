@@ -71,7 +71,7 @@ def test_generation_under_autocast(make_model, sentences, monkeypatch, loops):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("is_amd", [True, False])
 def test_products(is_amd, bias, rows, monkeypatch):
-    monkeypatch.setattr(fast_cpu, "_is_amd", lambda: is_amd)
+    monkeypatch.setattr(fast_cpu, "is_amd_cpu", lambda: is_amd)
     for limit, value in {"_LARGE": 0, "_VERY_LARGE": 5000, "_SMALL_INPUT": 200, "_PART": 16}.items():
         monkeypatch.setattr(fast_cpu, limit, value)
     layers = torch.nn.ModuleList([torch.nn.Linear(24, width, bias=bias) for width in (1, 40, 400, 41 * 9)])
@@ -99,7 +99,7 @@ def test_products_take_the_method_of_the_processor(monkeypatch):
     layer = torch.nn.Linear(512, 512)
     with torch.no_grad(), fast_products([layer]):
         for is_amd, in_parts in ((True, [1, 5]), (False, [8, 16, 23])):
-            monkeypatch.setattr(fast_cpu, "_is_amd", lambda is_amd=is_amd: is_amd)
+            monkeypatch.setattr(fast_cpu, "is_amd_cpu", lambda is_amd=is_amd: is_amd)
             parts.clear()
             for rows in (1, 5, 8, 16, 23, 24, 80):
                 layer(torch.randn(rows, 1, 512))
@@ -110,7 +110,7 @@ def test_the_processor_is_found():
     names = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     if "vendor_id" not in names:
         pytest.skip("the vendor of the processor is not known")
-    assert fast_cpu._is_amd() == ("AuthenticAMD" in names)
+    assert fast_cpu.is_amd_cpu() == ("AuthenticAMD" in names)
 
 
 @pytest.mark.parametrize("vocabulary", [10, 640, 1281, 5000])
