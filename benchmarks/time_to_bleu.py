@@ -24,6 +24,7 @@ from pathlib import Path
 import figures
 import peers
 import torch
+import trainer_commands
 import trainers
 import yaml
 from matplotlib.figure import Figure
@@ -68,7 +69,7 @@ def train_ours(overrides: list[str], bleu: float) -> dict:
                 raise Reached
 
     curve: list[tuple[float, float]] = []
-    recipe = load_recipe(trainers.RECIPE, overrides)
+    recipe = load_recipe(trainer_commands.RECIPE, overrides)
     run = Run.begin(recipe, make_accelerator(recipe))
     with contextlib.suppress(Reached):
         train(run)
@@ -85,21 +86,21 @@ def train_marian(
     from modeling_scratch.recipe.reading import load_recipe
 
     name = "Marian in C++"
-    python = trainers.install(name, trainers.TRAINERS[name], work.resolve())
+    python = trainers.install(name, trainer_commands.TRAINERS[name], work.resolve())
     data = trainers.prepare(prefix, work.resolve() / "data", None)
-    recipe = load_recipe(trainers.RECIPE, overrides)
+    recipe = load_recipe(trainer_commands.RECIPE, overrides)
     sources, references = texts(load_pairs(recipe.data, recipe.seed)["validation"])
     for side, lines in (("source", sources), ("target", references)):
         trainers.write_words(data.folder / f"validation.{side}", data.tokenizer, lines)
     translations = data.folder / "translations.txt"
-    options = trainers.marian_options(data) | {
+    options = trainer_commands.marian_options(data) | {
         "valid-sets": [data.text("validation", "source"), data.text("validation", "target")],
         "valid-metrics": ["translation"],
         "valid-translation-output": str(translations),
         "valid-script-path": "true",
         "valid-freq": f"{every}u",
         "beam-size": 1,
-        "early-stopping": trainers.MANY,
+        "early-stopping": trainer_commands.MANY,
         "quiet-translation": True,
         "disp-freq": f"{every}u",
         **MARIAN,
@@ -157,7 +158,7 @@ def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up:
     from modeling_scratch.training.evaluation import translate
     from modeling_scratch.training.global_batches import EpochBatches
 
-    recipe = load_recipe(trainers.RECIPE, overrides)
+    recipe = load_recipe(trainer_commands.RECIPE, overrides)
     optimization, pairs = recipe.optimization, load_pairs(recipe.data, recipe.seed)
     tokenizers = load_tokenizers(str(work / "ours"))
     tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
