@@ -13,6 +13,7 @@ from ..errors import UserError
 from ..files import read_json, write_whole
 from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import TARGET_FOLDER
+from ..recipe.architecture import check_fields
 from ..runs.checkpoint_store import WEIGHTS
 from .languages import language_code, language_codes, language_name
 from .plain_card import ModelFacts
@@ -32,6 +33,7 @@ def read_config(folder: Path) -> ScratchConfig:
     if kind != ScratchConfig.model_type:
         how = f"; scratch convert marian {folder} OUT makes one" if kind == "marian" else ""
         raise UserError(f"{path}: model_type is {kind!r}; only 'scratch' models are shared here{how}")
+    check_fields({name: content[name] for name in ScratchConfig.field_names() if name in content}, str(path))
     try:
         return ScratchConfig.from_dict(content)
     except (ValueError, TypeError, AttributeError, KeyError) as error:  # a value of another shape

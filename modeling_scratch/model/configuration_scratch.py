@@ -1,13 +1,11 @@
-"""ScratchConfig: every architectural choice that the model can express, typed and checked."""
+"""ScratchConfig: every architectural choice that the model can express."""
 
 import copy
 import difflib
 import inspect
-from types import SimpleNamespace, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import transformers
-from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 if int(transformers.__version__.split(".")[0]) < 5:
@@ -30,24 +28,18 @@ CUSTOM_PIPELINES = {
     "translation": {"impl": "translation_pipeline.ScratchTranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
 }
 
-ROPE_KEYS = {"rope_type", "rope_theta", "factor"}
 _ROPE_DEFAULTS = {"rope_type": "default", "rope_theta": 10000.0}
-_LOADED = "_loaded_from_a_file"
-
-# Further keys that Transformers hands to a config: neither fields of ours nor attributes of every PreTrainedConfig.
-TRANSFORMERS_KEYS = {"_attn_implementation_internal", "_commit_hash", "_experts_implementation_internal"}
-TRANSFORMERS_KEYS |= {"_name_or_path", "attn_implementation", "auto_map", "custom_pipelines", "experts_implementation"}
-TRANSFORMERS_KEYS |= {"model_type", "name_or_path", "num_labels", "output_attentions", "per_layer_config"}
-TRANSFORMERS_KEYS |= {"quantization_config", "rope_theta", "tie_last_hidden_states", "torch_dtype"}
 
 
 class ScratchConfig(PreTrainedConfig):
     """
     The architecture of an encoder-decoder Transformer ("Attention Is All You Need", https://arxiv.org/abs/1706.03762).
 
+    A recipe's fields are checked for types and ranges before they get here (see modeling_scratch/recipe); in Python, as
+    with every config of Transformers, that is up to the caller.
+
     Raises:
-        ValueError: a field has the wrong type, is out of range or contradicts another; or a name is unknown (the
-            message lists the closest valid ones).
+        ValueError: a field is none of its named choices, or fields contradict each other.
     """
 
     model_type = "scratch"
@@ -76,7 +68,7 @@ class ScratchConfig(PreTrainedConfig):
         norm_position: Literal["pre", "post"] = "pre",  # "post" as in the paper; "pre" trains more easily
         norm_type: Literal["layer_norm", "rms_norm"] = "layer_norm",
         norm_eps: float = 1e-5,  # added to the variance inside every norm
-        final_norm: bool | Literal["decoder"] = True,  # a norm after each stack; "decoder": after the decoder alone
+        final_norm: Literal[True, False, "decoder"] = True,  # a norm after each stack, or the decoder alone
         share_layers: bool = False,  # a stack is one layer applied repeatedly (Dehghani et al. 2019)
         position_embedding_type: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal",
         max_position_embeddings: int = 1024,  # hard limit for learned positions; the length to plan for with the others
@@ -104,11 +96,11 @@ class ScratchConfig(PreTrainedConfig):
         for generic, name in self.attribute_map.items():
             if generic in kwargs:
                 given[name] = kwargs.pop(generic)
-        is_loaded = kwargs.pop(_LOADED, False)
-        if not is_loaded and (unknown := sorted(set(kwargs) - self.known_keys())):
-            raise ValueError("; ".join(self.describe_unknown(name) for name in unknown))
-        self._check(given)
+        for name in kwargs:  # Transformers passes keywords of its own, and other tools write theirs into config.json
+            if close := difflib.get_close_matches(name, given, n=1, cutoff=0.85):
+                logger.warning(f"ScratchConfig has no field {name!r}; did you mean {close[0]}?")
         given["rope_parameters"] = _ROPE_DEFAULTS | (given["rope_parameters"] or {})
+        self._check(given)
         kwargs["auto_map"] = AUTO_MAP | (kwargs.get("auto_map") or {})
         # A copy, because `pipeline` modifies what it finds.
         kwargs["custom_pipelines"] = copy.deepcopy(CUSTOM_PIPELINES) | (kwargs.get("custom_pipelines") or {})
@@ -130,39 +122,6 @@ class ScratchConfig(PreTrainedConfig):
     def field_names(cls) -> list[str]:
         """The fields that a model file may set."""
         return [name for name in cls.fields() if name != "is_encoder_decoder"]
-
-    @classmethod
-    def known_keys(cls) -> set[str]:
-        """Every key that a config.json of this version may hold."""
-        return {*cls.fields(), *cls.attribute_map, *vars(PreTrainedConfig()), *TRANSFORMERS_KEYS}
-
-    @classmethod
-    def describe_unknown(cls, name: str) -> str:
-        """The error message for a name that is not a field."""
-        close = difflib.get_close_matches(name, [*cls.field_names(), *cls.attribute_map], n=3)
-        close = list(dict.fromkeys(cls.attribute_map.get(each, each) for each in close))
-        hint = f"; did you mean {' or '.join(close)}?" if close else f"; valid fields: {', '.join(cls.field_names())}"
-        return f"ScratchConfig has no field {name!r}{hint}"
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """
-        Build a config from a loaded config.json. Unknown keys are kept and named in one warning, so that a checkpoint
-        modified by another tool still loads.
-        """
-        names = cls.known_keys()
-        unknown = {key: value for key, value in config_dict.items() if key not in names}
-        known = {key: value for key, value in config_dict.items() if key in names} | {_LOADED: True}
-        if unknown:
-            logger.warning(
-                f"The loaded config has keys that ScratchConfig does not know: {', '.join(sorted(unknown))}."
-            )
-        result = super().from_dict(known, **kwargs)  # kwargs may hold keywords that only this release has
-        config = result[0] if isinstance(result, tuple) else result
-        for key, value in unknown.items():
-            if not hasattr(cls, key):  # never replace a property or a method
-                setattr(config, key, value)
-        return result
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "ScratchConfig":
         """
@@ -193,83 +152,32 @@ class ScratchConfig(PreTrainedConfig):
 
     @staticmethod
     def _check(given: dict[str, Any]) -> None:
-        """Raise ValueError for fields that have the wrong type, are out of range or contradict each other."""
+        """Raise ValueError for fields that are none of their choices, or that contradict each other."""
         for name, parameter in ScratchConfig.fields().items():
-            if not _fits(given[name], parameter.annotation):
-                raise ValueError(f"{name} is {given[name]!r}; it must be {_in_words(parameter.annotation)}")
-        fields = SimpleNamespace(**given)
-        fields.target_vocab_size = fields.vocab_size if fields.decoder_vocab_size is None else fields.decoder_vocab_size
-        sizes = ["vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim"]
-        sizes += ["decoder_ffn_dim", "encoder_attention_heads", "decoder_attention_heads", "max_position_embeddings"]
-        for name in sizes:
-            if given[name] is not None and given[name] < 1:
-                raise ValueError(f"{name} is {given[name]}; it must be at least 1")
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= given[name] < 1:
-                raise ValueError(f"{name} is {given[name]}; a probability must be in [0, 1)")
-        for name in ("norm_eps", "init_std"):
-            if given[name] is not None and not 0 < given[name] < float("inf"):
-                raise ValueError(f"{name} is {given[name]}; it must be a positive number")
+            if get_origin(parameter.annotation) is Literal and given[name] not in get_args(parameter.annotation):
+                choices = ", ".join(map(repr, get_args(parameter.annotation)))
+                raise ValueError(f"{name} is {given[name]!r}; it must be one of {choices}")
+        d_model, rotates = given["d_model"], given["position_embedding_type"] == "rotary"
         for side in ("encoder", "decoder"):
             heads = given[f"{side}_attention_heads"]
-            if fields.d_model % heads:
-                raise ValueError(f"d_model ({fields.d_model}) must be divisible by {side}_attention_heads ({heads})")
-            head_dim = fields.d_model // heads
-            if fields.position_embedding_type == "rotary" and head_dim % 2:
+            if d_model % heads:
+                raise ValueError(f"d_model ({d_model}) must be divisible by {side}_attention_heads ({heads})")
+            if rotates and d_model // heads % 2:
                 raise ValueError(
-                    f"rotary positions rotate pairs: d_model / {side}_attention_heads is {head_dim} and must be even"
+                    f"rotary positions rotate pairs: d_model / {side}_attention_heads is {d_model // heads} and must "
+                    "be even"
                 )
-        if fields.activation_function not in ACT2FN:
-            close = difflib.get_close_matches(fields.activation_function, list(ACT2FN), n=3)
-            hint = f"; did you mean {' or '.join(close)}?" if close else "; see transformers.activations.ACT2FN"
-            raise ValueError(f"activation_function {fields.activation_function!r} is unknown{hint}")
-        if fields.share_encoder_decoder_embeddings and fields.target_vocab_size != fields.vocab_size:
+        rope_type = given["rope_parameters"]["rope_type"]
+        if rope_type not in ("default", "linear"):
+            raise ValueError(f"rope_parameters: rope_type is {rope_type!r}; it must be default or linear")
+        if rope_type == "linear" and "factor" not in given["rope_parameters"]:
+            raise ValueError("rope_parameters: rope_type 'linear' needs a factor")
+        source, target = given["vocab_size"], given["decoder_vocab_size"]
+        if given["share_encoder_decoder_embeddings"] and target not in (None, source):
             raise ValueError(
-                f"share_encoder_decoder_embeddings needs one vocabulary, but vocab_size is {fields.vocab_size} and "
-                f"decoder_vocab_size is {fields.decoder_vocab_size}; set share_encoder_decoder_embeddings to False"
+                f"share_encoder_decoder_embeddings needs one vocabulary, but vocab_size is {source} and "
+                f"decoder_vocab_size is {target}; set share_encoder_decoder_embeddings to False"
             )
-        source, target = fields.vocab_size, fields.target_vocab_size
-        limits = {"pad_token_id": min(source, target), "unk_token_id": max(source, target)}
-        limits |= dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), target)
-        for name, limit in limits.items():
-            if given[name] == []:
-                raise ValueError(f"{name} is an empty list; give an id, or None for no such token")
-            for token_id in given[name] if isinstance(given[name], list) else [given[name]]:
-                if token_id is not None and not 0 <= token_id < limit:
-                    raise ValueError(f"{name} is {token_id}; it must be in [0, {limit})")
-        _check_rope_parameters(given["rope_parameters"] or {})
-
-
-def _check_rope_parameters(given: dict[str, Any]) -> None:
-    if unknown := sorted(set(given) - ROPE_KEYS):
-        raise ValueError(f"rope_parameters has no key {unknown[0]!r}; it has {', '.join(sorted(ROPE_KEYS))}")
-    rope_type = given.get("rope_type", "default")
-    if rope_type not in ("default", "linear"):
-        raise ValueError(f"rope_parameters: rope_type is {rope_type!r}; it must be default or linear")
-    theta, factor = given.get("rope_theta", 10000.0), given.get("factor")
-    if not _fits(theta, float) or not 0 < theta < float("inf"):
-        raise ValueError(f"rope_parameters: rope_theta is {theta!r}; with {rope_type!r} it must be positive")
-    if rope_type == "linear" and (not _fits(factor, float) or not 1 <= factor < float("inf")):
-        raise ValueError(f"rope_parameters: factor is {factor!r}; with 'linear' it must be at least 1")
-
-
-def _in_words(annotation: Any) -> str:
-    if get_origin(annotation) is Literal or isinstance(annotation, UnionType) or get_origin(annotation) is Union:
-        return " or ".join(_in_words(each) for each in get_args(annotation))
-    return getattr(annotation, "__name__", repr(annotation)).replace("NoneType", "None")
-
-
-def _fits(value: Any, annotation: Any) -> bool:
-    """Whether a value matches an annotation. An integer is a valid float; a boolean is not a number."""
-    if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
-        return any(_fits(value, each) for each in get_args(annotation))
-    if get_origin(annotation) is Literal:
-        return value in get_args(annotation)
-    if get_origin(annotation) is list:
-        return isinstance(value, list) and all(_fits(each, *get_args(annotation)) for each in value)
-    if annotation in (int, float):
-        return isinstance(value, (int, float) if annotation is float else int) and not isinstance(value, bool)
-    return isinstance(value, type(None) if annotation is None else annotation)
 
 
 __all__ = ["ScratchConfig"]

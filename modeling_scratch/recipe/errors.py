@@ -3,9 +3,11 @@
 import difflib
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+
+from ..model.configuration_scratch import ScratchConfig
 
 Location = tuple[int | str, ...]
 
@@ -16,6 +18,7 @@ _KINDS |= {"dict": "must be a mapping, such as {a: b}"}
 # Keys by the names that other toolkits use.
 _ELSEWHERE = {"batch_size": "tokens_per_batch", "batch_tokens": "tokens_per_batch", "max_tokens": "tokens_per_batch"}
 _ELSEWHERE |= {"beam": "num_beams", "beams": "num_beams", "beam_size": "num_beams", "steps": "max_steps"}
+_ELSEWHERE |= ScratchConfig.attribute_map
 
 
 def describe(error: ValidationError, recipe: type[BaseModel], architecture: list[str]) -> str:
@@ -74,11 +77,10 @@ def _locate(location: Location, recipe: type[BaseModel]) -> tuple[str, type[Base
 
 
 def _section(of: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The class of a section, or of the sections in a list."""
+    """The class of a section, also of one that may be left out or of those in a list."""
     annotation = of.model_fields[name].annotation
-    if get_origin(annotation) is list:
-        (annotation,) = get_args(annotation)
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    classes = [each for each in (annotation, *get_args(annotation)) if isinstance(each, type)]
+    return next((each for each in classes if issubclass(each, BaseModel)), None)
 
 
 def valid_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -105,7 +107,7 @@ def _advice(key: str, recipe: type[BaseModel], architecture: list[str]) -> str:
         return f"; did you mean {close[0]!r}?"
     if here:
         return f"; {above} has {', '.join(each.rpartition('.')[2] for each in here)}"
-    return f"; a recipe has {', '.join(recipe.model_fields)}"
+    return f"; the {recipe.__name__.lower()} has {', '.join(recipe.model_fields)}"
 
 
 def _likenesses(name: str) -> Iterator[Callable[[str], Any]]:

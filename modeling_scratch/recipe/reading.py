@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
+from .architecture import check_fields
 from .errors import describe
 from .schema import ModelSection, Recipe
 from .shipped import CONFIGURATION_FOLDER
@@ -130,9 +131,8 @@ def model_fields(section: ModelSection) -> dict[str, Any]:
             known = sorted(file.stem for file in (CONFIGURATION_FOLDER / "models").glob("*.yaml"))
             raise UserError(f"model.config: {section.config!r} is neither a file nor one of {', '.join(known)}")
         fields = read_yaml(path) | fields
+    check_fields(fields, "model")
     for key in fields:
-        if key not in ScratchConfig.field_names():
-            raise UserError(f"model: {ScratchConfig.describe_unknown(key)}")
         if key.endswith("_token_id"):
             raise UserError(f"model: {key} comes from the tokenizer; leave it out")
     return fields

@@ -25,6 +25,7 @@ from ..errors import UserError, as_user_error
 from ..loading import load_config, load_tokenizers, load_translator
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
+from ..recipe.architecture import check_fields
 from ..recipe.reading import fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, Recipe
 from ..runs.faults import explained_damage_of_the_cache
@@ -118,8 +119,7 @@ def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
             f"model.start_from: {section.start_from} is a {config.model_type} model; a run starts from a "
             f"{ScratchConfig.model_type} model"
         )
-    with as_user_error("model.overrides: "):
-        ScratchConfig(**{name: getattr(config, name) for name in ScratchConfig.fields()} | section.overrides)
+    check_fields(section.overrides, "model.overrides")
     for name, value in section.overrides.items():
         setattr(config, name, value)
     return config

@@ -133,7 +133,7 @@ def test_a_run_with_several_test_sets(trained, tmp_path):
 REFUSED = {
     "config.json": [
         ('{"model_type": "marian"}', r"config.json: model_type is 'marian'.*convert marian .* OUT makes one"),
-        ('{"model_type": "scratch", "d_model": []}', "config.json: d_model is "),
+        ('{"model_type": "scratch", "d_model": []}', "config.json: d_model: must be an integer"),
         ('{"model_type": "scratch", "custom_pipelines": {"translation": 1}}', "config.json: auto_map and custom_pipe"),
         ('{"a":' * 100_000, "config.json: nested too deeply"),
     ],

@@ -1,0 +1,57 @@
+"""The fields of a new model as users write them: their names, types and ranges, taken from ScratchConfig."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, create_model
+from transformers.activations import ACT2FN
+
+from ..errors import UserError
+from ..model.configuration_scratch import ScratchConfig
+from .errors import describe
+from .section import Probability, Section
+
+_Size = Annotated[int, Field(ge=1)]
+_Positive = Annotated[float, Field(gt=0)]
+
+
+class _Strict(Section):
+    model_config = {"strict": True}
+
+
+class _RopeParameters(_Strict):
+    rope_type: Literal["default", "linear"] = "default"
+    rope_theta: _Positive = 10000.0
+    factor: Annotated[float, Field(ge=1)] = 1.0
+
+
+def _is_an_activation(name: str) -> str:
+    if name not in ACT2FN:
+        raise ValueError(f"{name!r} is unknown; Transformers has {', '.join(sorted(ACT2FN))}")
+    return name
+
+
+# Narrower types than the annotations in ScratchConfig.
+_TYPES: dict[str, Any] = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), Probability)
+_TYPES |= {"norm_eps": _Positive, "init_std": _Positive | None, "decoder_vocab_size": _Size | None}
+_TYPES |= {"rope_parameters": _RopeParameters | None}
+_TYPES |= {"activation_function": Annotated[str, AfterValidator(_is_an_activation)]}
+
+
+def _type_of(name: str, annotation: Any) -> Any:
+    return _TYPES.get(name, _Size if annotation is int else annotation)
+
+
+_FIELDS = {name: ScratchConfig.fields()[name] for name in ScratchConfig.field_names()}
+Architecture = create_model(
+    "Architecture",
+    __base__=_Strict,
+    **{name: (_type_of(name, field.annotation), field.default) for name, field in _FIELDS.items()},
+)
+
+
+def check_fields(fields: dict[str, Any], where: str) -> None:
+    """UserError if ScratchConfig fields are unknown, of another type or out of range. It starts with `where`."""
+    try:
+        Architecture.model_validate(fields)
+    except ValidationError as error:
+        raise UserError(f"{where}: {describe(error, Architecture, [])}") from None
