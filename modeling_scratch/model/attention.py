@@ -2,8 +2,6 @@
 
 import torch
 from torch import nn
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_scratch import ScratchConfig
 from .position_embeddings import apply_rotary
@@ -44,24 +42,6 @@ def eager_attention(
     return torch.matmul(weights, value), weights
 
 
-def as_block_mask(bias: torch.Tensor) -> BlockMask:
-    """
-    A bias as flex_attention's block mask.
-
-    Args:
-        bias: (batch_size, 1 or heads, query_length, key_length); each value is 0 or the dtype's minimum.
-    """
-    hides = bias == torch.finfo(bias.dtype).min
-    if not (hides | (bias == 0)).all():
-        raise ValueError("flex_attention takes only masks of 0 and -inf; use attn_implementation='sdpa'")
-    sizes = (bias.shape[0], bias.shape[1] if bias.shape[1] > 1 else None, *bias.shape[2:])
-
-    def attends(batch, head, query, key):
-        return ~hides[batch, head if sizes[1] else 0, query, key]
-
-    return create_block_mask(attends, *sizes, device=bias.device)
-
-
 class ScratchAttention(nn.Module):
     """
     The projections and the attention call that self- and cross-attention share:
@@ -70,7 +50,6 @@ class ScratchAttention(nn.Module):
 
     def __init__(self, config: ScratchConfig, num_heads: int, is_causal: bool):
         super().__init__()
-        self.config = config
         self.num_heads = num_heads
         self.head_dim = config.d_model // num_heads
         self.is_causal = is_causal
@@ -104,37 +83,16 @@ class ScratchAttention(nn.Module):
         is_causal = query.shape[2] > 1 and self.is_causal and attention_mask is None
         if implementation == "eager":
             output, weights = eager_attention(query, key, value, attention_mask, self.scaling, dropout, is_causal)
-            output = output.transpose(1, 2)
         elif implementation == "sdpa":
-            output = self.sdpa(query, key, value, attention_mask, dropout, is_causal).transpose(1, 2)
+            output = self.sdpa(query, key, value, attention_mask, dropout, is_causal)
         else:
-            output = self.registered(implementation, query, key, value, attention_mask, dropout, is_causal)
-        return self.o_proj(output.flatten(2)), weights  # (batch_size, query_length, d_model)
+            raise ValueError(f"attn_implementation is {implementation!r}; this model has 'sdpa' and 'eager'")
+        return self.o_proj(output.transpose(1, 2).flatten(2)), weights  # (batch_size, query_length, d_model)
 
     def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
         """The same as `eager_attention`, by PyTorch's kernels, without the weights."""
         attend = nn.functional.scaled_dot_product_attention
         return attend(query, key, value, attention_mask, dropout, is_causal, scale=self.scaling)
-
-    def registered(
-        self, implementation: str, query, key, value, attention_mask, dropout: float, is_causal: bool
-    ) -> torch.Tensor:
-        """
-        Attend with the function that Transformers' AttentionInterface has under this name.
-
-        Returns:
-            (batch_size, query_length, num_heads, head_dim).
-        """
-        if attention_mask is None and is_causal:
-            shape = (query.shape[2], key.shape[2])
-            attention_mask = query.new_full(shape, torch.finfo(query.dtype).min).triu(1)[None, None]
-        if attention_mask is not None:
-            attention_mask = attention_mask.expand(query.shape[0], -1, query.shape[2], -1)
-            if implementation == "flex_attention":
-                attention_mask = as_block_mask(attention_mask)
-        return ALL_ATTENTION_FUNCTIONS[implementation](
-            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, is_causal=is_causal
-        )[0]
 
 
 class ScratchSelfAttention(ScratchAttention):

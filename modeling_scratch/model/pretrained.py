@@ -18,8 +18,6 @@ class ScratchPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ["ScratchEncoderLayer", "ScratchDecoderLayer"]
     _supports_sdpa = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
     _can_compile_fullgraph = True
 
     @torch.no_grad()

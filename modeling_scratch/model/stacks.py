@@ -8,7 +8,6 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils import can_return_tuple
 
-from .attention import ScratchAttention
 from .configuration_scratch import ScratchConfig
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer, ScratchLayer, build_norm
 from .masking import as_bias, causal_bias, check_mask, count_positions, is_all_attended
@@ -38,11 +37,8 @@ class ScratchStack(ScratchPreTrainedModel):
         self.embed_positions = POSITION_EMBEDDINGS[config.position_embedding_type](config, num_heads)
         self.dropout = nn.Dropout(config.dropout)
         self.depth = depth
-        # All layers get the same config: to make one differ, give it a changed copy. Shared weights are a single layer.
+        # To make one layer differ, give it a changed copy of the config. Shared weights are a single layer.
         self.layers = nn.ModuleList(layer_class(config) for _ in range(1 if config.share_layers else depth))
-        for module in self.layers.modules():
-            if isinstance(module, ScratchAttention):
-                module.config = config  # kernels read the attention implementation there, which a copy would not follow
         self.layer_norm = build_norm(config) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
 

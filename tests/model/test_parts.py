@@ -10,8 +10,8 @@ from conftest import padded
 from test_variants import SMALL, Reference
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.model import stacks
-from modeling_scratch.model.attention import ScratchSelfAttention
+from modeling_scratch.model import attention, stacks
+from modeling_scratch.model.attention import ScratchSelfAttention, eager_attention
 from modeling_scratch.model.layers import ScratchEncoderLayer
 from modeling_scratch.model.masking import as_bias, causal_bias, count_positions
 from modeling_scratch.model.position_embeddings import (
@@ -176,7 +176,10 @@ def test_a_layer_with_a_changed_config_follows_set_attn_implementation(make_mode
     encoder = make_model(dropout=0.3).model.encoder
     encoder.set_attn_implementation("eager")
     assert [layer.dropout.p for layer in encoder.layers] == [0.0, 0.3]
-    assert {layer.self_attn.config._attn_implementation for layer in encoder.layers} == {"eager"}
+    calls = []
+    monkeypatch.setattr(attention, "eager_attention", lambda *inputs: calls.append(inputs) or eager_attention(*inputs))
+    encoder(torch.ones(1, 3, dtype=torch.long))
+    assert len(calls) == len(encoder.layers)
 
 
 @pytest.mark.parametrize("kind", ["alibi", "rotary", "sinusoidal", "learned"])

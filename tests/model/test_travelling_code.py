@@ -26,8 +26,6 @@ OVERRIDDEN = {
     "_keys_to_ignore_on_load_unexpected": "the encoder alone reads a whole checkpoint",
     "_no_split_modules": "layers stay on one device",
     "_supports_sdpa": "attention functions",
-    "_supports_flex_attn": "attention functions",
-    "_supports_attention_backend": "attention functions",
     "_can_compile_fullgraph": "static caches may compile",
     "_fsdp_plan": "how FSDP shards",
     "_sanitize_parameters": "abstract in Pipeline",
