@@ -10,12 +10,16 @@ from torch import nn
 _BLOCK = 64  # tokens per block in `best_tokens`
 # Linear layers whose weight has at least _LARGE elements are worth a method of their own in generation.
 _LARGE = 2**18
-# On AMD's processors the BLAS behind `nn.Linear` has one thread read the whole weight: inputs of at most _SMALL_INPUT
-# elements are multiplied in parts, and larger ones in oneDNN's layout if the weight has at least _VERY_LARGE.
-_VERY_LARGE, _SMALL_INPUT = 2**20, 2560
+# On AMD's processors the BLAS behind `nn.Linear` does not use AVX-512, and has one thread read the whole weight for a
+# row or two. More rows are multiplied by oneDNN if the weight has at least _VERY_LARGE elements or the product has
+# at least _MUCH_WORK multiplications.
+_VERY_LARGE, _MUCH_WORK = 2**19, 2**22
 # On Intel's the threads share the weight out, and the BLAS is slow for these numbers of rows alone.
 _INTEL_ROWS = range(8, 24)
 _PART = 512  # outputs per part, roughly; fewer if some threads would have no part
+# Elements of what oneDNN returns at a time. For larger results the allocator would ask the system for new memory each
+# time, and touching that takes longer than the product itself.
+_RESULT = 2**18
 
 
 def _by_parts(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
@@ -35,6 +39,20 @@ def _by_parts(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
     return output.view(*inputs.shape[:-1], outputs)
 
 
+def _by_onednn(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
+    """`nn.functional.linear` by oneDNN."""
+    weight, bias, (outputs, width) = layer.weight, layer.bias, layer.weight.shape
+    states, rows = inputs.reshape(-1, width).to_mkldnn(), inputs.shape[:-1].numel()
+    size = max(_PART, _RESULT // rows)
+    if size >= outputs:
+        return nn.functional.linear(states, weight, bias).to_dense().view(*inputs.shape[:-1], outputs)
+    output = inputs.new_empty(rows, outputs)
+    for part in (slice(first, first + size) for first in range(0, outputs, size)):
+        part_bias = None if bias is None else bias[part]
+        output[:, part] = nn.functional.linear(states, weight[part], part_bias).to_dense()
+    return output.view(*inputs.shape[:-1], outputs)
+
+
 def is_amd_cpu() -> bool:
     """Whether the processor is AMD's: no other has SSE4a. Older releases of PyTorch do not say."""
     return bool(getattr(torch.cpu, "get_capabilities", dict)().get("sse4a"))
@@ -45,12 +63,13 @@ def _forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
     is_plain = inputs.dtype == torch.float32 and not (
         torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
     )
+    rows, elements = inputs.shape[:-1].numel(), layer.weight.numel()
     if is_plain and is_amd_cpu():
-        if inputs.numel() <= _SMALL_INPUT:
+        if rows <= 2:
             return _by_parts(inputs, layer)
-        if layer.weight.numel() >= _VERY_LARGE and torch.backends.mkldnn.is_available():
-            return nn.functional.linear(inputs.to_mkldnn(), layer.weight, layer.bias).to_dense()
-    elif is_plain and inputs.shape[:-1].numel() in _INTEL_ROWS:
+        if (elements >= _VERY_LARGE or rows * elements >= _MUCH_WORK) and torch.backends.mkldnn.is_available():
+            return _by_onednn(inputs, layer)
+    elif is_plain and rows in _INTEL_ROWS:
         return _by_parts(inputs, layer)
     return nn.Linear.forward(layer, inputs)
 

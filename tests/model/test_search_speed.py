@@ -72,7 +72,7 @@ def test_generation_under_autocast(make_model, sentences, monkeypatch, loops):
 @pytest.mark.parametrize("is_amd", [True, False])
 def test_products(is_amd, bias, rows, monkeypatch):
     monkeypatch.setattr(fast_cpu, "is_amd_cpu", lambda: is_amd)
-    for limit, value in {"_LARGE": 0, "_VERY_LARGE": 5000, "_SMALL_INPUT": 200, "_PART": 16}.items():
+    for limit, value in {"_LARGE": 0, "_VERY_LARGE": 5000, "_MUCH_WORK": 10_000, "_PART": 16, "_RESULT": 500}.items():
         monkeypatch.setattr(fast_cpu, limit, value)
     layers = torch.nn.ModuleList([torch.nn.Linear(24, width, bias=bias) for width in (1, 40, 400, 41 * 9)])
     inputs = torch.randn(rows, 1, 24)
@@ -93,17 +93,20 @@ def test_products(is_amd, bias, rows, monkeypatch):
 
 
 def test_products_take_the_method_of_the_processor(monkeypatch):
-    parts = []
-    by_parts = fast_cpu._by_parts
-    monkeypatch.setattr(fast_cpu, "_by_parts", lambda states, layer: parts.append(states) or by_parts(states, layer))
+    taken = {"_by_parts": [], "_by_onednn": []}
+    for name, rows in taken.items():
+        method = getattr(fast_cpu, name)
+        spy = lambda states, layer, rows=rows, method=method: rows.append(len(states)) or method(states, layer)  # noqa: E731
+        monkeypatch.setattr(fast_cpu, name, spy)
     layer = torch.nn.Linear(512, 512)
-    with torch.no_grad(), fast_products([layer]):
-        for is_amd, in_parts in ((True, [1, 5]), (False, [8, 16, 23])):
-            monkeypatch.setattr(fast_cpu, "is_amd_cpu", lambda is_amd=is_amd: is_amd)
-            parts.clear()
-            for rows in (1, 5, 8, 16, 23, 24, 80):
+    for is_amd, in_parts, by_onednn in ((True, [1, 2], [16, 23, 24, 80]), (False, [8, 16, 23], [])):
+        monkeypatch.setattr(fast_cpu, "is_amd_cpu", lambda is_amd=is_amd: is_amd)
+        with torch.no_grad(), fast_products([layer]):
+            for rows in (1, 2, 3, 8, 16, 23, 24, 80):
                 layer(torch.randn(rows, 1, 512))
-            assert [len(states) for states in parts] == in_parts
+        assert list(taken.values()) == [in_parts, by_onednn]
+        for rows in taken.values():
+            rows.clear()
 
 
 def test_the_processor_is_found():
