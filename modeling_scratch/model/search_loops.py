@@ -29,7 +29,7 @@ _ROWWISE |= {"ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor", "
 _ROWWISE |= {"ExponentialDecayLengthPenalty", "LogitNormalization", "SuppressTokensLogitsProcessor"}
 _ROWWISE |= {"SuppressTokensAtBeginLogitsProcessor"}
 # The share of the batch that must be finished before it is removed, because removal copies the caches of the rest.
-_SHARE_THAT_LEAVES = 0.25
+_SHARE_THAT_LEAVES = 0.125
 
 
 @dataclass
