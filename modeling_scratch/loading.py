@@ -24,7 +24,7 @@ from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # a tokenizer has any
 
 # What loaders raise for JSON of an unexpected shape, or nested too deeply.
-_DAMAGE = (RecursionError, TypeError, KeyError, AttributeError)
+_DAMAGE = (RecursionError, TypeError, KeyError, AttributeError, ArithmeticError)
 
 # For every loader: otherwise Transformers would ask on standard input, where the text to translate might say yes.
 NO_REMOTE_CODE = {"trust_remote_code": False}

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
+from ..recipe.architecture import check_fields
 from .torch_translator import empty_transformer, sinusoidal_positions
 
 # Fields of ScratchConfig that cannot be read from the weights and that a caller may give.
@@ -86,6 +87,8 @@ def read_torch(
     given = {"norm_position": norm_position, "activation_function": activation_function, **fields}
     given |= {"encoder_attention_heads": num_heads, "decoder_attention_heads": num_heads}
     told = _merge_told(weights, prefix, given)
+    ids = {"pad_token_id": pad_token_id, "bos_token_id": bos_token_id, "eos_token_id": eos_token_id}
+    check_fields({name: told[name] for name in ScratchConfig.field_names() if name in told} | ids, "the model")
     transformer = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     d_model = transformer[_PACKED].shape[-1]
     matrices, names = _read_matrices(state, source_embedding, target_embedding, output_projection, d_model)
@@ -98,9 +101,7 @@ def read_torch(
         tie_word_embeddings=output is not None and torch.equal(output, target),
         lm_head_bias=bias is not None,
         scale_embedding=scale_embedding,
-        pad_token_id=pad_token_id,
-        bos_token_id=bos_token_id,
-        eos_token_id=eos_token_id,
+        **ids,
         **({"unk_token_id": None, "decoder_start_token_id": bos_token_id} | _read_shape(transformer) | told),
     )
     transformer = _check_weights(transformer, config)

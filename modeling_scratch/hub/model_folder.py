@@ -33,10 +33,11 @@ def read_config(folder: Path) -> ScratchConfig:
     if kind != ScratchConfig.model_type:
         how = f"; scratch convert marian {folder} OUT makes one" if kind == "marian" else ""
         raise UserError(f"{path}: model_type is {kind!r}; only 'scratch' models are shared here{how}")
-    check_fields({name: content[name] for name in ScratchConfig.field_names() if name in content}, str(path))
+    named = {ScratchConfig.attribute_map.get(name, name): value for name, value in content.items()}
+    check_fields({name: named[name] for name in ScratchConfig.field_names() if name in named}, str(path))
     try:
         return ScratchConfig.from_dict(content)
-    except (ValueError, TypeError, AttributeError, KeyError) as error:  # a value of another shape
+    except (ValueError, TypeError, AttributeError, KeyError, ArithmeticError) as error:  # a value of another shape
         raise UserError(f"{path}: {' '.join(str(error).split())}") from None
 
 

@@ -35,8 +35,7 @@ class ScratchConfig(PreTrainedConfig):
     """
     The architecture of an encoder-decoder Transformer ("Attention Is All You Need", https://arxiv.org/abs/1706.03762).
 
-    A recipe's fields are checked for types and ranges before they get here (see modeling_scratch/recipe); in Python, as
-    with every config of Transformers, that is up to the caller.
+    Types and ranges are up to the caller, as with every config of Transformers; recipes are checked when they are read.
 
     Raises:
         ValueError: a field is none of its named choices, or fields contradict each other.
@@ -97,7 +96,7 @@ class ScratchConfig(PreTrainedConfig):
             if generic in kwargs:
                 given[name] = kwargs.pop(generic)
         for name in kwargs:  # Transformers passes keywords of its own, and other tools write theirs into config.json
-            if close := difflib.get_close_matches(name, given, n=1, cutoff=0.85):
+            if close := difflib.get_close_matches(name, self.field_names(), n=1, cutoff=0.85):
                 logger.warning(f"ScratchConfig has no field {name!r}; did you mean {close[0]}?")
         given["rope_parameters"] = _ROPE_DEFAULTS | (given["rope_parameters"] or {})
         self._check(given)
@@ -154,13 +153,13 @@ class ScratchConfig(PreTrainedConfig):
     def _check(given: dict[str, Any]) -> None:
         """Raise ValueError for fields that are none of their choices, or that contradict each other."""
         for name, parameter in ScratchConfig.fields().items():
-            if get_origin(parameter.annotation) is Literal and given[name] not in get_args(parameter.annotation):
-                choices = ", ".join(map(repr, get_args(parameter.annotation)))
-                raise ValueError(f"{name} is {given[name]!r}; it must be one of {choices}")
+            choices = [repr(choice) for choice in get_args(parameter.annotation)]
+            if get_origin(parameter.annotation) is Literal and repr(given[name]) not in choices:  # 1 is not True
+                raise ValueError(f"{name} is {given[name]!r}; it must be one of {', '.join(choices)}")
         d_model, rotates = given["d_model"], given["position_embedding_type"] == "rotary"
         for side in ("encoder", "decoder"):
             heads = given[f"{side}_attention_heads"]
-            if d_model % heads:
+            if heads < 1 or d_model % heads:
                 raise ValueError(f"d_model ({d_model}) must be divisible by {side}_attention_heads ({heads})")
             if rotates and d_model // heads % 2:
                 raise ValueError(

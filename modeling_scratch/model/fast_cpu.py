@@ -1,4 +1,4 @@
-"""Faster versions of what PyTorch does slowly on the CPU in generation: linear layers for few rows, and topk."""
+"""Faster versions of what PyTorch does slowly on the CPU in generation: large linear layers, and topk."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -40,7 +40,7 @@ def _by_parts(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
 
 
 def _by_onednn(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
-    """`nn.functional.linear` by oneDNN."""
+    """`nn.functional.linear` by oneDNN, in blocks of outputs."""
     weight, bias, (outputs, width) = layer.weight, layer.bias, layer.weight.shape
     states, rows = inputs.reshape(-1, width).to_mkldnn(), inputs.shape[:-1].numel()
     size = max(_PART, _RESULT // rows)
@@ -81,8 +81,8 @@ def _same(states: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def fast_products(modules: Iterable[nn.Module]) -> Iterator[None]:
     """
-    Inside this context, large float32 `nn.Linear` layers on the CPU take as little as a quarter of their time for the
-    few rows of a decoding step without gradients. Results differ only in rounding. Dropout that is off returns its
+    Inside this context, large float32 `nn.Linear` layers on the CPU take as little as a quarter of their time in
+    decoding steps without gradients. Results differ only in rounding. Dropout that is off returns its
     input at once. Layers whose forward method has been replaced, such as by another such context, are left alone.
     """
     changed = []

@@ -1,5 +1,6 @@
 """The fields of a new model as users write them: their names, types and ranges, taken from ScratchConfig."""
 
+import difflib
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, create_model
@@ -12,13 +13,14 @@ from .section import Probability, Section
 
 _Size = Annotated[int, Field(ge=1)]
 _Positive = Annotated[float, Field(gt=0)]
+_Id = Annotated[int, Field(ge=0)]
 
 
 class _Strict(Section):
     model_config = {"strict": True}
 
 
-class _RopeParameters(_Strict):
+class _RopeParameters(_Strict):  # only for the types: ScratchConfig has the defaults
     rope_type: Literal["default", "linear"] = "default"
     rope_theta: _Positive = 10000.0
     factor: Annotated[float, Field(ge=1)] = 1.0
@@ -26,7 +28,8 @@ class _RopeParameters(_Strict):
 
 def _is_an_activation(name: str) -> str:
     if name not in ACT2FN:
-        raise ValueError(f"{name!r} is unknown; Transformers has {', '.join(sorted(ACT2FN))}")
+        close = difflib.get_close_matches(name, ACT2FN) or sorted(ACT2FN)
+        raise ValueError(f"{name!r} is unknown; Transformers has {', '.join(close)}")
     return name
 
 
@@ -34,6 +37,8 @@ def _is_an_activation(name: str) -> str:
 _TYPES: dict[str, Any] = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), Probability)
 _TYPES |= {"norm_eps": _Positive, "init_std": _Positive | None, "decoder_vocab_size": _Size | None}
 _TYPES |= {"rope_parameters": _RopeParameters | None}
+_TYPES |= dict.fromkeys(("pad_token_id", "bos_token_id", "unk_token_id", "decoder_start_token_id"), _Id | None)
+_TYPES |= {"eos_token_id": _Id | Annotated[list[_Id], Field(min_length=1)] | None}
 _TYPES |= {"activation_function": Annotated[str, AfterValidator(_is_an_activation)]}
 
 

@@ -87,8 +87,6 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) ->
     else:
         second = sizes["decoder_vocab_size"] if source is not target else None
         fields = fields_of_new_model(recipe, sizes["vocab_size"], second)
-        # Here, before ScratchConfig complains that special tokens exceed the vocabulary.
-        _check_vocabulary(fields["vocab_size"], fields.get("decoder_vocab_size"), sizes)
         with as_user_error("model: "):
             config = ScratchConfig(
                 **fields,

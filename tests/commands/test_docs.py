@@ -145,8 +145,8 @@ def test_other_names_in_the_code_s_font_exist(make_model):
                 known |= {node.name, *(argument.arg for argument in node.args.args)}
     prose = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
     spoken = set(re.findall(r"`([a-z]\w*_\w+)`", prose))
-    # Of Transformers: what from_pretrained and generate take, a backend, what a type of rotary positions needs.
-    theirs = {"attn_implementation", "flex_attention", "rope_type", "rope_theta", "output_hidden_states"}
+    # Of Transformers: what from_pretrained and generate take, what a type of rotary positions needs.
+    theirs = {"attn_implementation", "rope_type", "rope_theta", "output_hidden_states"}
     theirs |= {"layer_norm", "rms_norm", "inverse_sqrt", "output_attentions"}
     theirs |= {"custom_generate", "return_dict_in_generate"}
     assert spoken - known - theirs == set()

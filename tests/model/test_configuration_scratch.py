@@ -28,6 +28,8 @@ from modeling_scratch.recipe.architecture import check_fields
         ({"norm_position": "before"}, "norm_position is 'before'; it must be one of 'pre', 'post'"),
         ({"position_embedding_type": "rope"}, "position_embedding_type is 'rope'; it must be one of"),
         ({"final_norm": "encoder"}, "final_norm is 'encoder'; it must be one of True, False, 'decoder'"),
+        ({"final_norm": 1}, "final_norm is 1; it must be one of True"),
+        ({"encoder_attention_heads": 0}, "must be divisible by encoder_attention_heads (0)"),
     ],
 )
 def test_no_choice_or_a_contradiction(fields, message):
@@ -51,7 +53,8 @@ def test_no_choice_or_a_contradiction(fields, message):
         ({"gated_ffn": 1}, "gated_ffn: must be true or false, got 1"),
         ({"share_layers": "yes"}, "share_layers: must be true or false, got 'yes'"),
         ({"activation_function": None}, "activation_function: must be text"),
-        ({"activation_function": "rellu"}, "activation_function: 'rellu' is unknown; Transformers has gelu, "),
+        ({"activation_function": "rellu"}, "activation_function: 'rellu' is unknown; Transformers has relu, "),
+        ({"pad_token_id": -1}, "pad_token_id: must be greater than or equal to 0, got -1"),
         ({"norm_position": "before"}, "norm_position: must be 'pre' or 'post', got 'before'"),
         ({"final_norm": "encoder"}, "final_norm: must be True, False or 'decoder', got 'encoder'"),
         ({"droput": 0.1}, "unknown recipe key 'droput'; did you mean 'dropout'?"),
@@ -71,7 +74,7 @@ def test_a_recipe_s_fields_are_typed(fields, message):
 def test_a_misspelt_field_is_named(monkeypatch):
     messages = []
     monkeypatch.setattr(configuration_scratch.logger, "warning", messages.append)
-    ScratchConfig(droput=0.1, output_hidden_states=True, num_labels=3)
+    ScratchConfig(droput=0.1, output_hidden_states=True, num_labels=3, tie_encoder_decoder=True)
     assert messages == ["ScratchConfig has no field 'droput'; did you mean dropout?"]
 
 

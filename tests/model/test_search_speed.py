@@ -105,8 +105,8 @@ def test_products_take_the_method_of_the_processor(monkeypatch):
             for rows in (1, 2, 3, 8, 16, 23, 24, 80):
                 layer(torch.randn(rows, 1, 512))
         assert list(taken.values()) == [in_parts, by_onednn]
-        for rows in taken.values():
-            rows.clear()
+        for numbers in taken.values():
+            numbers.clear()
 
 
 def test_the_processor_is_found():
