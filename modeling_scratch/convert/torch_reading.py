@@ -88,7 +88,7 @@ def read_torch(
     given |= {"encoder_attention_heads": num_heads, "decoder_attention_heads": num_heads}
     told = _merge_told(weights, prefix, given)
     ids = {"pad_token_id": pad_token_id, "bos_token_id": bos_token_id, "eos_token_id": eos_token_id}
-    check_fields({name: told[name] for name in ScratchConfig.field_names() if name in told} | ids, "the model")
+    check_fields(told | ids, "the model")
     transformer = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     d_model = transformer[_PACKED].shape[-1]
     matrices, names = _read_matrices(state, source_embedding, target_embedding, output_projection, d_model)

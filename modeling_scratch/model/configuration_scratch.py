@@ -98,6 +98,7 @@ class ScratchConfig(PreTrainedConfig):
         for name in kwargs:  # Transformers passes keywords of its own, and other tools write theirs into config.json
             if close := difflib.get_close_matches(name, self.field_names(), n=1, cutoff=0.85):
                 logger.warning(f"ScratchConfig has no field {name!r}; did you mean {close[0]}?")
+        kwargs = {name: value for name, value in kwargs.items() if name not in vars(ScratchConfig)}  # ours stay
         given["rope_parameters"] = _ROPE_DEFAULTS | (given["rope_parameters"] or {})
         self._check(given)
         kwargs["auto_map"] = AUTO_MAP | (kwargs.get("auto_map") or {})

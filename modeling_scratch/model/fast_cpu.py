@@ -82,8 +82,8 @@ def _same(states: torch.Tensor) -> torch.Tensor:
 def fast_products(modules: Iterable[nn.Module]) -> Iterator[None]:
     """
     Inside this context, large float32 `nn.Linear` layers on the CPU take as little as a quarter of their time in
-    decoding steps without gradients. Results differ only in rounding. Dropout that is off returns its
-    input at once. Layers whose forward method has been replaced, such as by another such context, are left alone.
+    decoding steps without gradients. Results differ only in rounding. Dropout that is off returns its input at once.
+    Layers whose forward method has been replaced, such as by another such context, are left alone.
     """
     changed = []
     try:

@@ -53,7 +53,7 @@ def test_no_choice_or_a_contradiction(fields, message):
         ({"gated_ffn": 1}, "gated_ffn: must be true or false, got 1"),
         ({"share_layers": "yes"}, "share_layers: must be true or false, got 'yes'"),
         ({"activation_function": None}, "activation_function: must be text"),
-        ({"activation_function": "rellu"}, "activation_function: 'rellu' is unknown; Transformers has relu, "),
+        ({"activation_function": "rellu"}, "'rellu' is unknown; Transformers has relu, relu6, relu2"),
         ({"pad_token_id": -1}, "pad_token_id: must be greater than or equal to 0, got -1"),
         ({"norm_position": "before"}, "norm_position: must be 'pre' or 'post', got 'before'"),
         ({"final_norm": "encoder"}, "final_norm: must be True, False or 'decoder', got 'encoder'"),
@@ -85,8 +85,13 @@ def test_integer_where_a_float_is_meant():
 def test_loaded_config_keeps_unknown_keys(tmp_path):
     ScratchConfig(**SMALL_MODEL).save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(content | {"written_by_another_tool": 7}))
-    assert AutoConfig.from_pretrained(tmp_path).written_by_another_tool == 7
+    (tmp_path / "config.json").write_text(
+        json.dumps(content | {"written_by_another_tool": 7, "target_vocab_size": 5, "field_names": 1})
+    )
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.written_by_another_tool == 7
+    assert config.target_vocab_size == SMALL_MODEL["vocab_size"]
+    assert "vocab_size" in config.field_names()
 
 
 def test_round_trip(tmp_path):

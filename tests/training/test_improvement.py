@@ -229,7 +229,8 @@ def test_what_cannot_be_improved(run, tmp_path):
     assert "must be another folder" in said(run, "--output", run)
     assert "none: no such file" in said(run, "--target-text", tmp_path / "none")
     assert "unknown recipe key 'optimisation'; did you mean" in said(run, "optimisation.max_steps=3", "--dry-run")
-    assert "unknown recipe key 'droput'; did you mean" in said(run, "model.overrides.droput=0.2", "--dry-run")
+    misspelt = said(run, "model.overrides.droput=0.2", "--dry-run")
+    assert "unknown recipe key 'droput'; did you mean 'dropout'?" in misspelt
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").touch()
     assert "there is something else" in said(run, "--output", tmp_path / "other")
