@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 _BLOCK = 64  # tokens per block in `best_tokens`
-# Linear layers whose weight has at least _LARGE elements are worth a method of their own in generation.
-_LARGE = 2**18
+# Linear layers with smaller weights are left alone: _SMALL on AMD's processors, _LARGE on others.
+_SMALL, _LARGE = 2**14, 2**18
 # On AMD's processors the BLAS behind `nn.Linear` does not use AVX-512, and has one thread read the whole weight for a
-# row or two. More rows are multiplied by oneDNN if the weight has at least _VERY_LARGE elements or the product has
-# at least _MUCH_WORK multiplications.
-_VERY_LARGE, _MUCH_WORK = 2**19, 2**22
+# row or two. oneDNN takes 30 microseconds more for each call, and is faster in all from so many multiplications on, or
+# so many elements to read (times the rows, up to four).
+_MUCH_WORK, _MUCH_TO_READ = 5 * 2**20, 1.2e6
 # On Intel's the threads share the weight out, and the BLAS is slow for these numbers of rows alone.
 _INTEL_ROWS = range(8, 24)
 _PART = 512  # outputs per part, roughly; fewer if some threads would have no part
@@ -22,9 +22,9 @@ _PART = 512  # outputs per part, roughly; fewer if some threads would have no pa
 _RESULT = 2**18
 
 
-def _by_parts(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
+def _by_parts(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor) -> torch.Tensor:
     """`nn.functional.linear`, with the outputs divided into parts that the threads share out."""
-    weight, (outputs, width) = layer.weight, layer.weight.shape
+    outputs, width = weight.shape
     states, rows = inputs.reshape(1, -1, width), inputs.shape[:-1].numel()
     output = states.new_empty(rows, outputs)
     count = min(outputs, max(torch.get_num_threads(), outputs // _PART))
@@ -34,14 +34,14 @@ def _by_parts(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
     output[:, : count * size] = products.view(-1, rows).t()
     if count * size < outputs:
         torch.mm(states[0], weight[count * size :].t(), out=output[:, count * size :])
-    if layer.bias is not None:
-        output += layer.bias
+    if bias is not None:
+        output += bias
     return output.view(*inputs.shape[:-1], outputs)
 
 
-def _by_onednn(inputs: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
+def _by_onednn(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor) -> torch.Tensor:
     """`nn.functional.linear` by oneDNN, in blocks of outputs."""
-    weight, bias, (outputs, width) = layer.weight, layer.bias, layer.weight.shape
+    outputs, width = weight.shape
     states, rows = inputs.reshape(-1, width).to_mkldnn(), inputs.shape[:-1].numel()
     size = max(_PART, _RESULT // rows)
     if size >= outputs:
@@ -58,20 +58,28 @@ def is_amd_cpu() -> bool:
     return bool(getattr(torch.cpu, "get_capabilities", dict)().get("sse4a"))
 
 
-def _forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-    """`nn.Linear.forward` of a large layer, by the method that is fastest for these inputs on this processor."""
-    is_plain = inputs.dtype == torch.float32 and not (
-        torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-    )
-    rows, elements = inputs.shape[:-1].numel(), layer.weight.numel()
-    if is_plain and is_amd_cpu():
-        if rows <= 2:
-            return _by_parts(inputs, layer)
-        if (elements >= _VERY_LARGE or rows * elements >= _MUCH_WORK) and torch.backends.mkldnn.is_available():
-            return _by_onednn(inputs, layer)
-    elif is_plain and rows in _INTEL_ROWS:
-        return _by_parts(inputs, layer)
-    return nn.Linear.forward(layer, inputs)
+def _on_amd(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor) -> torch.Tensor:
+    """`nn.functional.linear` by the method that is fastest for these inputs on AMD's processors."""
+    rows, elements = inputs.shape[:-1].numel(), weight.numel()
+    is_slow = rows * elements >= _MUCH_WORK or min(rows, 4) * elements >= _MUCH_TO_READ
+    if is_slow and _is_plain(inputs) and torch.backends.mkldnn.is_available():
+        return _by_onednn(weight, bias, inputs)
+    if rows <= 2 and elements >= _LARGE and _is_plain(inputs):
+        return _by_parts(weight, bias, inputs)
+    return nn.functional.linear(inputs, weight, bias)
+
+
+def _on_others(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor) -> torch.Tensor:
+    """The same on other processors, for large weights."""
+    if inputs.shape[:-1].numel() in _INTEL_ROWS and _is_plain(inputs):
+        return _by_parts(weight, bias, inputs)
+    return nn.functional.linear(inputs, weight, bias)
+
+
+def _is_plain(inputs: torch.Tensor) -> bool:
+    """Whether a product is in float32, without gradients, and neither cast nor compiled."""
+    is_changed = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    return inputs.dtype == torch.float32 and not is_changed
 
 
 def _same(states: torch.Tensor) -> torch.Tensor:
@@ -81,18 +89,19 @@ def _same(states: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def fast_products(modules: Iterable[nn.Module]) -> Iterator[None]:
     """
-    Inside this context, large float32 `nn.Linear` layers on the CPU take as little as a quarter of their time in
-    decoding steps without gradients. Results differ only in rounding. Dropout that is off returns its input at once.
-    Layers whose forward method has been replaced, such as by another such context, are left alone.
+    Inside this context, float32 `nn.Linear` layers on the CPU take as little as a quarter of their time if there are no
+    gradients. Results differ only in rounding. Dropout that is off returns its input at once. Layers whose forward
+    method has been replaced, such as by another such context, are left alone.
     """
+    linear, least = (_on_amd, _SMALL) if is_amd_cpu() else (_on_others, _LARGE)
     changed = []
     try:
         for module in modules:
             if "forward" in vars(module):
                 continue
-            if type(module) is nn.Linear and _is_large(module.weight):
+            if type(module) is nn.Linear and _is_plain_weight(module.weight) and module.weight.numel() >= least:
                 # A partial, not a closure, so that a copy of the layer computes with its own weights.
-                module.forward = partial(_forward, module)
+                module.forward = partial(linear, module.weight, module.bias)
                 changed.append(module)
             elif isinstance(module, nn.Dropout) and not module.training:
                 module.forward = _same
@@ -103,9 +112,8 @@ def fast_products(modules: Iterable[nn.Module]) -> Iterator[None]:
             vars(module).pop("forward", None)
 
 
-def _is_large(weight: torch.Tensor) -> bool:
-    plain = type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype == torch.float32
-    return plain and weight.numel() >= _LARGE
+def _is_plain_weight(weight: torch.Tensor) -> bool:
+    return type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype == torch.float32
 
 
 def best_tokens(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

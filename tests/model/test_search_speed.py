@@ -72,8 +72,9 @@ def test_generation_under_autocast(make_model, sentences, monkeypatch, loops):
 @pytest.mark.parametrize("is_amd", [True, False])
 def test_products(is_amd, bias, rows, monkeypatch):
     monkeypatch.setattr(fast_cpu, "is_amd_cpu", lambda: is_amd)
-    for limit, value in {"_LARGE": 0, "_VERY_LARGE": 5000, "_MUCH_WORK": 10_000, "_PART": 16, "_RESULT": 500}.items():
-        monkeypatch.setattr(fast_cpu, limit, value)
+    limits = {"_SMALL": 0, "_LARGE": 0, "_MUCH_TO_READ": 15_000, "_MUCH_WORK": 10_000, "_PART": 16, "_RESULT": 500}
+    for name, value in limits.items():
+        monkeypatch.setattr(fast_cpu, name, value)
     layers = torch.nn.ModuleList([torch.nn.Linear(24, width, bias=bias) for width in (1, 40, 400, 41 * 9)])
     inputs = torch.randn(rows, 1, 24)
     state = torch.get_rng_state()
@@ -92,21 +93,34 @@ def test_products(is_amd, bias, rows, monkeypatch):
     assert layers[0].weight.grad is not None
 
 
-def test_products_take_the_method_of_the_processor(monkeypatch):
-    taken = {"_by_parts": [], "_by_onednn": []}
-    for name, rows in taken.items():
+@pytest.mark.parametrize(
+    ("width", "rows", "on_amd", "on_others"),
+    [
+        (64, 2000, None, None),
+        (128, 80, None, None),
+        (128, 400, "_by_onednn", None),
+        (512, 1, "_by_parts", None),
+        (512, 2, "_by_parts", None),
+        (512, 3, None, None),
+        (512, 8, None, "_by_parts"),
+        (512, 23, "_by_onednn", "_by_parts"),
+        (512, 24, "_by_onednn", None),
+        (1024, 1, "_by_parts", None),
+        (1024, 2, "_by_onednn", None),
+    ],
+)
+@pytest.mark.parametrize("is_amd", [True, False])
+def test_products_take_the_method_of_the_processor(is_amd, width, rows, on_amd, on_others, monkeypatch):
+    taken = []
+    for name in ("_by_parts", "_by_onednn"):
         method = getattr(fast_cpu, name)
-        spy = lambda states, layer, rows=rows, method=method: rows.append(len(states)) or method(states, layer)  # noqa: E731
+        spy = lambda *given, name=name, method=method: taken.append(name) or method(*given)  # noqa: E731
         monkeypatch.setattr(fast_cpu, name, spy)
-    layer = torch.nn.Linear(512, 512)
-    for is_amd, in_parts, by_onednn in ((True, [1, 2], [16, 23, 24, 80]), (False, [8, 16, 23], [])):
-        monkeypatch.setattr(fast_cpu, "is_amd_cpu", lambda is_amd=is_amd: is_amd)
-        with torch.no_grad(), fast_products([layer]):
-            for rows in (1, 2, 3, 8, 16, 23, 24, 80):
-                layer(torch.randn(rows, 1, 512))
-        assert list(taken.values()) == [in_parts, by_onednn]
-        for numbers in taken.values():
-            numbers.clear()
+    monkeypatch.setattr(fast_cpu, "is_amd_cpu", lambda: is_amd)
+    layer = torch.nn.Linear(width, width)
+    with torch.no_grad(), fast_products([layer]):
+        layer(torch.randn(rows, 1, width))
+    assert taken == [each for each in (on_amd if is_amd else on_others,) if each]
 
 
 def test_the_processor_is_found():
