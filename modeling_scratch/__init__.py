@@ -47,9 +47,9 @@ def __getattr__(name: str):
 
 if _is_command():
     if "OMP_WAIT_POLICY" not in os.environ:
-        # A waiting thread spins, here for about 0.2 ms, before it lets another process have its core. By default it
-        # spins for so long that two trainings on the same cores all but stop each other.
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        # A waiting thread spins, here for 30 to 100 microseconds, before it lets another process have its core. By
+        # default it spins for so long that two trainings on the same cores all but stop each other.
+        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     # By default oneDNN caches 1,024 kernels. Batches have more shapes: it would keep making kernels anew, in ever more
     # memory.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")

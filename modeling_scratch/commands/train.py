@@ -53,6 +53,8 @@ def main(
         evaluating.main(evaluate, overrides, config, split, debug)
         return
     with one_line_errors(debug, is_main_process(), interrupted):
+        from ..runs import threads  # noqa: F401, I001 (first: it watches other processes while the rest is imported)
+
         from ..hub.push import push_run
         from ..recipe.reading import load_recipe
         from ..recipe.shipped import find_recipe, shipped_recipes

@@ -74,6 +74,7 @@ class Progress:
     device: str = ""  # "cpu", "cuda"
     precision: str = ""  # of matrix products, as Accelerate names it
     compiled: bool = False
+    threads: int = 0  # 0: not known
     position: dict[str, Any] = field(default_factory=dict)  # of the next global batch
     step: int = 0
     unsettled: bool = False  # stopped before the evaluation or averaging that was due after this step
@@ -228,7 +229,7 @@ def load_checkpoint(run: "TrainingRun", checkpoint: Path) -> Progress:
         logger.warning(f"the run continues {how}: its batches stay the same, its dropout does not")
         # A new seed: the run's own would repeat the random numbers of its beginning.
         set_seed(run.recipe.seed + before.step, device_specific=True)
-    for name in ("processes", "device", "precision", "compiled"):
+    for name in ("processes", "device", "precision", "compiled", "threads"):
         setattr(before, name, getattr(progress, name))
     return before
 

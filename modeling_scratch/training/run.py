@@ -23,7 +23,15 @@ from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
-from .checkpoints import Progress, find_checkpoint, load_checkpoint, save_model_files, stored_weights
+from ..runs.threads import choose_threads
+from .checkpoints import (
+    Progress,
+    find_checkpoint,
+    load_checkpoint,
+    read_progress,
+    save_model_files,
+    stored_weights,
+)
 from .compilation import is_compiled
 from .due import total_updates
 from .inputs import Inputs, prepare_inputs
@@ -63,6 +71,7 @@ class TrainingRun:
             device=accelerator.device.type,
             precision=accelerator.mixed_precision,
             compiled=is_compiled(recipe, accelerator),
+            threads=torch.get_num_threads(),
             tracked_as=on_main(accelerator, lambda: f"{folder.path.name}-{uuid.uuid4().hex[:8]}"),
         )
         self.total_updates = total_updates(recipe, self.batches.batches_per_epoch)
@@ -85,6 +94,7 @@ class TrainingRun:
             UserError: something is wrong with the folder, the data or the model. Nothing has been written.
         """
         folder = _claim_folder(recipe, accelerator, False, overwrite)
+        choose_threads(accelerator)
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator), stop)
         on_main(accelerator, lambda: run._create_folder(overwrite))  # last: what was there is deleted
@@ -108,6 +118,7 @@ class TrainingRun:
         """
         folder = _claim_folder(recipe, accelerator, True)
         path = on_main(accelerator, lambda: find_checkpoint(folder, recipe, checkpoint))
+        choose_threads(accelerator, on_main(accelerator, lambda: read_progress(path).threads))
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator, path), stop)
         run._restore(path)

@@ -1,0 +1,88 @@
+"""
+What a training keeps of its speed beside another on the same cores: target tokens a second of the embedded recipe
+alone, of one begun while another trains and of that other one, and of two that begin together. In turn, several rounds;
+each training is a process.
+
+    python benchmarks/beside.py [--rounds 3] [--updates 200] [KEY=VALUE ...]
+    OMP_NUM_THREADS=2 python benchmarks/beside.py              # with as many threads as cores, whatever else runs
+
+Run it on an idle machine, with no OMP_NUM_THREADS unless it is to be measured.
+"""
+
+import argparse
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SPEED = re.compile(r"([\d,]+) target tokens/s")
+
+
+class Training:
+    """A running `scratch train` and its log."""
+
+    def __init__(self, folder: Path, updates: int, overrides: list[str]):
+        self.log = folder / "log"
+        options = [f"output_dir={folder / 'run'}", f"optimization.max_steps={updates}", "evaluation.every=1000000"]
+        options += ["evaluation.num_beams=1", "evaluation.max_new_tokens=1", *overrides]
+        command = [sys.executable, "-m", "modeling_scratch", "train", "--config", "embedded", "--overwrite", *options]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+
+    def speeds(self) -> list[float]:
+        """Target tokens a second since the start, after every 50 updates."""
+        return [float(number.replace(",", "")) for number in SPEED.findall(self.log.read_text())]
+
+    def speed_since(self, lines: int) -> float:
+        """The speed since the log had so many lines. Each line has the average since the start."""
+        speeds = self.speeds()
+        return (len(speeds) - lines) / (len(speeds) / speeds[-1] - lines / speeds[lines - 1])
+
+    def final_speed(self) -> float:
+        if self.process.wait():
+            raise SystemExit(self.log.read_text())
+        return self.speeds()[-1]
+
+
+def measure(folder: Path, updates: int, overrides: list[str]) -> dict[str, float]:
+    """One round: target tokens a second in each situation."""
+    first, second = folder / "first", folder / "second"
+    found = {"alone": Training(first, updates, overrides).final_speed()}
+    other = Training(first, 1_000_000, overrides)
+    while not other.speeds():
+        time.sleep(0.1)
+        if other.process.poll() is not None:
+            raise SystemExit(other.log.read_text())
+    alone = len(other.speeds())
+    found["begun beside another"] = Training(second, updates, overrides).final_speed()
+    found["that other one meanwhile"] = other.speed_since(alone)
+    other.process.kill()
+    other.process.wait()
+    together = [Training(each, updates, overrides) for each in (first, second)]
+    found["two begun together, the slower one"] = min(training.final_speed() for training in together)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="recipe keys to change")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--updates", type=int, default=200)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        for name in ("first", "second"):
+            (Path(work) / name).mkdir()
+        rounds = [measure(Path(work), args.updates, args.overrides) for _ in range(args.rounds)]
+    alone = statistics.median(each["alone"] for each in rounds)
+    print("| | target tokens a second | of the median alone |\n|---|---|---|")
+    for what in rounds[0]:
+        numbers = [each[what] for each in rounds]
+        median = statistics.median(numbers)
+        print(f"| {what} | {median:,.0f} ({min(numbers):,.0f} to {max(numbers):,.0f}) | {median / alone:.0%} |")
+
+
+if __name__ == "__main__":
+    main()
