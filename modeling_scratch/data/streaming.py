@@ -163,7 +163,7 @@ class StreamReader(torch.utils.data.IterableDataset):
             picked = texts_of({name: [row[name] for row in pool] for name in pool[0]}, self.stream.columns)
             indices = range(position.read, position.read + len(pool))
             generator = np.random.default_rng([self.seed, self.reader, position.passes, position.pool])
-            kept = self.tokenizer(picked[SOURCE], picked[TARGET], indices, generator)
+            kept = self.tokenizer(picked[SOURCE], picked[TARGET], indices)
             del pool, picked
             lengths = (np.array(kept[f"{side}_length"], dtype=np.int64) for side in (SOURCE, TARGET))
             batches = plan_batches(*lengths, self.tokens_per_batch, generator)

@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
 from ..recipe.schema import SOURCE, TARGET
-from .merge_dropout import MergeDropout
 
 logger = logging.getLogger(__name__)
 
@@ -19,36 +18,21 @@ MANY_DROPPED = 0.1  # share of dropped pairs that is worth a warning: a limit ma
 
 @dataclass
 class PairTokenizer:
-    """
-    Tokenizes pairs, and drops those that are empty or too long.
-
-    Args:
-        merge_dropout: the share of merges to drop where a generator is given; see `MergeDropout`.
-    """
+    """Tokenizes pairs, and drops those that are empty or too long."""
 
     source_tokenizer: PreTrainedTokenizerBase
     target_tokenizer: PreTrainedTokenizerBase
     max_source_tokens: int
     max_target_tokens: int
-    merge_dropout: float = 0.0
 
-    def __call__(
-        self,
-        sources: list[str],
-        targets: list[str],
-        indices: list[int],
-        generator: np.random.Generator | None = None,
-    ) -> dict[str, list]:
+    def __call__(self, sources: list[str], targets: list[str], indices: list[int]) -> dict[str, list]:
         """
-        Args:
-            generator: draws the segmentations, if merges are dropped; None: no merge is dropped.
-
         Returns `input_ids` and `labels`, both ending in eos, `source_length`, `target_length`, and the `index` of each
         pair that is kept, from `indices`.
         """
         # An OPUS-MT tokenizer has a SentencePiece model for each side, so it must be told which.
-        inputs = self._encode(self.source_tokenizer, sources, generator, "text")
-        labels = self._encode(self.target_tokenizer, targets, generator, "text_target")
+        inputs = self.source_tokenizer(text=sources, add_special_tokens=True).input_ids
+        labels = self.target_tokenizer(text_target=targets, add_special_tokens=True).input_ids
         rows: dict[str, list] = {
             name: [] for name in ("input_ids", "labels", "source_length", "target_length", "index")
         }
@@ -61,15 +45,6 @@ class PairTokenizer:
                 for column, value in zip(rows.values(), values, strict=True):
                     column.append(value)
         return rows
-
-    def _encode(
-        self, tokenizer: PreTrainedTokenizerBase, sentences: list[str], generator: np.random.Generator | None, side: str
-    ) -> list[list[int]]:
-        if generator is None or not self.merge_dropout:
-            return tokenizer(**{side: sentences}, add_special_tokens=True).input_ids
-        if not tokenizer.is_fast:
-            raise UserError("tokenizer.merge_dropout is for BPE tokenizers of the tokenizers library; set it to 0")
-        return MergeDropout(tokenizer.backend_tokenizer, self.merge_dropout).encode(sentences, generator)
 
     @property
     def limits(self) -> str:
@@ -121,13 +96,6 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
             f"({tokenizer.max_source_tokens}) or data.max_target_tokens ({tokenizer.max_target_tokens})"
         )
     return tokenized
-
-
-def redraw_pairs(
-    sources: list[str], targets: list[str], tokenizer: PairTokenizer, generator: np.random.Generator
-) -> Dataset:
-    """Tokenize pairs with segmentations drawn from a generator. Not cached: each drawing is used for one epoch."""
-    return Dataset.from_dict(tokenizer(sources, targets, list(range(len(sources))), generator))
 
 
 def pair_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:

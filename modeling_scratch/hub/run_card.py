@@ -210,10 +210,6 @@ def _training(run: RunRecords) -> str:
         "Learning rate": f"{how.learning_rate:g} at its peak, {plural(how.warmup_steps, 'warm-up update')}, then "
         f"{how.schedule.replace('_', ' ')}",
         "Label smoothing": f"{how.label_smoothing:g}",
-        "R-Drop": f"weight {how.r_drop:g}" if how.r_drop else "",
-        "Merge dropout": f"{recipe.tokenizer.merge_dropout:g} of the BPE merges"
-        if recipe.tokenizer.merge_dropout
-        else "",
         "Weights kept": kept,
         "Seed": str(recipe.seed),
         "Hardware": _hardware(machine),

@@ -41,8 +41,22 @@ def apply_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, 
     return content
 
 
+_REMOVED = (("tokenizer", "merge_dropout"), ("optimization", "r_drop"))  # keys of earlier versions; 0 did nothing
+
+
+def _without_removed_keys(content: dict[str, Any]) -> dict[str, Any]:
+    """A recipe without keys of earlier versions, which wrote every key. UserError if it used one of them."""
+    content = {name: dict(part) if isinstance(part, dict) else part for name, part in content.items()}
+    for section, key in _REMOVED:
+        part = content.get(section)
+        if isinstance(part, dict) and part.pop(key, None):
+            raise UserError(f"{section}.{key} has been removed, since no gain was measured (docs/quality.md)")
+    return content
+
+
 def parse_recipe(content: dict[str, Any]) -> Recipe:
     """A recipe from plain values. UserError names the key and value at fault, and suggests a key for an unknown one."""
+    content = _without_removed_keys(content)
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:

@@ -162,11 +162,6 @@ class TokenizerSection(Section):
     shared: bool = Field(True, description="one vocabulary for both languages")
     max_sentences: int = Field(1_000_000, ge=1, description="train on a seeded sample if there are more")
     existing: str | None = Field(None, description="a folder, a Hub name or a tiktoken encoding, instead of training")
-    merge_dropout: Probability = Field(
-        0.0,
-        description="share of BPE merges to drop at random in training, so that each word is seen in many "
-        "segmentations; epochs then differ a little in length, and max_epochs counts in epochs as long as the first",
-    )
 
 
 class OptimizationSection(Section):
@@ -195,11 +190,6 @@ class OptimizationSection(Section):
         description="updates skipped in a row, because loss or gradient is not finite, before the run ends",
     )
     label_smoothing: Probability = 0.1
-    r_drop: float = Field(
-        0.0,
-        ge=0,
-        description="R-Drop's weight, 5 in its paper; above 0, an update passes each pair twice, under other dropout",
-    )
 
     @model_validator(mode="after")
     def _has_an_end(self):

@@ -58,13 +58,12 @@ def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Calla
     raise ProcessError(f"out of memory on {accelerator.device} {doing}: {advice()}")
 
 
-def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], prepare: Callable, fused_loss: Callable) -> int:
+def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], fused_loss: Callable) -> int:
     """
     Find by trial how many pieces to split a batch into so that a forward and backward pass of one fits into memory.
 
     Args:
         model: not wrapped (e.g. in DDP), since only this process tries it.
-        prepare: turns a piece of the batch into the model's inputs.
         fused_loss: an argument of the forward pass that returns the loss and another.
 
     Returns:
@@ -78,7 +77,7 @@ def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], prepare: C
         piece = {name: tensor[: -(-rows // pieces)] for name, tensor in batch.items()}
         try:
             # Not backward(): DDP would send gradients to processes that do not expect them.
-            torch.autograd.grad(model(**prepare(piece), fused_loss=fused_loss).loss[0], parameters, allow_unused=True)
+            torch.autograd.grad(model(**piece, fused_loss=fused_loss).loss[0], parameters, allow_unused=True)
             return pieces
         except (MemoryError, RuntimeError) as error:
             if not _is_lack_of_memory(error):

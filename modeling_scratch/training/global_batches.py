@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,6 @@ class EpochBatches(GlobalBatches):
 
     Args:
         dataset: the pairs, tokenized.
-        redraw: tokenizes them anew for an epoch, if their segmentations are drawn at random.
         weights: how often an epoch has the pair of each `index`; None: once.
     """
 
@@ -113,33 +112,24 @@ class EpochBatches(GlobalBatches):
         recipe: Recipe,
         collate: PairCollator,
         accelerator: Accelerator,
-        redraw: Callable[[np.random.Generator], Dataset] | None = None,
         weights: np.ndarray | None = None,
     ):
         self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
-        self.redraw, self.weights = redraw, weights
-        self._use(dataset)
-        self.longest_source = int(self.lengths[0].max())  # in tokens, as segmented without dropout
+        self.lengths = pair_lengths(dataset)
+        self.weights = None if weights is None else weights[dataset.with_format("numpy")["index"][:]]
+        self.longest_source = int(self.lengths[0].max())  # in tokens
         self.epoch, self.next_batch = 0, 0
         self._planned: tuple[int, EpochPlan] | None = None  # the epoch that was planned last
         # The same in every epoch, since the sorted lengths alone determine where batches are cut; nearly the same where
-        # segmentations, or which pairs there are, are drawn.
+        # it is drawn which pairs there are.
         self.batches_per_epoch = len(self.plan())
 
     def plan(self) -> EpochPlan:
         """The batches of the current epoch."""
         if self._planned is None or self._planned[0] != self.epoch:
             seed, tokens = self.recipe.seed, self.recipe.optimization.tokens_per_batch
-            if self.redraw is not None:
-                self._use(self.redraw(np.random.default_rng([seed, self.epoch, 1])))
-            self._planned = self.epoch, plan_epoch(*self.lengths, tokens, seed, self.epoch, self.weights_of_rows)
+            self._planned = self.epoch, plan_epoch(*self.lengths, tokens, seed, self.epoch, self.weights)
         return self._planned[1]
-
-    def _use(self, drawn: Dataset) -> None:
-        """Take the next batches from these tokenized pairs."""
-        self.drawn, self.lengths, self.weights_of_rows = drawn, pair_lengths(drawn), None
-        if self.weights is not None:
-            self.weights_of_rows = self.weights[drawn.with_format("numpy")["index"][:]]
 
     def fingerprint(self) -> str:
         """A hash of all token ids."""
@@ -171,7 +161,7 @@ class EpochBatches(GlobalBatches):
                 plan.micro_batches(self.next_batch, accelerator.process_index, accelerator.num_processes, accumulation)
             )
             loader = make_loader(
-                self.drawn,
+                self.dataset,
                 shares,
                 self.collate,
                 self.recipe.data.num_workers,
@@ -194,7 +184,7 @@ class EpochBatches(GlobalBatches):
         )
 
     def describe(self, examples: list[int]) -> str:
-        indices = self.drawn.select_columns(["index"])[examples[:_DESCRIBED]]["index"]
+        indices = self.dataset.select_columns(["index"])[examples[:_DESCRIBED]]["index"]
         return ", ".join(map(str, indices)) + _and_others(len(examples))
 
 

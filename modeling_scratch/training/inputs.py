@@ -19,7 +19,7 @@ from transformers import (
 from ..data.batching import PairCollator
 from ..data.sources import load_pairs
 from ..data.streaming import PairStream, open_stream
-from ..data.tokenization import PairTokenizer, redraw_pairs, texts, tokenize_pairs
+from ..data.tokenization import PairTokenizer, texts, tokenize_pairs
 from ..data.tokenizer import adopt_tokenizer, sample_sentences, train_tokenizer, vocabulary_size
 from ..errors import UserError, as_user_error
 from ..loading import load_config, load_tokenizers, load_translator
@@ -175,9 +175,7 @@ def prepare_inputs(
         _check_lengths(model.config, tokenizers[0], pairs)
         _set_generation(recipe, model)
         use_fast_layers(model)
-        tokenizer = PairTokenizer(
-            *tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens, recipe.tokenizer.merge_dropout
-        )
+        tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
 
         def tokenized(split: str) -> Dataset:
             tokenize = partial(tokenize_pairs, pairs[split], tokenizer, split, recipe.data.num_workers)
@@ -191,9 +189,8 @@ def prepare_inputs(
             readers = read_progress(checkpoint).position["readers"] if checkpoint else readers
             batches = StreamBatches(train, tokenizer, recipe, collate, accelerator, readers)
         else:
-            redraw = partial(redraw_pairs, *texts(train), tokenizer) if tokenizer.merge_dropout else None
             weights = np.asarray(train["weight"]) if recipe.data.mix else None
-            batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, redraw, weights)
+            batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights)
             # For a warning by `scratch translate`.
             model.generation_config.longest_training_source = batches.longest_source
         return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))

@@ -19,18 +19,16 @@ _FLOAT16_SCALE = 16.0
 class TrainingLoss:
     """
     A `fused_loss` for the model's forward pass, which then returns a pair as its loss: the loss, and the cross-entropy
-    without label smoothing and R-Drop, as an evaluation computes it, without a gradient.
+    without label smoothing, as an evaluation computes it, without a gradient.
 
     Args:
-        label_smoothing: in [0, 1); it and r_drop as in `cross_entropy_sum`.
+        label_smoothing: as in `cross_entropy_sum`.
 
     Raises:
-        ValueError: label_smoothing is out of range; or, when called, r_drop is set and the batch's second half cannot
-            repeat its first.
+        ValueError: label_smoothing is not in [0, 1).
     """
 
     label_smoothing: float = 0.0
-    r_drop: float = 0.0
 
     def __post_init__(self):
         if not 0 <= self.label_smoothing < 1:
@@ -50,15 +48,13 @@ class TrainingLoss:
             labels: (batch_size, target_length); -100 is ignored.
             num_items_in_batch: what to divide the sums by; None: the number of labels that are not ignored.
         """
-        if self.r_drop and len(labels) % 2:
-            raise ValueError(f"r_drop needs a batch whose second half repeats its first, not {len(labels)} rows")
         # A head that is wrapped or whose forward is replaced, as by adapters and offloading, must be called.
         if type(head) is nn.Linear and "forward" not in vars(head):
-            loss, plain = linear_cross_entropy_sum(hidden_states, head, labels, self.label_smoothing, self.r_drop)
+            loss, plain = linear_cross_entropy_sum(hidden_states, head, labels, self.label_smoothing)
         else:
             logits = head(hidden_states)
-            loss = cross_entropy_sum(logits, labels, self.label_smoothing, self.r_drop)
-            plain = cross_entropy_sum(logits.detach(), labels) / (2 if self.r_drop else 1)
+            loss = cross_entropy_sum(logits, labels, self.label_smoothing)
+            plain = cross_entropy_sum(logits.detach(), labels)
         count = divisor(labels, num_items_in_batch)
         return loss / count, plain / count
 
@@ -68,9 +64,7 @@ def fused_cross_entropy(*arguments) -> torch.Tensor:
     return TrainingLoss()(*arguments)[0]
 
 
-def cross_entropy_sum(
-    logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0, r_drop: float = 0.0
-) -> torch.Tensor:
+def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
     """
     Label-smoothed cross-entropy summed over target tokens, as `torch.nn.functional.cross_entropy` defines it: the
     target distribution is (1 - label_smoothing) on the label plus label_smoothing / V on every token.
@@ -78,32 +72,22 @@ def cross_entropy_sum(
     Args:
         logits: (batch_size, target_length, V).
         labels: (batch_size, target_length), aligned with the logits; -100 is ignored.
-        r_drop: R-Drop's weight a (Wu et al. 2021, https://arxiv.org/abs/2106.14448). Above 0, the second half of the
-            batch must repeat the first under other dropout; the result is the mean of both halves' cross-entropies,
-            plus a/4 of KL(p || q) + KL(q || p), where p and q are what the halves predict for a token.
     """
     logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     labels = labels.flatten().to(logits.device)
-    total = nn.functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
-    if not r_drop:
-        return total
-    first, second = logits.log_softmax(dim=1).chunk(2)
-    divergence = ((first.exp() - second.exp()) * (first - second)).sum(dim=1)
-    return total / 2 + r_drop / 4 * divergence.masked_fill(labels[: len(first)] == IGNORE_INDEX, 0.0).sum()
+    return nn.functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
 
 
 def _losses_and_gradient(
-    logits: torch.Tensor, labels: torch.Tensor, share: float, r_drop: float, gradient: torch.Tensor | None
+    logits: torch.Tensor, labels: torch.Tensor, share: float, gradient: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """
     For each row of logits: the loss, log(sum_v exp(logit(v))) - share logit(label); the label's log-probability; and
     the gradient of the loss.
 
     Args:
-        logits: (rows, V); may be overwritten.
+        logits: (rows, V).
         labels: (rows,), in [0, V).
-        r_drop: half of `cross_entropy_sum`'s, a/2. Above 0, the rows are pairs, and the first loss of each includes
-            a/2 (KL(p || q) + KL(q || p)).
         gradient: (rows, V), where the gradient may be written; None: it is not needed.
 
     Returns:
@@ -125,50 +109,9 @@ def _losses_and_gradient(
     log_normaliser = torch.where(others < 0.5, by_others, log_normaliser)
     losses, label_log_probs = log_normaliser - share * label_logits, label_logits - log_normaliser
     # d loss / d logit(v) = p(v) - share [v = label]
-    at_label = label_log_probs.exp()
-    if r_drop:
-        gradient, at_label, divergence = _add_r_drop(logits, gradient, log_normaliser, label_log_probs, r_drop)
-        losses[::2] += r_drop * divergence
     rows = torch.arange(len(labels), device=labels.device)
-    gradient.index_put_((rows, labels), (at_label - share).to(gradient.dtype))
+    gradient.index_put_((rows, labels), (label_log_probs.exp() - share).to(gradient.dtype))
     return losses, label_log_probs, gradient
-
-
-def _add_r_drop(
-    logits: torch.Tensor,
-    probabilities: torch.Tensor,
-    log_normaliser: torch.Tensor,
-    label_log_probs: torch.Tensor,
-    weight: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """
-    Add the gradient of `weight` (KL(p || q) + KL(q || p)) to p, the gradient of a cross-entropy without its label term.
-
-    Args:
-        logits: (rows, V), overwritten; the rows are pairs.
-        probabilities: (rows, V), their softmax.
-        log_normaliser, label_log_probs: (rows,).
-
-    Returns:
-        The gradient, (rows, V); its elements at the labels, computed more exactly, (rows,); and
-        KL(p || q) + KL(q || p), (rows / 2,).
-    """
-    # With d = log p - log q: d/d logit_p = p (d - KL(p || q) + 1) - q, and the same with p and q exchanged.
-    p, q, gap = probabilities[::2], probabilities[1::2], log_normaliser[::2] - log_normaliser[1::2]
-    # In place: `logits` holds d, then p d and q d, and at the end the gradient.
-    d = logits[::2].sub_(logits[1::2]).sub_(gap[:, None])
-    q_times_d = torch.mul(d, q, out=logits[1::2])
-    p_times_d = d.mul_(p)
-    p_to_q, q_to_p = p_times_d.sum(dim=1, dtype=gap.dtype), -q_times_d.sum(dim=1, dtype=gap.dtype)
-    p_factor, q_factor = 1 + weight * (1 - p_to_q), 1 + weight * (1 - q_to_p)
-    p_times_d.sub_(q).mul_(weight).addcmul_(p, p_factor[:, None].to(p.dtype))
-    q_times_d.add_(p).mul_(-weight).addcmul_(q, q_factor[:, None].to(q.dtype))
-    label_d, (label_p, label_q) = label_log_probs[::2] - label_log_probs[1::2], label_log_probs.exp().view(-1, 2).t()
-    at_label = (
-        label_p * (p_factor + weight * label_d) - weight * label_q,
-        label_q * (q_factor - weight * label_d) - weight * label_p,
-    )
-    return logits, torch.stack(at_label, dim=1).flatten(), p_to_q + q_to_p
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -178,10 +121,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden_states, weight, bias, labels, all_kept, share, r_drop, dtype):
+    def forward(ctx, hidden_states, weight, bias, labels, all_kept, share, dtype):
         # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,), none ignored if
-        # `all_kept`; `share` and `r_drop` as in `_losses_and_gradient`. `dtype` is that of the matrix products; sums
-        # use float32 or wider.
+        # `all_kept`; `share` as in `_losses_and_gradient`. `dtype` is that of the matrix products; sums use float32 or
+        # wider.
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         ctx.dtypes = [None if each is None else each.dtype for each in (hidden_states, weight, bias)]
         ctx.scale = _FLOAT16_SCALE if dtype == torch.float16 else 1.0
@@ -195,7 +138,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=wide) if wants_weight else None
         grad_bias = torch.zeros(vocab_size, dtype=wide, device=device) if wants_bias else None
         chunks = -(-rows // (CHUNK_ROWS if device.type == "cpu" else max(CHUNK_ROWS, LOGITS_OF_GPU // vocab_size)))
-        size = -(-rows // max(2 * chunks, 1)) * 2  # even: pairs of rows stay together
+        size = -(-rows // max(chunks, 1))
         # The same buffers for all chunks: touching fresh memory takes longer than multiplying into it.
         has_gradient = wants_hidden or wants_weight or wants_bias
         buffers = hidden_states.new_empty(1 + has_gradient, size, vocab_size)
@@ -210,7 +153,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             is_scaled = has_gradient and ctx.scale != 1.0
             if is_scaled:
                 logits, gradient = logits.to(wide), torch.empty_like(logits, dtype=wide)
-            losses, log_probs, gradient = _losses_and_gradient(logits, labels[here], share, r_drop, gradient)
+            losses, log_probs, gradient = _losses_and_gradient(logits, labels[here], share, gradient)
             if is_scaled:
                 gradient = gradient.mul_(ctx.scale).to(dtype)
             if not all_kept:
@@ -244,7 +187,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None if gradient is None else (gradient.to(factor.dtype) * factor).to(dtype)
             for gradient, factor, dtype in zip(ctx.saved_tensors, factors, ctx.dtypes, strict=True)
         )
-        return *gradients, None, None, None, None, None
+        return *gradients, None, None, None, None
 
 
 def linear_cross_entropy_sum(
@@ -252,19 +195,16 @@ def linear_cross_entropy_sum(
     head: nn.Linear,
     labels: torch.Tensor,
     label_smoothing: float = 0.0,
-    r_drop: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    `cross_entropy_sum(head(hidden_states), labels, label_smoothing, r_drop)` without ever storing the logits; and,
-    without a gradient, the same without smoothing and R-Drop.
+    `cross_entropy_sum(head(hidden_states), labels, label_smoothing)` without ever storing the logits; and, without a
+    gradient, the same without smoothing.
 
     Args:
         hidden_states: (batch_size, target_length, d_model).
         head: the output projection, weight (V, d_model).
         labels: (batch_size, target_length); -100 is ignored.
     """
-    if r_drop:  # bring the two predictions of each token together
-        labels, hidden_states = (torch.stack(each.chunk(2), dim=2).flatten(0, 1) for each in (labels, hidden_states))
     labels, hidden_states = labels.flatten().to(hidden_states.device), hidden_states.flatten(0, -2)
     can_drop = can_look_at(labels)
     if can_drop:  # the rows of ignored labels, so that all others are kept
@@ -277,11 +217,11 @@ def linear_cross_entropy_sum(
     autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if autocast else hidden_states.dtype
     with torch.autocast(device_type, enabled=False):
-        options = (can_drop, 1 - label_smoothing, r_drop / 2, dtype)
+        options = (can_drop, 1 - label_smoothing, dtype)
         total, cross_entropy = _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, *options)
         if label_smoothing:
             total = total - label_smoothing * _sum_of_mean_logits(hidden_states, weight, bias, labels, total.dtype)
-        return (total / 2, cross_entropy / 2) if r_drop else (total, cross_entropy)
+        return total, cross_entropy
 
 
 def _sum_of_mean_logits(

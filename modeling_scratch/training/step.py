@@ -21,7 +21,7 @@ class StepResult:
     """The outcome of an update, the same on all processes."""
 
     loss: float  # that the update lowers, per target token, over all processes
-    cross_entropy: float  # the same without label smoothing and R-Drop, as on the validation split
+    cross_entropy: float  # the same without label smoothing, as on the validation split
     finite: bool  # False if loss or gradient was not finite, so that the optimizer step was skipped
     any_says: dict[str, bool]  # for each question, whether any process answered yes
 
@@ -45,18 +45,11 @@ class TrainingStep:
     ):
         self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
         self.optimization, self.in_smaller_pieces = optimization, in_smaller_pieces
-        self.fused_loss = TrainingLoss(optimization.label_smoothing, optimization.r_drop)
+        self.fused_loss = TrainingLoss(optimization.label_smoothing)
 
     def losses(self, batch: dict[str, torch.Tensor], target_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss and cross-entropy, summed over a micro-batch's target tokens and divided by the global batch's."""
-        inputs = self._inputs(batch)
-        return self.model(**inputs, num_items_in_batch=target_tokens, fused_loss=self.fused_loss).loss
-
-    def _inputs(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """A micro-batch as the model takes it: with R-Drop, twice."""
-        if not self.optimization.r_drop:
-            return batch
-        return {name: each if name == "position_ids" else torch.cat([each, each]) for name, each in batch.items()}
+        return self.model(**batch, num_items_in_batch=target_tokens, fused_loss=self.fused_loss).loss
 
     def __call__(
         self, batch: BatchShare, learning_rate: float, questions: dict[str, Callable[[], bool]] | None = None
@@ -113,7 +106,7 @@ class TrainingStep:
             if is_sharded(self.accelerator):  # no process can try alone
                 return self.in_smaller_pieces(2)
             model = self.accelerator.unwrap_model(self.model)
-            pieces = pieces_that_fit(model, inputs, self._inputs, self.fused_loss)
+            pieces = pieces_that_fit(model, inputs, self.fused_loss)
             return self.in_smaller_pieces(pieces) if pieces else "not even one pair fits: use a smaller model"
 
         shapes = f"{tuple(inputs['input_ids'].shape)} source and {tuple(inputs['labels'].shape)} target tokens"

@@ -279,15 +279,12 @@ def test_files_win_over_a_data_set(tmp_path):
 
 
 def test_how_it_was_trained(tmp_path):
-    how = {"max_epochs": 1, "optimizer": "muon", "r_drop": 5}
-    text = card_of(make_run(tmp_path / "run", {"optimization": how, "tokenizer": {"merge_dropout": 0.02}}))
+    how = {"max_epochs": 1, "optimizer": "muon"}
+    text = card_of(make_run(tmp_path / "run", {"optimization": how}))
     rows = section(text, "Training")
     assert "| Optimizer | Muon for the matrices of layers, else AdamW, betas 0.9 and 0.98," in rows
-    assert "| R-Drop | weight 5 |" in rows
-    assert "| Merge dropout | 0.02 of the BPE merges |" in rows
     plain = section(card_of(make_run(tmp_path / "plain")), "Training")
     assert "| Optimizer | AdamW, betas" in plain
-    assert "R-Drop" not in plain.partition("<details>")[0]
 
 
 def test_mixed_sources(tmp_path):

@@ -37,27 +37,24 @@ def test_smoothed_cross_entropy_is_its_definition(inputs, smoothing):
 
 
 @pytest.mark.parametrize("reads_labels", [False, True])
-@pytest.mark.parametrize("r_drop", [0.0, 5.0])
 @pytest.mark.parametrize("rows", [3, 1024])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_fused_equals_plain(inputs, smoothing, bias, rows, r_drop, reads_labels, monkeypatch):
+def test_fused_equals_plain(inputs, smoothing, bias, rows, reads_labels, monkeypatch):
     monkeypatch.setattr(loss_module, "CHUNK_ROWS", rows)
     monkeypatch.setattr(loss_module, "can_look_at", lambda labels: reads_labels)
     states, labels = inputs
-    if r_drop:
-        states, labels = torch.cat([states, states + torch.randn_like(states)]), torch.cat([labels, labels])
     head = nn.Linear(8, 23, bias=bias).double()
     results = []
     for fused in (False, True):
         leaf = states.clone().requires_grad_()
         head.zero_grad()
         if fused:
-            total, plain = linear_cross_entropy_sum(leaf, head, labels, smoothing, r_drop)
+            total, plain = linear_cross_entropy_sum(leaf, head, labels, smoothing)
             assert not plain.requires_grad
         else:
-            total = cross_entropy_sum(head(leaf), labels, smoothing, r_drop)
-            plain = cross_entropy_sum(head(leaf), labels) / (2 if r_drop else 1)
+            total = cross_entropy_sum(head(leaf), labels, smoothing)
+            plain = cross_entropy_sum(head(leaf), labels)
         (total / 7).backward()
         results.append(
             [total.detach(), plain.detach(), leaf.grad, *(parameter.grad.clone() for parameter in head.parameters())]
@@ -66,29 +63,13 @@ def test_fused_equals_plain(inputs, smoothing, bias, rows, r_drop, reads_labels,
         torch.testing.assert_close(fused, plain, rtol=0, atol=1e-10)
 
 
-def test_r_drop_is_its_definition(inputs):
-    states, labels = inputs
-    logits, other = (states @ torch.randn(8, 23, dtype=torch.float64) for _ in range(2))
-    total = 0.0
-    for p, q, label in zip(logits.flatten(0, 1), other.flatten(0, 1), labels.flatten(), strict=True):
-        if label != -100:
-            p, q = torch.distributions.Categorical(logits=p), torch.distributions.Categorical(logits=q)
-            divergence = torch.distributions.kl_divergence(p, q) + torch.distributions.kl_divergence(q, p)
-            total += -(p.log_prob(label) + q.log_prob(label)) / 2 + 5 / 4 * divergence
-    found = cross_entropy_sum(torch.cat([logits, other]), torch.cat([labels, labels]), 0.0, 5.0)
-    torch.testing.assert_close(found, total, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("r_drop", [0.0, 5.0])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_fused_in_mixed_precision(dtype, smoothing, r_drop):
+def test_fused_in_mixed_precision(dtype, smoothing):
     """The fused loss is as close to float64 as the plain loss in the same precision."""
     torch.manual_seed(0)
     head, states, labels = nn.Linear(16, 3000), torch.randn(4, 40, 16), torch.randint(0, 3000, (4, 40))
     labels[0, 30:] = -100
-    if r_drop:
-        states, labels = torch.cat([states, states + torch.randn_like(states) / 2]), torch.cat([labels, labels])
 
     def run(loss_sum, wide=False):
         leaf = (states.double() if wide else states.clone()).requires_grad_()
@@ -101,10 +82,10 @@ def test_fused_in_mixed_precision(dtype, smoothing, r_drop):
         return [total.detach(), *gradients]
 
     def plain(leaf, projection):
-        return cross_entropy_sum(projection(leaf), labels, smoothing, r_drop)
+        return cross_entropy_sum(projection(leaf), labels, smoothing)
 
     expected = run(plain, wide=True)
-    found = run(lambda leaf, projection: linear_cross_entropy_sum(leaf, projection, labels, smoothing, r_drop)[0])
+    found = run(lambda leaf, projection: linear_cross_entropy_sum(leaf, projection, labels, smoothing)[0])
     assert found[0].item() == pytest.approx(expected[0].item(), rel=1e-3)
     for fused, narrow, exact in zip(found[1:], run(plain)[1:], expected[1:], strict=True):
         assert (fused - exact).norm() <= 1.5 * (narrow - exact).norm()
@@ -192,8 +173,6 @@ def test_a_batch_without_labels_costs_nothing(make_model):
 def test_wrong_settings_are_refused():
     with pytest.raises(ValueError, match=r"label_smoothing is 1.5; it must be in \[0, 1\)"):
         TrainingLoss(1.5)
-    with pytest.raises(ValueError, match="second half repeats its first, not 3 rows"):
-        TrainingLoss(r_drop=5.0)(torch.zeros(3, 1, 2), nn.Linear(2, 4), torch.zeros(3, 1, dtype=torch.long))
 
 
 def test_num_items_in_batch_divides_the_sum(make_model):
@@ -206,16 +185,15 @@ def test_num_items_in_batch_divides_the_sum(make_model):
     torch.testing.assert_close(fused.loss * 8, total)
 
 
-@pytest.mark.parametrize("r_drop", [0.0, 5.0])
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_the_cross_entropy_beside_the_loss_is_that_without_smoothing(wrapped, r_drop, make_model):
+def test_the_cross_entropy_beside_the_loss_is_that_without_smoothing(wrapped, make_model):
     model = make_model()
     if wrapped:  # as by an adapter
         model.lm_head.forward = model.lm_head.forward
     inputs = {"input_ids": torch.tensor([[5, 6, 2]] * 2), "labels": torch.tensor([[7, 8, 9, 2]] * 2)}
-    options = {"fused_loss": TrainingLoss(0.1, r_drop), "num_items_in_batch": 4 if r_drop else 8}
+    options = {"fused_loss": TrainingLoss(0.1), "num_items_in_batch": 8}
     loss, cross_entropy = model(**inputs, **options).loss
     plain = model(**inputs)
     smoothed = cross_entropy_sum(plain.logits, inputs["labels"], 0.1) / 8
     torch.testing.assert_close(cross_entropy, plain.loss)
-    torch.testing.assert_close(loss, smoothed)  # without dropout, R-Drop's halves are the same
+    torch.testing.assert_close(loss, smoothed)

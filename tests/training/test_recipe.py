@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
@@ -78,3 +79,13 @@ def test_overrides():
     assert recipe.data.test is None
     assert apply_overrides({"a": {"b": 0, "d": 2}}, ["a.b=1", "a.c=x"]) == {"a": {"b": 1, "c": "x", "d": 2}}
     assert apply_overrides({"a": {"b": 0}}, ["a={}", "a.c=x"]) == {"a": {"c": "x"}}
+
+
+def test_a_recipe_of_an_earlier_version(tmp_path):
+    recipe = load_recipe(EMBEDDED)
+    earlier = recipe.model_dump(mode="json")
+    earlier["tokenizer"]["merge_dropout"] = earlier["optimization"]["r_drop"] = 0.0
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(earlier))
+    assert load_recipe(tmp_path / "recipe.yaml") == recipe
+    with pytest.raises(UserError, match=r"command line: optimization\.r_drop has been removed, since no gain"):
+        load_recipe(tmp_path / "recipe.yaml", ["optimization.r_drop=5"])

@@ -130,8 +130,8 @@ def mixed_in(weight):
 
 
 def test_what_training_draws_is_drawn_again_by_a_resumed_run(tmp_path, monkeypatch):
-    """Segmentations, dropout, which pairs an epoch has; stopped in the second epoch."""
-    options = ["tokenizer.merge_dropout=0.1", "optimization.optimizer=muon", "optimization.r_drop=5", mixed_in(0.3)]
+    """Dropout, which pairs an epoch has; stopped in the second epoch."""
+    options = ["optimization.optimizer=muon", mixed_in(0.3)]
     options += ["data.embedded_size=300", "optimization.tokens_per_batch=4096", "optimization.max_steps=12"]
     options += ["checkpoints.every=5", "evaluation.every=100"]
     undisturbed, run = quick_run(tmp_path / "undisturbed", *options), tmp_path / "run"
@@ -145,13 +145,6 @@ def test_what_training_draws_is_drawn_again_by_a_resumed_run(tmp_path, monkeypat
     quick_run(run, *options, resume=True)
     assert updates(run) == updates(undisturbed)
     assert equal_weights(run, undisturbed)
-
-
-def test_merge_dropout_draws_anew_in_each_epoch(tmp_path):
-    options = ["optimization.tokens_per_batch=4096", "evaluation.every=100", "tokenizer.merge_dropout=0.1"]
-    records = read_metrics(quick_run(tmp_path / "run", *options), "train")
-    first, both = (next(each["target_tokens"] for each in records if each["epoch"] == epoch) for epoch in (1, 2))
-    assert both != 2 * first
 
 
 def test_a_finished_run_can_go_on(tmp_path):
@@ -397,8 +390,7 @@ def one_and_two(tmp_path_factory):
         runs.append(folder / str(processes))
         options = [*SMALL_RUN, *few_sentences(), "model.overrides.dropout=0.0", f"output_dir={runs[-1]}"]
         options += [f"optimization.gradient_accumulation_steps={pieces}", "optimization.max_steps=12"]
-        options += ["tokenizer.merge_dropout=0.05", "optimization.r_drop=1", "optimization.optimizer=muon"]
-        options += ["evaluation.every=6", "data.embedded_size=300", mixed_in(0.3)]
+        options += ["evaluation.every=6", "data.embedded_size=300", "optimization.optimizer=muon", mixed_in(0.3)]
         # In float64, since float32's rounding grows under Adam, whatever the number of processes.
         run_group(folder, processes, train_all, [{"overrides": options, "float64": True}])
     return runs
