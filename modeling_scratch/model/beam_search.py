@@ -14,6 +14,7 @@ from transformers.generation import (
 from .fast_cpu import best_tokens
 from .search_loops import Decoder, end_tokens, is_of_transformers, is_rowwise, is_worth_removing
 
+_ELEMENTS = 2**18  # of what logits processors get at a time, at most
 _FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not be chosen
 
 # Several hypotheses per sentence, by name: tokens, (sentences, hypotheses, length); rows, the batch row in which each
@@ -112,15 +113,11 @@ class _BeamSearch:
         logits = self.decoder(tokens)
         if self.buffer is None or not self.may_reuse_buffer:
             self.buffer = torch.empty_like(logits)
-        log_probs = ranked = torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
-        if self.processors:
-            normaliser = logits[:, :1] - log_probs[:, :1]  # before a processor modifies log_probs
-            ranked = self.processors(tokens, log_probs)
-        if self.scores is not None:
-            self.scores.append(ranked.clone())
+        log_probs = torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
+        normaliser = logits[:, :1] - log_probs[:, :1]  # before a processor modifies log_probs
+        values, candidates = self.best_candidates(tokens, log_probs)  # (size * beams, candidates)
         if self.logits is not None:
             self.logits.append(logits)
-        values, candidates = best_tokens(ranked, min(self.width, ranked.shape[1]))  # (size * beams, candidates)
         values = values.unflatten(0, (self.size, self.beams)) + self.running["scores"][..., None]
         best, flat = values.flatten(1).topk(self.width)  # (size, width)
         parents, chosen = flat // candidates.shape[1], candidates.view(self.size, -1).gather(1, flat)
@@ -135,6 +132,20 @@ class _BeamSearch:
         scores = None if self.scores is None else tuple(self.scores)
         ended = self.criteria(continuations["tokens"].flatten(0, 1), scores).view(self.size, self.width)
         return continuations, ended, parents
+
+    def best_candidates(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The scores that the processors give to the best next tokens of each row, and these, (rows, candidates)."""
+        rows, count = len(log_probs), min(self.width, log_probs.shape[1])
+        if self.processors and self.may_leave and log_probs.device.type == "cpu":
+            # A few rows at a time: a processor allocates tensors of this size, and touching fresh memory is slow.
+            rows = max(1, _ELEMENTS // log_probs.shape[1])
+        parts = []
+        for some_tokens, some in zip(tokens.split(rows), log_probs.split(rows), strict=True):
+            ranked = self.processors(some_tokens, some) if self.processors else some
+            if self.scores is not None:
+                self.scores.append(ranked.clone())
+            parts.append(best_tokens(ranked, count))
+        return tuple(torch.cat(part) for part in zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
 
     def select_running(self, continuations: Hypotheses, ended: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
         """Continue the best hypotheses that have not ended. Returns the batch row that each extends, (rows,)."""

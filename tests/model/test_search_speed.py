@@ -9,7 +9,7 @@ import torch
 from conftest import padded
 from search_cases import enliven, inherited
 
-from modeling_scratch.model import fast_cpu
+from modeling_scratch.model import beam_search, fast_cpu
 from modeling_scratch.model.fast_cpu import best_tokens, fast_products
 
 pytest_plugins = ["search_fixtures"]
@@ -31,6 +31,24 @@ def test_what_is_done_leaves_the_batch(settings, models, monkeypatch):
         left += rows[-1] < 6 * beams
         assert torch.equal(found, inherited(model, **source, **options))
     assert left
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"bad_words_ids": [[7]]}, {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3}, {"min_new_tokens": 9}],
+)
+def test_processors_get_a_few_rows_at_a_time(settings, models, monkeypatch):
+    monkeypatch.setattr(beam_search, "_ELEMENTS", 300)
+    given = []
+    best_tokens = beam_search.best_tokens
+    monkeypatch.setattr(
+        beam_search, "best_tokens", lambda ranked, count: given.append(ranked) or best_tokens(ranked, count)
+    )
+    for model, source in models():
+        options = {"num_beams": 3, "max_new_tokens": 20, "do_sample": False} | settings
+        assert torch.equal(model.generate(**source, **options), inherited(model, **source, **options))
+        assert 0 < max(map(torch.numel, given)) <= max(300, model.config.target_vocab_size)
+        given.clear()
 
 
 def test_the_source_is_read_once_for_all_beams(models):
