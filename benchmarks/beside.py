@@ -1,7 +1,8 @@
 """
 What a training keeps of its speed beside another on the same cores: target tokens a second of the embedded recipe
 alone, of one begun while another trains and of that other one, and of two that begin together. In turn, several rounds;
-each training is a process.
+each training is a process. The other one's includes the time in which the second imports its libraries and scores, and
+of two that begin together one may end a little earlier.
 
     python benchmarks/beside.py [--rounds 3] [--updates 200] [KEY=VALUE ...]
     OMP_NUM_THREADS=2 python benchmarks/beside.py              # with as many threads as cores, whatever else runs
@@ -26,8 +27,8 @@ class Training:
 
     def __init__(self, folder: Path, updates: int, overrides: list[str]):
         self.log = folder / "log"
-        options = [f"output_dir={folder / 'run'}", f"optimization.max_steps={updates}", "evaluation.every=1000000"]
-        options += ["evaluation.num_beams=1", "evaluation.max_new_tokens=1", *overrides]
+        options = [f"output_dir={folder / 'run'}", f"optimization.max_steps={updates}", "optimization.max_epochs=null"]
+        options += ["evaluation.every=1000000", "evaluation.num_beams=1", "evaluation.max_new_tokens=1", *overrides]
         command = [sys.executable, "-m", "modeling_scratch", "train", "--config", "embedded", "--overwrite", *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
@@ -38,8 +39,15 @@ class Training:
 
     def speed_since(self, lines: int) -> float:
         """The speed since the log had so many lines. Each line has the average since the start."""
-        speeds = self.speeds()
+        while len(speeds := self.speeds()) == lines:
+            self.check()
+            time.sleep(0.1)
         return (len(speeds) - lines) / (len(speeds) / speeds[-1] - lines / speeds[lines - 1])
+
+    def check(self) -> None:
+        """Exit with its log if it has ended."""
+        if self.process.poll() is not None:
+            raise SystemExit(self.log.read_text())
 
     def final_speed(self) -> float:
         if self.process.wait():
@@ -52,15 +60,17 @@ def measure(folder: Path, updates: int, overrides: list[str]) -> dict[str, float
     first, second = folder / "first", folder / "second"
     found = {"alone": Training(first, updates, overrides).final_speed()}
     other = Training(first, 1_000_000, overrides)
-    while not other.speeds():
-        time.sleep(0.1)
-        if other.process.poll() is not None:
-            raise SystemExit(other.log.read_text())
-    alone = len(other.speeds())
-    found["begun beside another"] = Training(second, updates, overrides).final_speed()
-    found["that other one meanwhile"] = other.speed_since(alone)
-    other.process.kill()
-    other.process.wait()
+    try:
+        while not other.speeds():
+            other.check()
+            time.sleep(0.1)
+        before = len(other.speeds())
+        found["begun beside another"] = Training(second, updates, overrides).final_speed()
+        other.check()
+        found["that other one meanwhile"] = other.speed_since(before)
+    finally:
+        other.process.kill()
+        other.process.wait()
     together = [Training(each, updates, overrides) for each in (first, second)]
     found["two begun together, the slower one"] = min(training.final_speed() for training in together)
     return found

@@ -1,4 +1,4 @@
-"""Faster versions of what PyTorch does slowly on the CPU in generation: large linear layers, and topk."""
+"""Faster versions of what PyTorch does slowly on the CPU in generation: linear layers, and topk."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ _BLOCK = 64  # tokens per block in `best_tokens`
 # Linear layers with smaller weights are left alone: _SMALL on AMD's processors, _LARGE on others.
 _SMALL, _LARGE = 2**14, 2**18
 # On AMD's processors the BLAS behind `nn.Linear` does not use AVX-512, and has one thread read the whole weight for a
-# row or two. oneDNN takes 30 microseconds more for each call, and is faster in all from so many multiplications on, or
-# so many elements to read (times the rows, up to four).
+# row or two. oneDNN costs 30 microseconds more per call; it pays from _MUCH_WORK multiplications on, or from
+# _MUCH_TO_READ elements times rows, of which at most four count.
 _MUCH_WORK, _MUCH_TO_READ = 5 * 2**20, 1.2e6
 # On Intel's the threads share the weight out, and the BLAS is slow for these numbers of rows alone.
 _INTEL_ROWS = range(8, 24)
@@ -22,9 +22,9 @@ _PART = 512  # outputs per part, roughly; fewer if some threads would have no pa
 _RESULT = 2**18
 
 
-def _by_parts(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor) -> torch.Tensor:
-    """`nn.functional.linear`, with the outputs divided into parts that the threads share out."""
-    outputs, width = weight.shape
+def _by_parts(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    """`nn.Linear.forward`, with the outputs divided into parts that the threads share out."""
+    weight, (outputs, width) = layer.weight, layer.weight.shape
     states, rows = inputs.reshape(1, -1, width), inputs.shape[:-1].numel()
     output = states.new_empty(rows, outputs)
     count = min(outputs, max(torch.get_num_threads(), outputs // _PART))
@@ -34,14 +34,15 @@ def _by_parts(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Ten
     output[:, : count * size] = products.view(-1, rows).t()
     if count * size < outputs:
         torch.mm(states[0], weight[count * size :].t(), out=output[:, count * size :])
-    if bias is not None:
-        output += bias
+    if layer.bias is not None:
+        output += layer.bias
     return output.view(*inputs.shape[:-1], outputs)
 
 
-def _by_onednn(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor) -> torch.Tensor:
-    """`nn.functional.linear` by oneDNN, in blocks of outputs."""
-    outputs, width = weight.shape
+def _by_onednn(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    """`nn.Linear.forward` by oneDNN, in blocks of outputs."""
+    weight, (outputs, width) = layer.weight, layer.weight.shape
+    bias = None if layer.bias is None else layer.bias.contiguous()  # oneDNN takes no other
     states, rows = inputs.reshape(-1, width).to_mkldnn(), inputs.shape[:-1].numel()
     size = max(_PART, _RESULT // rows)
     if size >= outputs:
@@ -58,28 +59,30 @@ def is_amd_cpu() -> bool:
     return bool(getattr(torch.cpu, "get_capabilities", dict)().get("sse4a"))
 
 
-def _on_amd(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor) -> torch.Tensor:
-    """`nn.functional.linear` by the method that is fastest for these inputs on AMD's processors."""
-    rows, elements = inputs.shape[:-1].numel(), weight.numel()
-    is_slow = rows * elements >= _MUCH_WORK or min(rows, 4) * elements >= _MUCH_TO_READ
-    if is_slow and _is_plain(inputs) and torch.backends.mkldnn.is_available():
-        return _by_onednn(weight, bias, inputs)
-    if rows <= 2 and elements >= _LARGE and _is_plain(inputs):
-        return _by_parts(weight, bias, inputs)
-    return nn.functional.linear(inputs, weight, bias)
+def _on_amd(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    """`nn.Linear.forward` by the method that is fastest for these inputs on AMD's processors."""
+    if not torch.compiler.is_compiling():  # first: a compiled graph would depend on the number of rows
+        rows, elements = inputs.shape[:-1].numel(), layer.in_features * layer.out_features
+        if rows * elements >= _MUCH_WORK or min(rows, 4) * elements >= _MUCH_TO_READ:
+            if _is_plain(inputs) and torch.backends.mkldnn.is_available():
+                return _by_onednn(layer, inputs)
+        elif 0 < rows <= 2 and elements >= _LARGE and _is_plain(inputs):
+            return _by_parts(layer, inputs)
+    return nn.functional.linear(inputs, layer.weight, layer.bias)
 
 
-def _on_others(weight: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor) -> torch.Tensor:
-    """The same on other processors, for large weights."""
-    if inputs.shape[:-1].numel() in _INTEL_ROWS and _is_plain(inputs):
-        return _by_parts(weight, bias, inputs)
-    return nn.functional.linear(inputs, weight, bias)
+def _on_others(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    """The same on other processors, for large layers."""
+    is_compiling = torch.compiler.is_compiling()
+    if not is_compiling and inputs.shape[:-1].numel() in _INTEL_ROWS and _is_plain(inputs):
+        return _by_parts(layer, inputs)
+    return nn.functional.linear(inputs, layer.weight, layer.bias)
 
 
 def _is_plain(inputs: torch.Tensor) -> bool:
-    """Whether a product is in float32, without gradients, and neither cast nor compiled."""
-    is_changed = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-    return inputs.dtype == torch.float32 and not is_changed
+    """Whether a product is in float32, without gradients, and not cast."""
+    is_float32 = inputs.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    return is_float32 and not torch.is_grad_enabled()
 
 
 def _same(states: torch.Tensor) -> torch.Tensor:
@@ -101,7 +104,7 @@ def fast_products(modules: Iterable[nn.Module]) -> Iterator[None]:
                 continue
             if type(module) is nn.Linear and _is_plain_weight(module.weight) and module.weight.numel() >= least:
                 # A partial, not a closure, so that a copy of the layer computes with its own weights.
-                module.forward = partial(linear, module.weight, module.bias)
+                module.forward = partial(linear, module)
                 changed.append(module)
             elif isinstance(module, nn.Dropout) and not module.training:
                 module.forward = _same

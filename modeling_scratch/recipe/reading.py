@@ -1,5 +1,6 @@
 """Read recipes from YAML files and KEY=VALUE overrides."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from .errors import describe
 from .schema import ModelSection, Recipe
 from .shipped import CONFIGURATION_FOLDER
 from .yaml_reading import parse_yaml, read_yaml
+
+logger = logging.getLogger(__name__)
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -41,22 +44,8 @@ def apply_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, 
     return content
 
 
-_REMOVED = (("tokenizer", "merge_dropout"), ("optimization", "r_drop"))  # keys of earlier versions; 0 did nothing
-
-
-def _without_removed_keys(content: dict[str, Any]) -> dict[str, Any]:
-    """A recipe without keys of earlier versions, which wrote every key. UserError if it used one of them."""
-    content = {name: dict(part) if isinstance(part, dict) else part for name, part in content.items()}
-    for section, key in _REMOVED:
-        part = content.get(section)
-        if isinstance(part, dict) and part.pop(key, None):
-            raise UserError(f"{section}.{key} has been removed, since no gain was measured (docs/quality.md)")
-    return content
-
-
 def parse_recipe(content: dict[str, Any]) -> Recipe:
     """A recipe from plain values. UserError names the key and value at fault, and suggests a key for an unknown one."""
-    content = _without_removed_keys(content)
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
@@ -68,12 +57,26 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     A recipe from a YAML file, with KEY=VALUE overrides applied. UserError says which of the two is at fault, and names
     the key, the value and what would be right.
     """
-    content = read_yaml(path)
+    content = _without_removed_keys(read_yaml(path))
     changed = apply_overrides(content, overrides or [])
     try:
         return checked_recipe(changed)
     except ValueError as error:
         raise UserError(f"{'command line' if _is_valid(content) else path.name}: {error}") from None
+
+
+_REMOVED = (("tokenizer", "merge_dropout"), ("optimization", "r_drop"))  # keys of earlier versions; 0 did nothing
+
+
+def _without_removed_keys(content: dict[str, Any]) -> dict[str, Any]:
+    """A recipe without keys of earlier versions, which wrote every key; with a warning if it used one of them."""
+    for section, key in _REMOVED:
+        part = content.get(section)
+        if isinstance(part, dict) and (value := part.pop(key, None)):
+            logger.warning(
+                f"{section}.{key}={value}: this version trains without it, since no gain was measured (docs/quality.md)"
+            )
+    return content
 
 
 def checked_recipe(content: dict[str, Any]) -> Recipe:

@@ -13,25 +13,40 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SECONDS = 1.0  # the least time over which other processes are watched
+_SECONDS, _RECENT = 1.0, 30.0  # the least and the longest time over which other processes are watched
+
+
+def _cores() -> list[int]:
+    """The cores on which this process may run."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(psutil.cpu_count() or 1))
+
+
+def _clocks() -> tuple[float, float, float]:
+    """
+    In seconds: the time; the time that processes have run on this process's cores, without those of a lower priority;
+    and the time that this process has run.
+    """
+    every = psutil.cpu_times(percpu=True)
+    own = [every[core] for core in _cores() if core < len(every)]
+    is_low = hasattr(os, "nice") and os.nice(0) > 0
+    busy = sum(core.user + core.system + (getattr(core, "nice", 0.0) if is_low else 0.0) for core in own)
+    return time.monotonic(), busy, time.process_time()
 
 
 class _Watch:
-    """How busy other processes keep the cores. Those of a lower priority do not count."""
+    """How busy other processes keep the cores on which this one may run."""
 
     def __init__(self):
-        self.before = self._clocks()
-
-    @staticmethod
-    def _clocks() -> tuple[float, float, float]:
-        """The time, the time of all cores in all processes, and the time of all cores in this process, in seconds."""
-        everywhere = psutil.cpu_times()
-        return time.monotonic(), everywhere.user + everywhere.system, time.process_time()
+        self.before = _clocks()
 
     def busy_cores(self) -> float:
-        """The number of busy cores, on average since the last call or the start."""
+        """The number of busy cores, on average since the start or the last call, if that was a moment ago."""
+        if time.monotonic() > self.before[0] + _RECENT:
+            self.before = _clocks()
         time.sleep(max(0.0, self.before[0] + _SECONDS - time.monotonic()))
-        now = self._clocks()
+        now = _clocks()
         seconds, everywhere, here = (after - before for after, before in zip(now, self.before, strict=True))
         self.before = now
         return max(0.0, everywhere - here) / seconds
@@ -53,21 +68,25 @@ def choose_threads(accelerator: "Accelerator", before: int = 0) -> None:
 
     Threads wait for one another hundreds of times in each update. On a busy core, each wait may take as long as another
     process is allowed to keep it: two trainings with two threads each on two cores get a third of their speed or less,
-    with one thread each some 70 %.
+    with one thread each some 80 %.
 
     Args:
         before: the number with which a resumed run has trained so far: the rounding depends on it. 0: not known.
     """
     import torch
 
-    if "OMP_NUM_THREADS" in os.environ or accelerator.device.type != "cpu" or accelerator.num_processes > 1:
+    if accelerator.device.type != "cpu" or accelerator.num_processes > 1:
         return
-    default, cores = _default_threads(), psutil.cpu_count() or 1
-    if before:
-        chosen, why = min(before, max(cores, default)), "as the run trained before"
-    else:
-        busy = watch.busy_cores()
-        chosen, why = max(1, min(default, round(cores - busy))), f"as other processes use {busy:.1f} of {cores} cores"
-    if chosen != default:
-        logger.info(f"threads: {chosen} and not {default}, {why}; OMP_NUM_THREADS={default} overrides this")
-    torch.set_num_threads(chosen)
+    if "OMP_NUM_THREADS" not in os.environ:
+        default, cores = _default_threads(), len(_cores())
+        if before:
+            chosen, why = min(before, cores), "as the run trained before"
+        else:
+            busy = watch.busy_cores()
+            chosen, why = min(default, round(cores - busy)), f"as other processes use {busy:.1f} of {cores} cores"
+        torch.set_num_threads(max(1, chosen))
+        if torch.get_num_threads() != default:
+            said = f"threads: {torch.get_num_threads()} and not {default}, {why}"
+            logger.info(f"{said}; OMP_NUM_THREADS={default} overrides this")
+    if before and torch.get_num_threads() != before:
+        logger.warning(f"threads: {torch.get_num_threads()} instead of {before}: the rounding differs from here on")

@@ -92,6 +92,10 @@ class Progress:
     tracked_as: str = ""  # the run's name in trackers that resume a run by name
     averaging: dict[str, str] = field(default_factory=dict)  # snapshots, with SHA-256; on the main process
 
+    def threads_on_cpu(self) -> int:
+        """The threads of a run on the CPU in one process; 0 for any other, or if they are not known."""
+        return self.threads if (self.processes, self.device) == (1, "cpu") else 0
+
 
 def read_progress(checkpoint: Path) -> Progress:
     """The progress in a checkpoint. UserError if it is damaged."""

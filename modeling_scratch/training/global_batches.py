@@ -121,7 +121,7 @@ class EpochBatches(GlobalBatches):
         self.epoch, self.next_batch = 0, 0
         self._planned: tuple[int, EpochPlan] | None = None  # the epoch that was planned last
         # The same in every epoch, since the sorted lengths alone determine where batches are cut; nearly the same where
-        # it is drawn which pairs there are.
+        # an epoch's pairs are drawn at random.
         self.batches_per_epoch = len(self.plan())
 
     def plan(self) -> EpochPlan:

@@ -118,7 +118,7 @@ class TrainingRun:
         """
         folder = _claim_folder(recipe, accelerator, True)
         path = on_main(accelerator, lambda: find_checkpoint(folder, recipe, checkpoint))
-        choose_threads(accelerator, on_main(accelerator, lambda: read_progress(path).threads))
+        choose_threads(accelerator, on_main(accelerator, lambda: read_progress(path).threads_on_cpu()))
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator, path), stop)
         run._restore(path)

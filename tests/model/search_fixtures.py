@@ -6,7 +6,7 @@ from conftest import SMALL_MODEL, padded
 from search_cases import SEEDS, enliven
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.model import search
+from modeling_scratch.model import fast_cpu, search
 
 
 @pytest.fixture
@@ -26,6 +26,13 @@ def models():
                 yield model, dict(zip(("input_ids", "attention_mask"), padded(sentences, 9), strict=True))
 
     return make
+
+
+@pytest.fixture
+def faster_layers(monkeypatch):
+    """Has small models' layers computed as large ones' are."""
+    for name, value in {"_SMALL": 0, "_LARGE": 0, "_MUCH_WORK": 5_000}.items():
+        monkeypatch.setattr(fast_cpu, name, value)
 
 
 @pytest.fixture

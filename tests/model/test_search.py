@@ -8,7 +8,7 @@ from conftest import CHOICES, every_choice_and_slowly_every_variant, padded
 from search_cases import SETTINGS, Large, enliven, inherited, same
 from transformers import StoppingCriteriaList
 
-from modeling_scratch.model import fast_cpu, search_loops
+from modeling_scratch.model import search_loops
 from modeling_scratch.model.batched_generation import log_probabilities
 
 pytest_plugins = ["search_fixtures"]
@@ -33,8 +33,7 @@ def test_the_tokens_are_those_of_the_inherited_loops(settings, models, loops):
 
 @every_choice_and_slowly_every_variant
 @pytest.mark.parametrize("beams", [1, 3])
-def test_every_model_is_searched_as_it_is(fields, beams, make_model, sentences, monkeypatch, loops):
-    monkeypatch.setattr(fast_cpu, "_LARGE", 0)  # use the linear layers of larger models
+def test_every_model_is_searched_as_it_is(fields, beams, make_model, sentences, faster_layers, loops):
     model = make_model(**fields)
     model.generation_config.eos_token_id = None  # twenty tokens, so the caches must grow
     ids, mask = padded(sentences, 9)

@@ -8,7 +8,6 @@ from search_cases import enliven
 from transformers import GenerationMixin
 
 from modeling_scratch import ScratchForConditionalGeneration
-from modeling_scratch.model import fast_cpu
 from modeling_scratch.training.loss import fused_cross_entropy
 
 pytest_plugins = ["search_fixtures"]
@@ -115,8 +114,7 @@ INHERITED = ("a prefix", "other inputs")  # these prepare their own inputs
 
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_is_changed_is_called(name, beams, make_model, sentences, loops, monkeypatch):
-    monkeypatch.setattr(fast_cpu, "_LARGE", 0)
+def test_what_is_changed_is_called(name, beams, make_model, sentences, loops, faster_layers, monkeypatch):
     ids, mask = padded(sentences, 9)
     options = {"num_beams": beams, "max_new_tokens": 8, "do_sample": False, "attention_mask": mask}
     if name == "dropout":

@@ -76,8 +76,7 @@ def test_a_long_beginning_is_read_at_once(settings, make_model, sentences, loops
     assert len(loops) == 3
 
 
-def test_generation_under_autocast(make_model, sentences, monkeypatch, loops):
-    monkeypatch.setattr(fast_cpu, "_LARGE", 0)
+def test_generation_under_autocast(make_model, sentences, faster_layers, loops):
     model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
     options = {"input_ids": ids, "attention_mask": mask, "num_beams": 2, "max_new_tokens": 8, "do_sample": False}
     with torch.autocast("cpu", torch.bfloat16):
@@ -123,7 +122,10 @@ def test_products(is_amd, bias, rows, monkeypatch):
         (512, 8, None, "_by_parts"),
         (512, 23, "_by_onednn", "_by_parts"),
         (512, 24, "_by_onednn", None),
+        (560, 3, None, None),
+        (560, 4, "_by_onednn", None),
         (1024, 1, "_by_parts", None),
+        (1100, 1, "_by_onednn", None),
         (1024, 2, "_by_onednn", None),
     ],
 )
@@ -132,7 +134,7 @@ def test_products_take_the_method_of_the_processor(is_amd, width, rows, on_amd, 
     taken = []
     for name in ("_by_parts", "_by_onednn"):
         method = getattr(fast_cpu, name)
-        spy = lambda *given, name=name, method=method: taken.append(name) or method(*given)  # noqa: E731
+        spy = lambda layer, given, name=name, method=method: taken.append(name) or method(layer, given)  # noqa: E731
         monkeypatch.setattr(fast_cpu, name, spy)
     monkeypatch.setattr(fast_cpu, "is_amd_cpu", lambda: is_amd)
     layer = torch.nn.Linear(width, width)
@@ -161,12 +163,25 @@ def test_best_tokens(vocabulary, count):
     assert all(len(set(row)) == count for row in tokens.tolist())
 
 
-def test_copies_made_meanwhile(make_model, monkeypatch):
-    monkeypatch.setattr(fast_cpu, "_LARGE", 0)
+def test_copies_made_meanwhile(make_model, faster_layers):
     model, inputs = make_model(), torch.randn(2, 1, 32)
     with torch.no_grad(), fast_products(model.modules()):
+        assert "forward" in vars(model.lm_head)
         copied, pickled = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
         for each in (copied, pickled):
             each.lm_head.weight.zero_()
             assert not each.lm_head(inputs).any()
         assert model.lm_head(inputs).any()
+        for each in (copied, model):
+            each.lm_head.weight = torch.nn.Parameter(torch.ones_like(model.lm_head.weight))
+            torch.testing.assert_close(each.lm_head(inputs), inputs.sum(-1, keepdim=True).expand(2, 1, 61))
+
+
+def test_a_batch_without_rows_and_a_bias_with_gaps(faster_layers):
+    layer = torch.nn.Linear(24, 40)
+    layer.bias = torch.nn.Parameter(torch.randn(80)[::2])
+    with torch.no_grad():
+        expected = layer(torch.ones(64, 1, 24))
+        with fast_products([layer]):
+            torch.testing.assert_close(layer(torch.ones(64, 1, 24)), expected)
+            assert layer(torch.ones(0, 1, 24)).shape == (0, 1, 40)

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import psutil
@@ -13,22 +15,24 @@ from conftest import quick_run
 
 from modeling_scratch.runs import threads
 from modeling_scratch.runs.checkpoint_store import STATE
+from modeling_scratch.training.checkpoints import Progress
 
 
 @pytest.fixture
 def machine(monkeypatch, caplog):
-    """A function that makes this a machine with so many cores, of which other processes keep some busy."""
+    """A function that gives this process so many cores, of which other processes keep some busy."""
     monkeypatch.delenv("OMP_NUM_THREADS")
     caplog.set_level(logging.INFO, logger="modeling_scratch")
     before = torch.get_num_threads()
 
-    def machine(cores: int, user: float = 0.0, system: float = 0.0, threads_by_default: int | None = None) -> None:
+    def machine(cores: int, busy: float = 0.0, by_default: int | None = None) -> None:
         here = 0.7  # a core that this process uses itself
-        clocks = iter([(100.0, 5.0, 1.0), (104.0, 5.0 + 4 * (user + system + here), 1.0 + 4 * here)])
-        monkeypatch.setattr(threads._Watch, "_clocks", lambda self: next(clocks))
-        monkeypatch.setattr(psutil, "cpu_count", lambda: cores)
+        clocks = iter([(100.0, 5.0, 1.0), (104.0, 5.0 + 4 * (busy + here), 1.0 + 4 * here)])
+        monkeypatch.setattr(threads, "_clocks", lambda: next(clocks))
+        monkeypatch.setattr(threads, "_RECENT", 1e9)
+        monkeypatch.setattr(threads, "_cores", lambda: list(range(cores)))
         monkeypatch.setattr(threads, "watch", threads._Watch())
-        monkeypatch.setattr(threads, "_default_threads", lambda: threads_by_default or cores)
+        monkeypatch.setattr(threads, "_default_threads", lambda: by_default or cores)
 
     yield machine
     torch.set_num_threads(before)
@@ -39,27 +43,26 @@ def cpu(processes: int = 1) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    ("cores", "user", "system", "by_default", "expected"),
+    ("cores", "busy", "by_default", "expected"),
     [
-        (2, 0.0, 0.0, 2, 2),
-        (2, 0.3, 0.1, 2, 2),
-        (2, 0.9, 0.1, 2, 1),
-        (2, 2.0, 0.0, 2, 1),
-        (8, 3.0, 0.0, 8, 5),
-        (16, 3.0, 0.0, 8, 8),  # two hardware threads a core: PyTorch has a thread for each core
-        (64, 40.0, 0.0, 2, 2),  # a container with two of a large machine's cores
+        (2, 0.0, 2, 2),
+        (2, 0.4, 2, 2),
+        (2, 1.0, 2, 1),
+        (2, 2.0, 2, 1),
+        (8, 3.0, 8, 5),
+        (16, 3.0, 8, 8),  # two hardware threads a core: PyTorch has a thread for each core
     ],
 )
-def test_there_are_no_more_than_idle_cores(machine, cores, user, system, by_default, expected, caplog):
-    machine(cores, user, system, by_default)
+def test_there_are_no_more_than_idle_cores(machine, cores, busy, by_default, expected, caplog):
+    machine(cores, busy, by_default)
     threads.choose_threads(cpu())
     assert torch.get_num_threads() == expected
-    said = f"threads: {expected} and not {by_default}, as other processes use {user + system:.1f} of {cores} cores"
+    said = f"threads: {expected} and not {by_default}, as other processes use {busy:.1f} of {cores} cores"
     assert (said in caplog.text) == (expected != by_default)
 
 
 def test_the_environment_and_launchers_and_gpus_decide(machine, monkeypatch):
-    machine(4, user=3.0)
+    machine(4, busy=3.0)
     torch.set_num_threads(3)
     threads.choose_threads(cpu(processes=2))
     threads.choose_threads(SimpleNamespace(device=torch.device("cuda"), num_processes=1))
@@ -69,21 +72,51 @@ def test_the_environment_and_launchers_and_gpus_decide(machine, monkeypatch):
 
 
 def test_a_resumed_run_has_as_many_as_before(machine, tmp_path, capsys):
-    machine(4, user=2.0)
+    machine(4, busy=2.0)
     run = quick_run(tmp_path / "run", "optimization.max_steps=2")
     assert json.loads((run / "checkpoints" / "step-0000002" / STATE).read_text())["threads"] == 2
     machine(4)
     quick_run(tmp_path / "run", "optimization.max_steps=3", resume=True)
     assert torch.get_num_threads() == 2
-    assert "threads: 2 and not 4, as the run trained before" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "threads: 2 and not 4, as the run trained before" in said
+    assert "rounding" not in said
     machine(1)
     quick_run(tmp_path / "run", "optimization.max_steps=4", resume=True)
     assert torch.get_num_threads() == 1
+    assert "threads: 1 instead of 2: the rounding differs from here on" in capsys.readouterr().err
 
 
-def test_other_processes_are_seen():
+def test_only_a_process_alone_on_the_cpu_has_a_number_to_keep():
+    assert Progress(processes=1, device="cpu", threads=3).threads_on_cpu() == 3
+    assert Progress(processes=2, device="cpu", threads=1).threads_on_cpu() == 0
+    assert Progress(processes=1, device="cuda", threads=8).threads_on_cpu() == 0
+
+
+@pytest.mark.parametrize("niceness", [0, 5])
+def test_other_processes_are_seen(niceness):
+    """In a process of its own, with any niceness: another of the same takes a core."""
     spin = "import time; began = time.monotonic()\nwhile time.monotonic() < began + 60: pass"
-    watch = threads._Watch()
-    with subprocess.Popen([sys.executable, "-c", spin]) as other:
-        assert watch.busy_cores() > 0.3  # it shares the cores with other tests
+    see = f"import os; os.nice({niceness})\nfrom modeling_scratch.runs.threads import watch; print(watch.busy_cores())"
+    other = subprocess.Popen([sys.executable, "-c", f"import os; os.nice({niceness})\n{spin}"])
+    try:
+        time.sleep(0.2)
+        found = subprocess.run([sys.executable, "-c", see], capture_output=True, text=True, check=True).stdout
+    finally:
         other.kill()
+        other.wait()
+    assert float(found) > 0.3  # it shares the cores with other tests
+
+
+def test_only_own_cores_and_a_recent_moment_count(monkeypatch):
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("this system does not say which cores a process may use")
+    times = [SimpleNamespace(user=10.0, system=1.0, nice=3.0), SimpleNamespace(user=500.0, system=0.0, nice=0.0)]
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: times)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
+    monkeypatch.setattr(os, "nice", lambda change: 0)
+    assert threads._clocks()[1] == 11.0
+    monkeypatch.setattr(threads, "_SECONDS", 0.0)
+    watch = threads._Watch()
+    watch.before = (watch.before[0] - 3600.0, 0.0, 0.0)
+    assert watch.busy_cores() == 0.0

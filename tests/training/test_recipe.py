@@ -81,11 +81,13 @@ def test_overrides():
     assert apply_overrides({"a": {"b": 0}}, ["a={}", "a.c=x"]) == {"a": {"c": "x"}}
 
 
-def test_a_recipe_of_an_earlier_version(tmp_path):
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
+def test_a_recipe_of_an_earlier_version(r_drop, tmp_path, caplog):
     recipe = load_recipe(EMBEDDED)
     earlier = recipe.model_dump(mode="json")
-    earlier["tokenizer"]["merge_dropout"] = earlier["optimization"]["r_drop"] = 0.0
+    earlier["tokenizer"]["merge_dropout"], earlier["optimization"]["r_drop"] = 0.0, r_drop
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(earlier))
     assert load_recipe(tmp_path / "recipe.yaml") == recipe
-    with pytest.raises(UserError, match=r"command line: optimization\.r_drop has been removed, since no gain"):
-        load_recipe(tmp_path / "recipe.yaml", ["optimization.r_drop=5"])
+    assert ("optimization.r_drop=5.0: this version trains without it" in caplog.text) == bool(r_drop)
+    with pytest.raises(UserError, match=r"command line: .*unknown recipe key 'optimization\.r_drop'"):
+        load_recipe(EMBEDDED, ["optimization.r_drop=5"])
