@@ -53,8 +53,7 @@ def main(
         evaluating.main(evaluate, overrides, config, split, debug)
         return
     with one_line_errors(debug, is_main_process(), interrupted):
-        from ..runs import threads  # noqa: F401, I001 (first: it watches other processes while the rest is imported)
-
+        from ..runs import threads  # noqa: F401, I001 (it watches other processes while the rest is imported)
         from ..hub.push import push_run
         from ..recipe.reading import load_recipe
         from ..recipe.shipped import find_recipe, shipped_recipes
@@ -66,8 +65,7 @@ def main(
         from ..training.loop import train
 
         recipe = load_recipe(find_recipe(config) if config else shipped_recipes()["embedded"], overrides)
-        stop = StopRequest(max_minutes)
-        accelerator = make_accelerator(recipe, resumes=bool(resume or resume_from))
+        accelerator, stop = make_accelerator(recipe, resumes=bool(resume or resume_from)), StopRequest(max_minutes)
         with explained_loss_of_a_process(accelerator):
             if dry_run:
                 lines = list(describe_run(recipe, accelerator, processes))
