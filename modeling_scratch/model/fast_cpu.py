@@ -10,9 +10,9 @@ from torch import nn
 _BLOCK = 64  # tokens per block in `best_tokens`
 # Linear layers with smaller weights are left alone: _SMALL on AMD's processors, _LARGE on others.
 _SMALL, _LARGE = 2**14, 2**18
-# On AMD's processors the BLAS behind `nn.Linear` does not use AVX-512, and has one thread read the whole weight for a
-# row or two. oneDNN costs 30 microseconds more per call; it pays from _MUCH_WORK multiplications on, or from
-# _MUCH_TO_READ elements times rows, of which at most four count.
+# On AMD's processors the BLAS behind `nn.Linear` does not use AVX-512, and does not share the weight out among threads.
+# oneDNN costs 30 microseconds more per call; it pays from _MUCH_WORK multiplications on, or from _MUCH_TO_READ elements
+# times rows, of which at most four count.
 _MUCH_WORK, _MUCH_TO_READ = 5 * 2**20, 1.2e6
 # On Intel's the threads share the weight out, and the BLAS is slow for these numbers of rows alone.
 _INTEL_ROWS = range(8, 24)
@@ -66,7 +66,7 @@ def _on_amd(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
         if rows * elements >= _MUCH_WORK or min(rows, 4) * elements >= _MUCH_TO_READ:
             if _is_plain(inputs) and torch.backends.mkldnn.is_available():
                 return _by_onednn(layer, inputs)
-        elif 0 < rows <= 2 and elements >= _LARGE and _is_plain(inputs):
+        elif rows and elements >= _LARGE and _is_plain(inputs):
             return _by_parts(layer, inputs)
     return nn.functional.linear(inputs, layer.weight, layer.bias)
 
