@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 _BLOCK = 64  # tokens per block in `best_tokens`
-# Linear layers with smaller weights are left alone: _SMALL on AMD's processors, _LARGE on others.
-_SMALL, _LARGE = 2**14, 2**18
+# Linear layers whose weight has fewer elements are left alone, unless many rows make enough work on AMD's processors.
+_LARGE = 2**18
 # On AMD's processors the BLAS behind `nn.Linear` does not use AVX-512, and does not share the weight out among threads.
 # oneDNN costs 30 microseconds more per call; it pays from _MUCH_WORK multiplications on, or from _MUCH_TO_READ elements
 # times rows, of which at most four count.
@@ -90,13 +90,16 @@ def _same(states: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def fast_products(modules: Iterable[nn.Module]) -> Iterator[None]:
+def fast_products(modules: Iterable[nn.Module], rows: int = 320) -> Iterator[None]:
     """
     Inside this context, float32 `nn.Linear` layers on the CPU take as little as a quarter of their time if there are no
     gradients. Results differ only in rounding. Dropout that is off returns its input at once. Layers whose forward
     method has been replaced, such as by another such context, are left alone.
+
+    Args:
+        rows: tokens per product, roughly. Small layers are left alone if there are few.
     """
-    linear, least = (_on_amd, _SMALL) if is_amd_cpu() else (_on_others, _LARGE)
+    linear, least = (_on_amd, min(_LARGE, _MUCH_WORK / rows)) if is_amd_cpu() else (_on_others, _LARGE)
     changed = []
     try:
         for module in modules:

@@ -60,7 +60,7 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
     try:
         if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
             raise _Unsupported("custom_generate missing")
-        with fast_products(model.modules()):
+        with fast_products(model.get_encoder().modules()):
             return inherited(*args, **ours, custom_generate=partial(_run, streamer=kwargs.get("streamer")))
     except _Unsupported as reason:
         if str(reason):
@@ -126,7 +126,7 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, streamer: Any = None,
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
     # tensors; callers get ordinary ones, cloned after it has ended.
     is_plain = all(map(is_of_transformers, [*criteria, *processors])) and not _is_distributed()
-    with torch.inference_mode() if is_plain else nullcontext():
+    with torch.inference_mode() if is_plain else nullcontext(), fast_products(model.modules(), len(input_ids)):
         if (config.num_beams or 1) > 1:
             found = beam_search(decoder, input_ids, processors, criteria, config)
         else:
