@@ -12,6 +12,7 @@ from ..data.sources import source_of
 from ..errors import UserError
 from ..files import read_json, sha256, write_whole
 from ..hub.run_records import RunRecords
+from ..model.configuration_scratch import ScratchConfig
 from ..recipe.reading import apply_overrides, checked_recipe, differing_keys, load_recipe
 from ..recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe
 from ..runs.checkpoint_store import WEIGHTS
@@ -23,6 +24,7 @@ TAG = "<bt>"  # before a source sentence that was translated from text in the ta
 FORWARD, BACKWARD = "forward", "backward"
 _BEGUN = "improvement.json"  # in the folder of models and translations: what it was begun with
 Pairs = tuple[list[str], list[str]]  # sources and targets
+_LESS_DROPOUT = 2 / 3  # the improved model's, of the run's, which was chosen for fewer pairs (docs/quality.md)
 _FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # what an override must not change
 
 
@@ -110,8 +112,8 @@ class ImprovementPlan:
 
     def _final_recipe(self) -> Recipe:
         """
-        The recipe of the improved model: the run's with more pairs and updates, and its vocabulary. With two
-        vocabularies, new ones are learnt.
+        The recipe of the improved model: the run's with more pairs and updates, less dropout, and its vocabulary. With
+        two vocabularies, new ones are learnt.
         """
         recipe, sources = self.recipe, self.sources
         for override in sources.overrides:
@@ -122,8 +124,11 @@ class ImprovementPlan:
         if sources.target_text:
             mix.append(MixedSource(files=str(self.pairs_file("back-translated")), tag=TAG))
         updates = {"max_epochs": None, "max_steps": round(sources.length * self.records.updates)}
+        architecture = {"dropout": ScratchConfig().dropout} | recipe.model.overrides
+        architecture["dropout"] = round(_LESS_DROPOUT * architecture["dropout"], 3)
         changes: dict[str, Any] = {
             "output_dir": str(sources.out),
+            "model": recipe.model.model_copy(update={"overrides": architecture}),
             "data": recipe.data.model_copy(update={"mix": mix}),
             "optimization": recipe.optimization.model_copy(update=updates),
             "hub": HubSection(),

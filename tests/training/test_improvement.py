@@ -98,7 +98,9 @@ def test_the_recipes_of_the_models(run, undisturbed):
     assert (forward.data.source_language, forward.data.target_language) == ("en", "de")
     assert (first.seed, backward.seed, forward.seed, final.seed) == (0, 1, 1, 0)
     assert backward.optimization == forward.optimization == first.optimization
-    assert backward.model.overrides == final.model.overrides == first.model.overrides
+    assert backward.model.overrides == first.model.overrides
+    assert first.model.overrides["dropout"] == 0.1
+    assert final.model.overrides == first.model.overrides | {"dropout": 0.067}  # two thirds
     assert (final.optimization.max_steps, final.checkpoints.keep_last) == (9, 1)
     assert final.data.model_copy(update={"mix": []}) == first.data
     assert (undisturbed / "tokenizer.json").read_text() == (run / "tokenizer.json").read_text()
