@@ -114,7 +114,8 @@ class _BeamSearch:
         if self.buffer is None or not self.may_reuse_buffer:
             self.buffer = torch.empty_like(logits)
         log_probs = torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
-        normaliser = logits[:, :1] - log_probs[:, :1]  # before a processor modifies log_probs
+        if self.processors:
+            normaliser = logits[:, :1] - log_probs[:, :1]  # before a processor modifies log_probs
         values, candidates = self.best_candidates(tokens, log_probs)  # (size * beams, candidates)
         if self.logits is not None:
             self.logits.append(logits)

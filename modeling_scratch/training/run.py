@@ -24,14 +24,7 @@ from ..runs.folder import RECIPE, RunFolder
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
 from ..runs.threads import choose_threads
-from .checkpoints import (
-    Progress,
-    find_checkpoint,
-    load_checkpoint,
-    read_progress,
-    save_model_files,
-    stored_weights,
-)
+from .checkpoints import Progress, find_checkpoint, load_checkpoint, read_progress, save_model_files, stored_weights
 from .compilation import is_compiled
 from .due import total_updates
 from .inputs import Inputs, prepare_inputs
