@@ -23,7 +23,7 @@ SPEED = re.compile(r"([\d,]+) target tokens/s")
 
 
 class Training:
-    """A running `scratch train` and its log."""
+    """A running `scratch train` and its log. As a context, it ends there."""
 
     def __init__(self, folder: Path, updates: int, overrides: list[str]):
         self.log = folder / "log"
@@ -32,6 +32,13 @@ class Training:
         command = [sys.executable, "-m", "modeling_scratch", "train", "--config", "embedded", "--overwrite", *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+
+    def __enter__(self) -> "Training":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.process.kill()
+        self.process.wait()
 
     def speeds(self) -> list[float]:
         """Target tokens a second since the start, after every 50 updates."""
@@ -59,8 +66,7 @@ def measure(folder: Path, updates: int, overrides: list[str]) -> dict[str, float
     """One round: target tokens a second in each situation."""
     first, second = folder / "first", folder / "second"
     found = {"alone": Training(first, updates, overrides).final_speed()}
-    other = Training(first, 1_000_000, overrides)
-    try:
+    with Training(first, 1_000_000, overrides) as other:
         while not other.speeds():
             other.check()
             time.sleep(0.1)
@@ -68,11 +74,8 @@ def measure(folder: Path, updates: int, overrides: list[str]) -> dict[str, float
         found["begun beside another"] = Training(second, updates, overrides).final_speed()
         other.check()
         found["that other one meanwhile"] = other.speed_since(before)
-    finally:
-        other.process.kill()
-        other.process.wait()
-    together = [Training(each, updates, overrides) for each in (first, second)]
-    found["two begun together, the slower one"] = min(training.final_speed() for training in together)
+    with Training(first, updates, overrides) as one, Training(second, updates, overrides) as two:
+        found["two begun together, the slower one"] = min(one.final_speed(), two.final_speed())
     return found
 
 
