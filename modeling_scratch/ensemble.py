@@ -45,8 +45,8 @@ class EnsembleCache:
     def reorder(self, rows: torch.Tensor) -> None:
         self._each(SearchCache.reorder, rows)
 
-    def repeat_for_beams(self, beams: int) -> None:
-        self._each(SearchCache.repeat_for_beams, beams)
+    def branch(self, beams: int) -> None:
+        self._each(SearchCache.branch, beams)
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
         self._each(SearchCache.keep_sentences, sentences)

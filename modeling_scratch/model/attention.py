@@ -60,9 +60,13 @@ class ScratchAttention(nn.Module):
         self.v_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
         self.o_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
 
-    def split_heads(self, states: torch.Tensor) -> torch.Tensor:
-        """(batch_size, sequence_length, d_model) to (batch_size, num_heads, sequence_length, head_dim)."""
-        return states.view(*states.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
+    def split_heads(self, states: torch.Tensor, beams: int = 1) -> torch.Tensor:
+        """
+        (batch_size, sequence_length, d_model) to (batch_size, num_heads, sequence_length, head_dim). The tokens of
+        `beams` consecutive rows become those of one row: (batch_size / beams, num_heads, beams * sequence_length,
+        head_dim).
+        """
+        return states.view(-1, beams * states.shape[1], self.num_heads, self.head_dim).transpose(1, 2)
 
     def attend(
         self,
@@ -118,14 +122,16 @@ class ScratchSelfAttention(ScratchAttention):
         Returns:
             (batch_size, sequence_length, d_model), and the weights if attention is eager.
         """
-        query = self.split_heads(self.q_proj(hidden_states))
-        key = self.split_heads(self.k_proj(hidden_states))
-        value = self.split_heads(self.v_proj(hidden_states))
+        beams = getattr(past_key_values, "beams", 1)  # in our own search, the beams of a sentence share their keys
+        query = self.split_heads(self.q_proj(hidden_states), beams)
+        key = self.split_heads(self.k_proj(hidden_states), beams)
+        value = self.split_heads(self.v_proj(hidden_states), beams)
         if rotation is not None:
             query, key = apply_rotary(query, rotation), apply_rotary(key, rotation)
         if past_key_values is not None:
             key, value = past_key_values.self_attention_cache.update(key, value, layer_idx)
-        return self.attend(query, key, value, attention_mask, implementation)
+        output, weights = self.attend(query, key, value, attention_mask, implementation)
+        return output.view(hidden_states.shape), weights
 
 
 class ScratchCrossAttention(ScratchAttention):
@@ -150,12 +156,8 @@ class ScratchCrossAttention(ScratchAttention):
         Returns:
             (batch_size, target_length, d_model), and the weights if attention is eager.
         """
-        # The beams of a sentence share its source, so they become further queries of one row per sentence:
-        # (sentences, beams * target_length, d_model).
-        query, beams = self.q_proj(hidden_states), getattr(past_key_values, "beams", 1)
-        if beams > 1:
-            query = query.view(-1, beams * query.shape[1], query.shape[2])
-        query = self.split_heads(query)
+        beams = getattr(past_key_values, "beams", 1)  # they share the source's keys
+        query = self.split_heads(self.q_proj(hidden_states), beams)
         if past_key_values is not None and past_key_values.is_updated.get(layer_idx):
             cached = past_key_values.cross_attention_cache.layers[layer_idx]
             key, value = cached.keys, cached.values

@@ -191,12 +191,11 @@ class _BeamSearch:
 
     def next_step(self, rows: torch.Tensor, done: torch.Tensor) -> None:
         """Reorder the cache for the running hypotheses and, if it pays, remove the sentences that are done."""
+        self.decoder.cache.reorder(rows)
         if not self.may_leave or not is_worth_removing(int(done.sum()), self.size):
-            self.decoder.cache.reorder(rows)
             return
         self.left.append((self.sentences[done], {name: value[done] for name, value in self.finished.items()}))
         stay = (~done).nonzero().squeeze(1)
-        self.decoder.cache.reorder(rows.view(self.size, self.beams)[stay].flatten())
         self.decoder.keep_sentences(stay)
         self.running = {name: value[stay] for name, value in self.running.items()}
         self.finished = {name: value[stay] for name, value in self.finished.items()}

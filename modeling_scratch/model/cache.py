@@ -1,91 +1,117 @@
-"""The key/value cache of our own search: grown in place, reordered by index, one source for all beams of a sentence."""
+"""The key/value cache of our own search: grown in place, and shared by all beams of a sentence."""
 
 import torch
 
-_GROWTH = 16  # slots added when a target's keys and values run out of room
+_GROWTH = 16  # steps for which room is added when a layer's keys and values run out of it
 
 
 class _LayerCache:
     """
-    Keys and values of one attention layer, (rows, heads, slots, head_dim) each. For self-attention there are as many
-    slots as have been allocated; for cross-attention, one per source token.
+    Keys and values of one attention layer, (sentences, heads, slots, head_dim) each. For self-attention there are as
+    many slots as have been allocated; for cross-attention, one per source token.
     """
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor):
         self.keys, self.values = keys, values
-        self.spare: list[torch.Tensor] = []  # buffers that `reorder` writes to, swapped with keys and values
 
-    def reserve(self, slots: int) -> None:
-        """Allocate room for at least this many slots."""
-        missing = slots - self.keys.shape[2]
-        if missing > 0:
-            room = self.keys.new_empty(*self.keys.shape[:2], missing + _GROWTH, self.keys.shape[3])
+    def append(self, filled: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write to the slots after the `filled` ones. Returns all keys and values up to there."""
+        new, end = keys.shape[2], filled + keys.shape[2]
+        if end > self.keys.shape[2]:
+            room = keys.new_empty(*keys.shape[:2], end - self.keys.shape[2] + _GROWTH * new, keys.shape[3])
             self.keys, self.values = (torch.cat([states, room], dim=2) for states in (self.keys, self.values))
-            self.spare = []
+        self.keys[:, :, filled:end], self.values[:, :, filled:end] = keys, values
+        return self.keys[:, :, :end], self.values[:, :, :end]
 
-    def reorder(self, rows: torch.Tensor) -> None:
-        """Row i becomes the previous row `rows[i]`."""
-        if not self.spare or len(self.spare[0]) != len(rows):
-            self.spare = [states.new_empty(len(rows), *states.shape[1:]) for states in (self.keys, self.values)]
-        for states, spare in zip((self.keys, self.values), self.spare, strict=True):
-            torch.index_select(states, 0, rows, out=spare)
-        (self.keys, self.values), self.spare = self.spare, [self.keys, self.values]
+    def keep_slots(self, slots: torch.Tensor) -> None:
+        """Slot i of each sentence becomes its previous slot `slots[sentence, i]`."""
+        index = slots[:, None, :, None].expand(-1, self.keys.shape[1], -1, self.keys.shape[3])
+        self.keys, self.values = (states.gather(2, index) for states in (self.keys, self.values))
+
+    def keep_sentences(self, sentences: torch.Tensor) -> None:
+        self.keys, self.values = (states.index_select(0, sentences) for states in (self.keys, self.values))
 
 
 class _AttentionCache:
     """The cached keys and values of all layers of one kind of attention. `update` works as in Transformers' caches."""
 
     def __init__(self):
-        self.length = 0  # slots filled in every layer
+        self.filled = 0  # slots of every layer
         self.layers: list[_LayerCache] = []
 
     def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Append keys and values, (rows, heads, new tokens, head_dim) each, to a layer.
+        Append keys and values, (sentences, heads, new slots, head_dim) each, to a layer.
 
         Returns:
-            All keys and values of the layer so far, (rows, heads, length, head_dim) each.
+            All keys and values of the layer so far, (sentences, heads, slots, head_dim) each.
         """
         if layer_idx == len(self.layers):
             self.layers.append(_LayerCache(key, value))
             return key, value
-        layer, end = self.layers[layer_idx], self.length + key.shape[2]
-        layer.reserve(end)
-        layer.keys[:, :, self.length : end], layer.values[:, :, self.length : end] = key, value
-        return layer.keys[:, :, :end], layer.values[:, :, :end]
+        return self.layers[layer_idx].append(self.filled, key, value)
 
 
 class SearchCache:
     """
     Stands in for Transformers' EncoderDecoderCache, with the attributes that the decoder's forward pass reads. It uses
     nothing from Transformers, so that no release can change what our own search does.
+
+    The beams of a sentence share one copy of the source's keys and values, and one set of slots for the target's: each
+    step adds a slot per beam, and `bias` hides from each beam the slots that hold no token of its own. Reordering the
+    beams then moves no keys and values.
     """
 
     def __init__(self):
-        self.beams = 1  # decoder rows per sentence; they share one copy of the source's keys and values
+        self.beams = 1  # decoder rows per sentence
+        self.length = 0  # target tokens that every layer has seen
         self.self_attention_cache, self.cross_attention_cache = _AttentionCache(), _AttentionCache()
         self.is_updated: dict[int, bool] = {}
+        # With several beams: the bias of the next step, (sentences, 1, beams, slots with those of its tokens); what it
+        # is for the last of these; and the positions of the tokens in the slots, (sentences, slots).
+        self.bias: torch.Tensor | None = None
+        self.own: torch.Tensor | None = None
+        self.positions: torch.Tensor | None = None
 
     def get_seq_length(self) -> int:
         """The number of target tokens that every layer has seen."""
-        return self.self_attention_cache.length
+        return self.length
 
     def advance(self, new: int) -> None:
-        """Record that every layer has seen `new` more tokens."""
-        self.self_attention_cache.length += new
+        """Record that every layer has seen `new` more tokens of every row."""
+        self.length += new
+        self.self_attention_cache.filled += new * self.beams
+
+    def branch(self, beams: int) -> None:
+        """Continue with this many identical rows per sentence. `reorder` must come before each step."""
+        keys, self.beams = self.self_attention_cache.layers[0].keys, beams
+        self.bias = keys.new_zeros(len(keys), 1, beams, self.length)
+        self.own = torch.full_like(self.bias[:1, :, :, :1], torch.finfo(keys.dtype).min).repeat(1, 1, 1, beams)
+        self.own.diagonal(dim1=2, dim2=3).zero_()
+        self.positions = torch.arange(self.length, device=keys.device).expand(len(keys), -1)
 
     def reorder(self, rows: torch.Tensor) -> None:
-        """Row i continues the previous row `rows[i]`, of the same sentence unless `keep_sentences` follows."""
-        for layer in self.self_attention_cache.layers:
-            layer.reorder(rows)
+        """Row i continues the previous row `rows[i]`, of the same sentence, with a token of its own."""
+        self.bias = self.bias.flatten(0, 2).index_select(0, rows).view(self.bias.shape)
+        if self.length % _GROWTH == 0:
+            self._drop_hidden_slots()
+        self.bias = torch.cat([self.bias, self.own.expand(len(self.bias), -1, -1, -1)], dim=3)
+        self.positions = torch.nn.functional.pad(self.positions, (0, self.beams), value=self.length)
 
-    def repeat_for_beams(self, beams: int) -> None:
-        """Continue with this many identical rows per sentence."""
-        keys = self.self_attention_cache.layers[0].keys
-        self.reorder(torch.arange(len(keys), device=keys.device).repeat_interleave(beams))
-        self.beams = beams
+    def _drop_hidden_slots(self) -> None:
+        """Drop slots that no beam attends to, as many as all sentences can spare."""
+        in_use = (self.bias == 0).any(dim=2).squeeze(1)  # (sentences, slots)
+        kept = int(in_use.sum(dim=1).max())
+        slots = in_use.byte().argsort(dim=1, descending=True, stable=True)[:, :kept]
+        self.bias = self.bias.gather(3, slots[:, None, None].expand(-1, -1, self.beams, -1))
+        self.positions = self.positions.gather(1, slots)
+        self.self_attention_cache.filled = kept
+        for layer in self.self_attention_cache.layers:
+            layer.keep_slots(slots)
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
-        """Drop the source's keys and values of all other sentences."""
-        for layer in self.cross_attention_cache.layers:
-            layer.keys, layer.values = (states.index_select(0, sentences) for states in (layer.keys, layer.values))
+        """Drop all other sentences."""
+        for layer in (*self.self_attention_cache.layers, *self.cross_attention_cache.layers):
+            layer.keep_sentences(sentences)
+        if self.beams > 1:
+            self.bias, self.positions = (each.index_select(0, sentences) for each in (self.bias, self.positions))

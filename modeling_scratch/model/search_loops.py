@@ -1,8 +1,8 @@
 """
 Greedy search and sampling, and what all search loops share. They give the same tokens as Transformers' loops, faster.
 
-They compare only the best tokens of each beam, keep one copy of the source's keys and values for all beams of a
-sentence (see `SearchCache`), and remove finished sentences from the batch. Each step is the model's own forward pass.
+They compare only the best tokens of each beam, share one cache among all beams of a sentence (see `SearchCache`), and
+remove finished sentences from the batch. Each step is the model's own forward pass.
 """
 
 from dataclasses import dataclass
@@ -81,11 +81,11 @@ class Decoder:
         logits = outputs.logits[:, -1].float()
         if past_length or self.beams == 1:
             return logits
-        self.cache.repeat_for_beams(self.beams)
+        self.cache.branch(self.beams)
         return logits.repeat_interleave(self.beams, dim=0)
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
-        """Drop all other sentences. The cache's rows must have been reordered already."""
+        """Drop all other sentences."""
         self.cache.keep_sentences(sentences)
         self.encoded = BaseModelOutput(last_hidden_state=self.encoded.last_hidden_state.index_select(0, sentences))
         self.mask = None if self.mask is None else self.mask.index_select(0, sentences)
@@ -189,7 +189,6 @@ class _Sampling:
         """Take the finished rows out of the batch."""
         self.left.append((self.rows[self.done], self.sequences[self.done], self.log_probs[self.done]))
         stay = (~self.done).nonzero().squeeze(1)
-        self.decoder.cache.reorder(stay)
         self.decoder.keep_sentences(stay)
         self.rows, self.sequences = self.rows[stay], self.sequences[stay]
         self.log_probs, self.done = self.log_probs[stay], self.done[stay]

@@ -213,6 +213,12 @@ class ScratchDecoder(ScratchStack):
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
         """The bias for self-attention (None: its causal flag suffices), and the positions of the queries."""
         (batch_size, length), device = hidden_states.shape[:2], hidden_states.device
+        if getattr(past_key_values, "beams", 1) > 1:  # a step of our own beam search, whose beams share their keys
+            queries = torch.full((1, 1), past_key_values.get_seq_length(), device=device)
+            bias = past_key_values.bias
+            if self.embed_positions.has_bias:
+                bias = bias + self.embed_positions.bias(hidden_states, queries, past_key_values.positions)
+            return bias, queries
         past_length, static_length = 0, None
         if past_key_values is not None:
             past_length = past_key_values.get_seq_length()
