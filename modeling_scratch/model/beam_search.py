@@ -1,7 +1,5 @@
 """Beam search. It gives the same hypotheses as Transformers' loop, faster: see search_loops.py."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 from transformers.generation import (
@@ -21,13 +19,6 @@ _FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not
 # token was found, (sentences, hypotheses, new tokens); scores and log_probs (under the model), (sentences, hypotheses);
 # and, for finished hypotheses, is_done, (sentences, hypotheses).
 Hypotheses = dict[str, torch.Tensor]
-
-
-@dataclass
-class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
-    """Adds log_probabilities, as in SearchOutput."""
-
-    log_probabilities: torch.FloatTensor | None = None
 
 
 def _pick(hypotheses: Hypotheses, index: torch.Tensor) -> Hypotheses:
@@ -52,8 +43,8 @@ def beam_search(
     processors: LogitsProcessorList,
     criteria: StoppingCriteriaList,
     config: GenerationConfig,
-) -> torch.Tensor | BeamSearchOutput:
-    """Beam search, as in GenerationMixin. input_ids: (sentences * beams, length)."""
+) -> torch.Tensor | GenerateBeamEncoderDecoderOutput:
+    """Beam search, as in GenerationMixin; log_probabilities as in `sample`. input_ids: (sentences * beams, length)."""
     search = _BeamSearch(decoder, input_ids, processors, criteria, config)
     while True:
         continuations, ended, parents = search.extend()
@@ -201,7 +192,7 @@ class _BeamSearch:
         self.finished = {name: value[stay] for name, value in self.finished.items()}
         self.sentences, self.can_improve, self.size = self.sentences[stay], self.can_improve[stay], len(stay)
 
-    def result(self) -> torch.Tensor | BeamSearchOutput:
+    def result(self) -> torch.Tensor | GenerateBeamEncoderDecoderOutput:
         """The best finished hypotheses of all sentences, in the original order."""
         parts = [*self.left, (self.sentences, self.finished)]
         kept, total = self.config.num_return_sequences, sum(len(sentences) for sentences, _ in parts)
@@ -222,11 +213,13 @@ class _BeamSearch:
         result = {name: value.flatten(0, 1) for name, value in result.items()}
         if not self.config.return_dict_in_generate:
             return result["tokens"]
-        return BeamSearchOutput(
+        scores, logits = (each if each is None else tuple(each) for each in (self.scores, self.logits))
+        output = GenerateBeamEncoderDecoderOutput(
             sequences=result["tokens"],
-            sequences_scores=None if self.scores is None else result["scores"],
-            scores=None if self.scores is None else tuple(self.scores),
-            logits=None if self.logits is None else tuple(self.logits),
+            sequences_scores=None if scores is None else result["scores"],
+            scores=scores,
+            logits=logits,
             beam_indices=result["rows"].int(),
-            log_probabilities=result["log_probs"],
         )
+        output["log_probabilities"] = result["log_probs"]
+        return output

@@ -139,4 +139,6 @@ def _clone(found: Any) -> Any:
         return found.clone()
     if isinstance(found, tuple):
         return tuple(map(_clone, found))
-    return type(found)(**{name: _clone(value) for name, value in found.items()})
+    for name, value in found.items():
+        found[name] = _clone(value)
+    return found

@@ -5,7 +5,6 @@ They compare only the best tokens of each beam, share one cache among all beams 
 remove finished sentences from the batch. Each step is the model's own forward pass.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,16 +29,6 @@ _ROWWISE |= {"ExponentialDecayLengthPenalty", "LogitNormalization", "SuppressTok
 _ROWWISE |= {"SuppressTokensAtBeginLogitsProcessor"}
 # The share of the batch that must be finished before it is removed, because removal copies the caches of the rest.
 _SHARE_THAT_LEAVES = 0.125
-
-
-@dataclass
-class SearchOutput(GenerateEncoderDecoderOutput):
-    """
-    Adds log_probabilities, (batch_size,): the natural logarithm of each sequence's probability under the model, the end
-    token included.
-    """
-
-    log_probabilities: torch.FloatTensor | None = None
 
 
 class Decoder:
@@ -118,8 +107,15 @@ def sample(
     criteria: StoppingCriteriaList,
     config: GenerationConfig,
     streamer: Any = None,
-) -> torch.Tensor | SearchOutput:
-    """Greedy search and sampling, as in GenerationMixin. input_ids: (batch_size, length)."""
+) -> torch.Tensor | GenerateEncoderDecoderOutput:
+    """
+    Greedy search and sampling, as in GenerationMixin. With `return_dict_in_generate` the output also has
+    log_probabilities, (batch_size,): the natural logarithm of each sequence's probability under the model, the end
+    token included.
+
+    Args:
+        input_ids: (batch_size, length).
+    """
     search = _Sampling(decoder, input_ids, processors, criteria, config)
     is_last = False
     while not is_last:
@@ -193,7 +189,7 @@ class _Sampling:
         self.rows, self.sequences = self.rows[stay], self.sequences[stay]
         self.log_probs, self.done = self.log_probs[stay], self.done[stay]
 
-    def result(self) -> torch.Tensor | SearchOutput:
+    def result(self) -> torch.Tensor | GenerateEncoderDecoderOutput:
         """All rows in their original order."""
         sequences, log_probs = self.sequences, self.log_probs
         if self.left:
@@ -203,9 +199,7 @@ class _Sampling:
                 sequences[rows, : tokens.shape[1]], log_probs[rows] = tokens, values
         if not self.returns_dict:
             return sequences
-        return SearchOutput(
-            sequences=sequences,
-            scores=None if self.scores is None else tuple(self.scores),
-            logits=None if self.logits is None else tuple(self.logits),
-            log_probabilities=log_probs,
-        )
+        scores, logits = (each if each is None else tuple(each) for each in (self.scores, self.logits))
+        output = GenerateEncoderDecoderOutput(sequences=sequences, scores=scores, logits=logits)
+        output["log_probabilities"] = log_probs
+        return output
