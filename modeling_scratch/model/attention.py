@@ -102,6 +102,8 @@ class ScratchAttention(nn.Module):
 class ScratchSelfAttention(ScratchAttention):
     """Attention of a sequence to itself; in the decoder, to no later position (section 3.2.3)."""
 
+    rotate = staticmethod(apply_rotary)
+
     def forward(
         self,
         hidden_states: torch.Tensor,
@@ -127,7 +129,7 @@ class ScratchSelfAttention(ScratchAttention):
         key = self.split_heads(self.k_proj(hidden_states), beams)
         value = self.split_heads(self.v_proj(hidden_states), beams)
         if rotation is not None:
-            query, key = apply_rotary(query, rotation), apply_rotary(key, rotation)
+            query, key = self.rotate(query, rotation), self.rotate(key, rotation)
         if past_key_values is not None:
             key, value = past_key_values.self_attention_cache.update(key, value, layer_idx)
         output, weights = self.attend(query, key, value, attention_mask, implementation)

@@ -5,6 +5,7 @@ from torch import nn
 
 from ..model.attention import ScratchAttention, ScratchCrossAttention, ScratchSelfAttention, eager_attention
 from ..model.layers import ScratchRMSNorm
+from ..model.position_embeddings import apply_rotary
 
 _SHORT = 64 * 64  # up to this query length times key length, plain products are faster than PyTorch's kernels
 
@@ -83,6 +84,67 @@ class FastRMSNorm(ScratchRMSNorm):
         return _RMSNormOfRows.apply(hidden_states, self.weight, self.eps)
 
 
+class _ShortAttention(torch.autograd.Function):
+    """
+    `eager_attention` without dropout, in fewer and faster operations. PyTorch's softmax of rows that are shorter than a
+    vector register (16 numbers with AVX-512) takes ten times as long as its parts.
+    """
+
+    @staticmethod
+    def forward(ctx, query, key, value, attention_mask, scaling: float, is_causal: bool) -> torch.Tensor:
+        dtype, ctx.shapes, ctx.scaling = value.dtype, (query.shape, key.shape), scaling
+        query, key, value = (each.to(dtype).reshape(-1, *each.shape[2:]) for each in (query, key, value))
+        scores = torch.bmm(query, key.transpose(1, 2)).to(torch.promote_types(dtype, torch.float32)).mul_(scaling)
+        if attention_mask is not None:
+            scores.view(*ctx.shapes[0][:3], -1).add_(attention_mask)
+        elif is_causal:
+            scores += torch.full(scores.shape[1:], -torch.inf).triu(1)
+        weights = scores.sub_(scores.amax(dim=-1, keepdim=True)).exp_()
+        weights = weights.div_(weights.sum(dim=-1, keepdim=True)).to(dtype)
+        ctx.save_for_backward(query, key, value, weights)
+        return torch.bmm(weights, value).view(ctx.shapes[0])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output: torch.Tensor):
+        query, key, value, weights = ctx.saved_tensors
+        grad_output = grad_output.reshape(query.shape)
+        grad_value = torch.bmm(weights.transpose(1, 2), grad_output)
+        grad_weights = torch.bmm(grad_output, value.transpose(1, 2)).to(torch.promote_types(value.dtype, torch.float32))
+        grad_scores = grad_weights.mul_(weights)
+        # d softmax / d scores = weights (1 - weights^T)
+        grad_scores = grad_scores.addcmul_(weights, grad_scores.sum(dim=-1, keepdim=True), value=-1)
+        grad_scores = grad_scores.mul_(ctx.scaling).to(value.dtype)
+        grad_query, grad_key = torch.bmm(grad_scores, key), torch.bmm(grad_scores.transpose(1, 2), query)
+        queries, keys = ctx.shapes
+        return grad_query.view(queries), grad_key.view(keys), grad_value.view(keys), None, None, None
+
+
+class _Rotation(torch.autograd.Function):
+    """`apply_rotary` for states (batch_size, sequence_length, heads, head_dim) that are contiguous."""
+
+    @staticmethod
+    def forward(ctx, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        # Of the same shape as the states but for the batch, so that an operation has long rows.
+        cos, sin = (each[:, :, None].expand(-1, -1, states.shape[2], -1).flatten(1) for each in (cos, sin))
+        first = torch.arange(sin.shape[1], device=sin.device) // (states.shape[3] // 2) % 2 == 0
+        sin = torch.where(first, -sin, sin)
+        ctx.save_for_backward(cos, sin)
+        return _rotated(states, cos, sin)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_output: torch.Tensor):
+        cos, sin = ctx.saved_tensors
+        return _rotated(grad_output.contiguous(), cos, -sin), None, None
+
+
+def _rotated(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    wide = states.to(cos.dtype)
+    exchanged = wide.roll(states.shape[3] // 2, -1).flatten(1)  # the halves of each head
+    return exchanged.mul_(sin).addcmul_(wide.flatten(1), cos).view(states.shape).to(states.dtype)
+
+
 class _FastAttention(ScratchAttention):
     """
     Attention by plain products or in float32, where PyTorch's kernels (torch 2.13) are slow in training: they are made
@@ -94,6 +156,9 @@ class _FastAttention(ScratchAttention):
         needs_grad = torch.is_grad_enabled() and query.requires_grad
         is_fast = not needs_grad or query.device.type != "cpu" or torch.compiler.is_compiling()
         if not is_fast and self.training and query.shape[2] * key.shape[2] <= _SHORT:
+            learns_bias = attention_mask is not None and attention_mask.requires_grad
+            if not dropout and not learns_bias:
+                return _ShortAttention.apply(query, key, value, attention_mask, self.scaling, is_causal)
             return eager_attention(query, key, value, attention_mask, self.scaling, dropout, is_causal)[0]
         if is_fast or query.dtype != torch.bfloat16:
             return super().sdpa(query, key, value, attention_mask, dropout, is_causal)
@@ -105,6 +170,15 @@ class _FastAttention(ScratchAttention):
 
 class FastSelfAttention(_FastAttention, ScratchSelfAttention):
     """Self-attention, the same but for rounding."""
+
+    def rotate(self, states: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """As the method that it overrides."""
+        by_token = states.transpose(1, 2)
+        is_plain = states.device.type == "cpu" and by_token.is_contiguous() and states.requires_grad
+        is_plain = is_plain and not any(each.requires_grad for each in rotation)
+        if not (self.training and torch.is_grad_enabled() and is_plain) or torch.compiler.is_compiling():
+            return apply_rotary(states, rotation)
+        return _Rotation.apply(by_token, *rotation).transpose(1, 2)
 
 
 class FastCrossAttention(_FastAttention, ScratchCrossAttention):

@@ -1,5 +1,8 @@
 """Fast dropout, RMSNorm and attention do what PyTorch's do."""
 
+import copy
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import quick_run
@@ -126,3 +129,47 @@ def test_sdpa_trains_without_the_kernels_that_are_slow(mask, short, kernels, mak
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         model.eval()(**batch)
     assert seen == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi"])
+def test_short_attention_and_rotation_are_the_model_s(positions, make_model, monkeypatch):
+    """Loss and gradients of all weights in float64, against the model's own layers; padding on either side."""
+    model, ran = make_model(position_embedding_type=positions, dropout=0.0).double().train(), []
+    fast = copy.deepcopy(model)
+    use_fast_layers(fast)
+    for name in ("_ShortAttention", "_Rotation"):
+        function = getattr(fast_layers, name)
+        apply = lambda *args, name=name, function=function: ran.append(name) or function.apply(*args)  # noqa: E731
+        monkeypatch.setattr(fast_layers, name, SimpleNamespace(apply=apply))
+    ids = torch.randint(4, 61, (3, 9), generator=torch.Generator().manual_seed(1))
+    mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4, [0] * 3 + [1] * 6])
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": ids[:, :7]}
+    losses = [each(**batch).loss for each in (model, fast)]
+    for loss in losses:
+        loss.backward()
+    torch.testing.assert_close(*losses, rtol=1e-12, atol=1e-12)
+    for (name, expected), found in zip(model.named_parameters(), fast.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-9, atol=1e-12, msg=name)
+    layers = model.config.encoder_layers + model.config.decoder_layers
+    assert ran.count("_ShortAttention") == layers + model.config.decoder_layers
+    assert ran.count("_Rotation") == (2 * layers if positions == "rotary" else 0)
+
+
+def test_positions_may_be_learnt(make_model):
+    """A bias or a rotation of a position embedding that has weights gets its gradient."""
+    torch.manual_seed(0)
+    layer = make_model().train().model.encoder.layers[0].self_attn
+    use_fast_layers(layer)
+    bias = torch.randn(1, layer.num_heads, 5, 5, requires_grad=True)
+    rotation = tuple(torch.randn(1, 5, layer.head_dim, requires_grad=True) for _ in range(2))
+    layer(torch.randn(2, 5, layer.num_heads * layer.head_dim), bias, rotation)[0].square().sum().backward()
+    assert all(each.grad.abs().sum() > 0 for each in (bias, *rotation))
+
+
+def test_attention_dropout_is_the_model_s(make_model, monkeypatch):
+    monkeypatch.setattr(fast_layers, "_ShortAttention", None)
+    model = make_model(attention_dropout=0.9, dropout=0.0).train()
+    use_fast_layers(model)
+    ids = torch.randint(4, 61, (3, 9))
+    first, second = (model(input_ids=ids, labels=ids).loss for _ in range(2))
+    assert first != second
