@@ -42,11 +42,11 @@ class EnsembleCache:
     def advance(self, new: int) -> None:
         self._each(SearchCache.advance, new)
 
-    def reorder(self, rows: torch.Tensor) -> None:
-        self._each(SearchCache.reorder, rows)
+    def reorder(self, parents: torch.Tensor) -> None:
+        self._each(SearchCache.reorder, parents)
 
-    def branch(self, beams: int) -> None:
-        self._each(SearchCache.branch, beams)
+    def branch(self, beams: int, share_slots: bool) -> None:
+        self._each(SearchCache.branch, beams, share_slots)
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
         self._each(SearchCache.keep_sentences, sentences)

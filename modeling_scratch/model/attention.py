@@ -116,7 +116,8 @@ class ScratchSelfAttention(ScratchAttention):
         """
         Args:
             hidden_states: (batch_size, sequence_length, d_model).
-            attention_mask: 4-D, added to the scores; None: attend to everything, or if causal to nothing later.
+            attention_mask: 4-D, added to the scores; None: attend to everything, or if causal to nothing later. Where
+                beams share keys, (sentences, 1 or heads, beams, slots).
             rotation: cos and sin of rotary positions, (batch_size or 1, sequence_length, head_dim) each.
             past_key_values: the key/value cache; this call appends to its layer `layer_idx`.
             implementation: name of the attention implementation.
@@ -124,7 +125,7 @@ class ScratchSelfAttention(ScratchAttention):
         Returns:
             (batch_size, sequence_length, d_model), and the weights if attention is eager.
         """
-        beams = getattr(past_key_values, "beams", 1)  # in our own search, the beams of a sentence share their keys
+        beams = getattr(past_key_values, "sharing", 1)  # in our own search, the beams of a sentence share their keys
         query = self.split_heads(self.q_proj(hidden_states), beams)
         key = self.split_heads(self.k_proj(hidden_states), beams)
         value = self.split_heads(self.v_proj(hidden_states), beams)

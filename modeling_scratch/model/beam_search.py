@@ -1,5 +1,7 @@
 """Beam search. It gives the same hypotheses as Transformers' loop, faster: see search_loops.py."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from transformers.generation import (
@@ -19,6 +21,13 @@ _FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not
 # token was found, (sentences, hypotheses, new tokens); scores and log_probs (under the model), (sentences, hypotheses);
 # and, for finished hypotheses, is_done, (sentences, hypotheses).
 Hypotheses = dict[str, torch.Tensor]
+
+
+@dataclass
+class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
+    """Adds log_probabilities, as in SearchOutput."""
+
+    log_probabilities: torch.FloatTensor | None = None
 
 
 def _pick(hypotheses: Hypotheses, index: torch.Tensor) -> Hypotheses:
@@ -43,17 +52,17 @@ def beam_search(
     processors: LogitsProcessorList,
     criteria: StoppingCriteriaList,
     config: GenerationConfig,
-) -> torch.Tensor | GenerateBeamEncoderDecoderOutput:
-    """Beam search, as in GenerationMixin; log_probabilities as in `sample`. input_ids: (sentences * beams, length)."""
+) -> torch.Tensor | BeamSearchOutput:
+    """Beam search, as in GenerationMixin. input_ids: (sentences * beams, length)."""
     search = _BeamSearch(decoder, input_ids, processors, criteria, config)
     while True:
         continuations, ended, parents = search.extend()
-        rows = search.select_running(continuations, ended, parents)
+        parents = search.select_running(continuations, ended, parents)
         search.collect_finished(continuations, ended)
         done, is_last = search.find_done(ended)
         if is_last:
             return search.result()
-        search.next_step(rows, done)
+        search.next_step(parents, done)
 
 
 class _BeamSearch:
@@ -140,12 +149,11 @@ class _BeamSearch:
         return tuple(torch.cat(part) for part in zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
 
     def select_running(self, continuations: Hypotheses, ended: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Continue the best hypotheses that have not ended. Returns the batch row that each extends, (rows,)."""
+        """Continue the best hypotheses that have not ended. Returns the beam that each extends, (size, beams)."""
         scores = continuations["scores"] + ended.float() * _FAR
         order = scores.topk(self.beams).indices
         self.running = _pick(continuations | {"scores": scores}, order)
-        first_rows = torch.arange(self.size, device=order.device)[:, None] * self.beams
-        return (parents.gather(1, order) + first_rows).flatten()
+        return parents.gather(1, order)
 
     def collect_finished(self, continuations: Hypotheses, ended: torch.Tensor) -> None:
         """Keep the best finished hypotheses: those of earlier steps, and those among the best beams that end now."""
@@ -180,19 +188,19 @@ class _BeamSearch:
         # If steps are recorded, or a criterion or processor is not row-wise, stop exactly where GenerationMixin stops.
         return done, bool(not self.can_improve.any() or is_full.all() or ended.all())
 
-    def next_step(self, rows: torch.Tensor, done: torch.Tensor) -> None:
-        """Reorder the cache for the running hypotheses and, if it pays, remove the sentences that are done."""
-        self.decoder.cache.reorder(rows)
-        if not self.may_leave or not is_worth_removing(int(done.sum()), self.size):
-            return
-        self.left.append((self.sentences[done], {name: value[done] for name, value in self.finished.items()}))
-        stay = (~done).nonzero().squeeze(1)
-        self.decoder.keep_sentences(stay)
-        self.running = {name: value[stay] for name, value in self.running.items()}
-        self.finished = {name: value[stay] for name, value in self.finished.items()}
-        self.sentences, self.can_improve, self.size = self.sentences[stay], self.can_improve[stay], len(stay)
+    def next_step(self, parents: torch.Tensor, done: torch.Tensor) -> None:
+        """If it pays, remove the sentences that are done. Reorder the cache for the running hypotheses."""
+        if self.may_leave and is_worth_removing(int(done.sum()), self.size):
+            self.left.append((self.sentences[done], {name: value[done] for name, value in self.finished.items()}))
+            stay = (~done).nonzero().squeeze(1)
+            self.decoder.keep_sentences(stay)
+            self.running = {name: value[stay] for name, value in self.running.items()}
+            self.finished = {name: value[stay] for name, value in self.finished.items()}
+            self.sentences, self.can_improve, self.size = self.sentences[stay], self.can_improve[stay], len(stay)
+            parents = parents[stay]
+        self.decoder.cache.reorder(parents)
 
-    def result(self) -> torch.Tensor | GenerateBeamEncoderDecoderOutput:
+    def result(self) -> torch.Tensor | BeamSearchOutput:
         """The best finished hypotheses of all sentences, in the original order."""
         parts = [*self.left, (self.sentences, self.finished)]
         kept, total = self.config.num_return_sequences, sum(len(sentences) for sentences, _ in parts)
@@ -214,12 +222,11 @@ class _BeamSearch:
         if not self.config.return_dict_in_generate:
             return result["tokens"]
         scores, logits = (each if each is None else tuple(each) for each in (self.scores, self.logits))
-        output = GenerateBeamEncoderDecoderOutput(
+        return BeamSearchOutput(
             sequences=result["tokens"],
             sequences_scores=None if scores is None else result["scores"],
             scores=scores,
             logits=logits,
             beam_indices=result["rows"].int(),
+            log_probabilities=result["log_probs"],
         )
-        output["log_probabilities"] = result["log_probs"]
-        return output

@@ -2,12 +2,14 @@
 
 import torch
 
-_GROWTH = 16  # steps for which room is added when a layer's keys and values run out of it
+# Steps for which room is added when a layer's keys and values run out of it, and after which hidden slots are dropped.
+_GROWTH = 16
 
 
 class _LayerCache:
     """
-    Keys and values of one attention layer, (sentences, heads, slots, head_dim) each. For self-attention there are as
+    Keys and values of one attention layer, (rows, heads, slots, head_dim) each, with a row per sentence or, if samples
+    of a sentence do not share their slots, per sample. For self-attention there are as
     many slots as have been allocated; for cross-attention, one per source token.
     """
 
@@ -28,8 +30,9 @@ class _LayerCache:
         index = slots[:, None, :, None].expand(-1, self.keys.shape[1], -1, self.keys.shape[3])
         self.keys, self.values = (states.gather(2, index) for states in (self.keys, self.values))
 
-    def keep_sentences(self, sentences: torch.Tensor) -> None:
-        self.keys, self.values = (states.index_select(0, sentences) for states in (self.keys, self.values))
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        """Row i becomes the previous row `rows[i]`."""
+        self.keys, self.values = (states.index_select(0, rows) for states in (self.keys, self.values))
 
 
 class _AttentionCache:
@@ -63,12 +66,13 @@ class SearchCache:
     """
 
     def __init__(self):
-        self.beams = 1  # decoder rows per sentence
+        self.beams = 1  # decoder rows per sentence, which share the source's keys and values
+        self.sharing = 1  # consecutive rows that share the target's
         self.length = 0  # target tokens that every layer has seen
         self.self_attention_cache, self.cross_attention_cache = _AttentionCache(), _AttentionCache()
         self.is_updated: dict[int, bool] = {}
-        # With several beams: the bias of the next step, (sentences, 1, beams, slots with those of its tokens); what it
-        # is for the last of these; and the positions of the tokens in the slots, (sentences, slots).
+        # Where beams share slots: the bias of the next step, (sentences, 1, beams, slots), with slots for its tokens;
+        # its part for these; and the positions of the tokens in the slots, (sentences, slots).
         self.bias: torch.Tensor | None = None
         self.own: torch.Tensor | None = None
         self.positions: torch.Tensor | None = None
@@ -80,19 +84,25 @@ class SearchCache:
     def advance(self, new: int) -> None:
         """Record that every layer has seen `new` more tokens of every row."""
         self.length += new
-        self.self_attention_cache.filled += new * self.beams
+        self.self_attention_cache.filled += new * self.sharing
 
-    def branch(self, beams: int) -> None:
-        """Continue with this many identical rows per sentence. `reorder` must come before each step."""
+    def branch(self, beams: int, share_slots: bool) -> None:
+        """Continue with this many identical rows per sentence. If they share slots, `reorder` precedes each step."""
         keys, self.beams = self.self_attention_cache.layers[0].keys, beams
+        if not share_slots:
+            for layer in self.self_attention_cache.layers:
+                layer.keep_rows(torch.arange(len(keys), device=keys.device).repeat_interleave(beams))
+            return
+        self.sharing = beams
         self.bias = keys.new_zeros(len(keys), 1, beams, self.length)
         self.own = torch.full_like(self.bias[:1, :, :, :1], torch.finfo(keys.dtype).min).repeat(1, 1, 1, beams)
         self.own.diagonal(dim1=2, dim2=3).zero_()
         self.positions = torch.arange(self.length, device=keys.device).expand(len(keys), -1)
 
-    def reorder(self, rows: torch.Tensor) -> None:
-        """Row i continues the previous row `rows[i]`, of the same sentence, with a token of its own."""
-        self.bias = self.bias.flatten(0, 2).index_select(0, rows).view(self.bias.shape)
+    def reorder(self, parents: torch.Tensor) -> None:
+        """Beam i of each sentence continues its beam `parents[sentence, i]`, with a token of its own."""
+        rows = parents + torch.arange(len(parents), device=parents.device)[:, None] * self.beams
+        self.bias = self.bias.flatten(0, 2).index_select(0, rows.flatten()).view(self.bias.shape)
         if self.length % _GROWTH == 0:
             self._drop_hidden_slots()
         self.bias = torch.cat([self.bias, self.own.expand(len(self.bias), -1, -1, -1)], dim=3)
@@ -112,6 +122,6 @@ class SearchCache:
     def keep_sentences(self, sentences: torch.Tensor) -> None:
         """Drop all other sentences."""
         for layer in (*self.self_attention_cache.layers, *self.cross_attention_cache.layers):
-            layer.keep_sentences(sentences)
-        if self.beams > 1:
+            layer.keep_rows(sentences)
+        if self.sharing > 1:
             self.bias, self.positions = (each.index_select(0, sentences) for each in (self.bias, self.positions))

@@ -121,13 +121,14 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, streamer: Any = None,
         raise _Unsupported
     if mask is not None:
         check_mask("attention_mask", mask, len(states), 1, 1, states.shape[1])
-    beams = config.num_beams or 1
-    decoder = Decoder(model, states[::beams], None if mask is None else mask[::beams], beams)
+    is_beam_search = (config.num_beams or 1) > 1
+    beams = max(config.num_beams or 1, config.num_return_sequences or 1)
+    decoder = Decoder(model, states[::beams], None if mask is None else mask[::beams], beams, is_beam_search)
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
     # tensors; callers get ordinary ones, cloned after it has ended.
     is_plain = all(map(is_of_transformers, [*criteria, *processors])) and not _is_distributed()
     with torch.inference_mode() if is_plain else nullcontext(), fast_products(model.modules(), len(input_ids)):
-        if beams > 1:
+        if is_beam_search:
             found = beam_search(decoder, input_ids, processors, criteria, config)
         else:
             found = sample(decoder, input_ids, processors, criteria, config, streamer)

@@ -5,6 +5,7 @@ They compare only the best tokens of each beam, share one cache among all beams 
 remove finished sentences from the batch. Each step is the model's own forward pass.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +32,16 @@ _ROWWISE |= {"SuppressTokensAtBeginLogitsProcessor"}
 _SHARE_THAT_LEAVES = 0.125
 
 
+@dataclass
+class SearchOutput(GenerateEncoderDecoderOutput):
+    """
+    Adds log_probabilities, (batch_size,): the natural logarithm of each sequence's probability under the model, the end
+    token included.
+    """
+
+    log_probabilities: torch.FloatTensor | None = None
+
+
 class Decoder:
     """
     Steps the model through a search, token by token.
@@ -39,10 +50,19 @@ class Decoder:
         states: the encoded sources, (sentences, source_length, d_model).
         attention_mask: over the source, (sentences, source_length); None: attend to everything.
         beams: rows per sentence; they are consecutive and start out identical.
+        share_slots: rows continue each other, as in beam search, and so share the keys and values of the target too.
     """
 
-    def __init__(self, model: nn.Module, states: torch.Tensor, attention_mask: torch.Tensor | None, beams: int):
-        self.model, self.beams, self.cache = model, beams, model.new_search_cache()
+    def __init__(
+        self,
+        model: nn.Module,
+        states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        beams: int,
+        share_slots: bool,
+    ):
+        self.model, self.beams, self.share_slots = model, beams, share_slots
+        self.cache = model.new_search_cache()
         self.encoded = BaseModelOutput(last_hidden_state=states)
         self.mask = as_bias(attention_mask, states.dtype)
 
@@ -70,7 +90,7 @@ class Decoder:
         logits = outputs.logits[:, -1].float()
         if past_length or self.beams == 1:
             return logits
-        self.cache.branch(self.beams)
+        self.cache.branch(self.beams, self.share_slots)
         return logits.repeat_interleave(self.beams, dim=0)
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
@@ -107,15 +127,8 @@ def sample(
     criteria: StoppingCriteriaList,
     config: GenerationConfig,
     streamer: Any = None,
-) -> torch.Tensor | GenerateEncoderDecoderOutput:
-    """
-    Greedy search and sampling, as in GenerationMixin. With `return_dict_in_generate` the output also has
-    log_probabilities, (batch_size,): the natural logarithm of each sequence's probability under the model, the end
-    token included.
-
-    Args:
-        input_ids: (batch_size, length).
-    """
+) -> torch.Tensor | SearchOutput:
+    """Greedy search and sampling, as in GenerationMixin. input_ids: (batch_size, length)."""
     search = _Sampling(decoder, input_ids, processors, criteria, config)
     is_last = False
     while not is_last:
@@ -189,7 +202,7 @@ class _Sampling:
         self.rows, self.sequences = self.rows[stay], self.sequences[stay]
         self.log_probs, self.done = self.log_probs[stay], self.done[stay]
 
-    def result(self) -> torch.Tensor | GenerateEncoderDecoderOutput:
+    def result(self) -> torch.Tensor | SearchOutput:
         """All rows in their original order."""
         sequences, log_probs = self.sequences, self.log_probs
         if self.left:
@@ -200,6 +213,4 @@ class _Sampling:
         if not self.returns_dict:
             return sequences
         scores, logits = (each if each is None else tuple(each) for each in (self.scores, self.logits))
-        output = GenerateEncoderDecoderOutput(sequences=sequences, scores=scores, logits=logits)
-        output["log_probabilities"] = log_probs
-        return output
+        return SearchOutput(sequences=sequences, scores=scores, logits=logits, log_probabilities=log_probs)

@@ -8,7 +8,7 @@ from conftest import CHOICES, every_choice_and_slowly_every_variant, padded
 from search_cases import SETTINGS, Large, enliven, inherited, same
 from transformers import StoppingCriteriaList
 
-from modeling_scratch.model import search_loops
+from modeling_scratch.model import cache, search_loops
 from modeling_scratch.model.batched_generation import log_probabilities
 
 pytest_plugins = ["search_fixtures"]
@@ -98,6 +98,7 @@ def check_random_cases(count: int, seed: int, make_model, monkeypatch, loops) ->
         enliven(model, number)
         model.tie_weights()
         monkeypatch.setattr(search_loops, "_SHARE_THAT_LEAVES", draw.choice([0.01, 0.25]))
+        monkeypatch.setattr(cache, "_GROWTH", draw.choice([1, 3, 16]))  # how often hidden slots are dropped
         loops.clear()
         torch.manual_seed(number)
         found = model.generate(**source, **settings)
