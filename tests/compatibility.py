@@ -54,7 +54,7 @@ def probe(name):
         said = model.generate(**inputs, max_new_tokens=20, num_beams=beams)
         yield title, target.batch_decode(said, skip_special_tokens=True)
     output = model.generate(**inputs, max_new_tokens=3, return_dict_in_generate=True)
-    assert "log_probabilities" in output, f"{type(output).__name__} is not of our own search"
+    assert type(output).__name__ == "SearchOutput", f"{type(output).__name__} is not of our own search"
     yield "own search", True
     translator = pipeline("translation", model=name, **trusted)
     yield "n-best", translator(sentences, num_beams=4, num_return_sequences=3, max_new_tokens=20)

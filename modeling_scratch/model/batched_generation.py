@@ -152,10 +152,13 @@ def log_probabilities(
         sequences: (translations, target_length), the same number for each source.
         eos, pad: end tokens and the padding token. Padding, and whatever follows the first end token, does not count.
     """
-    labels, per_source, sums = sequences[:, 1:], len(sequences) // len(inputs["input_ids"]), []
-    is_end = torch.isin(labels, torch.tensor([] if eos is None else eos, dtype=labels.dtype, device=labels.device))
-    is_padding = (labels == (-1 if pad is None else pad)) & ~is_end
-    labels = labels.masked_fill(is_padding | (is_end.cumsum(dim=1) > is_end), -100)
+    targets = sequences[:, 1:]
+    is_end = torch.isin(targets, torch.tensor([] if eos is None else eos, dtype=targets.dtype, device=targets.device))
+    is_padding = (targets == (-1 if pad is None else pad)) & ~is_end
+    ends_before = is_end.cumsum(dim=1) - is_end.long()
+    labels = targets.masked_fill(is_padding | (ends_before > 0), -100)
+    per_source = len(sequences) // len(inputs["input_ids"])
+    sums = []
     for row, target in enumerate(labels):  # one at a time, since the logits of all might not fit into memory
         source = {name: value[row // per_source, None] for name, value in inputs.items()}
         read = sequences[row, None, :-1]

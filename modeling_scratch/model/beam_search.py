@@ -221,12 +221,11 @@ class _BeamSearch:
         result = {name: value.flatten(0, 1) for name, value in result.items()}
         if not self.config.return_dict_in_generate:
             return result["tokens"]
-        scores, logits = (each if each is None else tuple(each) for each in (self.scores, self.logits))
         return BeamSearchOutput(
             sequences=result["tokens"],
-            sequences_scores=None if scores is None else result["scores"],
-            scores=scores,
-            logits=logits,
+            sequences_scores=None if self.scores is None else result["scores"],
+            scores=None if self.scores is None else tuple(self.scores),
+            logits=None if self.logits is None else tuple(self.logits),
             beam_indices=result["rows"].int(),
             log_probabilities=result["log_probs"],
         )

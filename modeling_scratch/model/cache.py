@@ -8,9 +8,9 @@ _GROWTH = 16
 
 class _LayerCache:
     """
-    Keys and values of one attention layer, (rows, heads, slots, head_dim) each, with a row per sentence or, if samples
-    of a sentence do not share their slots, per sample. For self-attention there are as
-    many slots as have been allocated; for cross-attention, one per source token.
+    Keys and values of one attention layer, (rows, heads, slots, head_dim) each, with a row per sentence or, where the
+    samples of a sentence do not share slots, per sample. For self-attention there are as many slots as have been
+    allocated; for cross-attention, one per source token.
     """
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor):
@@ -30,7 +30,7 @@ class _LayerCache:
         index = slots[:, None, :, None].expand(-1, self.keys.shape[1], -1, self.keys.shape[3])
         self.keys, self.values = (states.gather(2, index) for states in (self.keys, self.values))
 
-    def keep_rows(self, rows: torch.Tensor) -> None:
+    def select_rows(self, rows: torch.Tensor) -> None:
         """Row i becomes the previous row `rows[i]`."""
         self.keys, self.values = (states.index_select(0, rows) for states in (self.keys, self.values))
 
@@ -91,7 +91,7 @@ class SearchCache:
         keys, self.beams = self.self_attention_cache.layers[0].keys, beams
         if not share_slots:
             for layer in self.self_attention_cache.layers:
-                layer.keep_rows(torch.arange(len(keys), device=keys.device).repeat_interleave(beams))
+                layer.select_rows(torch.arange(len(keys), device=keys.device).repeat_interleave(beams))
             return
         self.sharing = beams
         self.bias = keys.new_zeros(len(keys), 1, beams, self.length)
@@ -122,6 +122,6 @@ class SearchCache:
     def keep_sentences(self, sentences: torch.Tensor) -> None:
         """Drop all other sentences."""
         for layer in (*self.self_attention_cache.layers, *self.cross_attention_cache.layers):
-            layer.keep_rows(sentences)
+            layer.select_rows(sentences)
         if self.sharing > 1:
             self.bias, self.positions = (each.index_select(0, sentences) for each in (self.bias, self.positions))

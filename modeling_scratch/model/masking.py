@@ -35,6 +35,12 @@ def check_mask(
             f"{name} has shape {tuple(shape)}; these inputs need ({batch_size}, {key_length}) or "
             f"({batch_size}, {num_heads} or 1, {query_length}, {key_length})"
         )
+    may_be_bias = attention_mask.ndim == 2 and attention_mask.is_floating_point() and can_look_at(attention_mask)
+    if may_be_bias and (attention_mask < 0).any():
+        raise ValueError(
+            f"{name} has two dimensions and negative values; a mask to be added to the scores needs four, "
+            f"({batch_size}, 1, 1, {key_length}), and one of two dimensions marks with 1 or True what to attend to"
+        )
 
 
 def is_all_attended(attention_mask: torch.Tensor) -> bool:

@@ -140,6 +140,4 @@ def _clone(found: Any) -> Any:
         return found.clone()
     if isinstance(found, tuple):
         return tuple(map(_clone, found))
-    for name, value in found.items():
-        found[name] = _clone(value)
-    return found
+    return type(found)(**{name: _clone(value) for name, value in found.items()})

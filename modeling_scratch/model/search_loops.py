@@ -212,5 +212,9 @@ class _Sampling:
                 sequences[rows, : tokens.shape[1]], log_probs[rows] = tokens, values
         if not self.returns_dict:
             return sequences
-        scores, logits = (each if each is None else tuple(each) for each in (self.scores, self.logits))
-        return SearchOutput(sequences=sequences, scores=scores, logits=logits, log_probabilities=log_probs)
+        return SearchOutput(
+            sequences=sequences,
+            scores=None if self.scores is None else tuple(self.scores),
+            logits=None if self.logits is None else tuple(self.logits),
+            log_probabilities=log_probs,
+        )

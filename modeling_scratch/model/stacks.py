@@ -213,7 +213,7 @@ class ScratchDecoder(ScratchStack):
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
         """The bias for self-attention (None: its causal flag suffices), and the positions of the queries."""
         (batch_size, length), device = hidden_states.shape[:2], hidden_states.device
-        if getattr(past_key_values, "sharing", 1) > 1:  # a step of our own beam search, which gives neither of these
+        if getattr(past_key_values, "sharing", 1) > 1:  # a step of our own beam search: no mask or positions given
             queries = torch.full((1, 1), past_key_values.get_seq_length(), device=device)
             bias = past_key_values.bias
             if self.embed_positions.has_bias:

@@ -5,7 +5,6 @@ from torch import nn
 
 from ..model.attention import ScratchAttention, ScratchCrossAttention, ScratchSelfAttention, eager_attention
 from ..model.layers import ScratchRMSNorm
-from ..model.position_embeddings import apply_rotary
 
 _SHORT = 64 * 64  # up to this query length times key length, plain products are faster than PyTorch's kernels
 
@@ -177,7 +176,7 @@ class FastSelfAttention(_FastAttention, ScratchSelfAttention):
         is_plain = states.device.type == "cpu" and by_token.is_contiguous() and states.requires_grad
         is_plain = is_plain and not any(each.requires_grad for each in rotation)
         if not (self.training and torch.is_grad_enabled() and is_plain) or torch.compiler.is_compiling():
-            return apply_rotary(states, rotation)
+            return super().rotate(states, rotation)
         return _Rotation.apply(by_token, *rotation).transpose(1, 2)
 
 

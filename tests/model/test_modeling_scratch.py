@@ -268,6 +268,14 @@ WRONG_INPUTS = {
     "positions of another length": (SOURCE | TARGET | {"position_ids": [[0, 1, 2]]}, r"\(1, 3\).*need \(1, 2\)"),
     "labels of another length": (SOURCE | TARGET | {"labels": [[5, 6]]}, r"labels has shape \(1, 2\).*\(1, 1\)"),
     "too long for learned": (TARGET | {"input_ids": [[5] * 9]}, r"no position 8.*max_position_embeddings \(8\)"),
+    "additive mask of two dimensions": (
+        SOURCE | TARGET | {"attention_mask": [[0.0, -1e9]]},
+        r"attention_mask has two dimensions and negative values.*\(1, 1, 1, 2\)",
+    ),
+    "additive target mask of two dimensions": (
+        SOURCE | TARGET | {"decoder_attention_mask": [[-1e9]]},
+        "decoder_attention_mask has two dimensions and negative values",
+    ),
     "position": (SOURCE | TARGET | {"position_ids": [[0, 8]]}, r"no position 8.*max_position_embeddings \(8\)"),
 }
 
