@@ -36,6 +36,22 @@ def _is_command() -> bool:
     return started.resolve() in (_ROOT / "train.py", _ROOT / "hub_upload.py")
 
 
+def spin_count(processor: Path = Path("/proc/cpuinfo")) -> str | None:
+    """
+    How many turns one of PyTorch's threads that waits for another should spin before it lets other processes have its
+    core; None: as many as by default. By default two trainings on the same cores all but stop each other; with too few
+    turns, a training alone spends its time falling asleep and waking up (docs/performance.md).
+    """
+    try:
+        with processor.open() as file:
+            described = file.read(500)  # the first core is enough
+    except OSError:  # not Linux
+        return None
+    if "AuthenticAMD" in described:
+        return "2000"
+    return "16000" if "GenuineIntel" in described else None  # a turn takes longer, and so does waking up
+
+
 def __getattr__(name: str):
     """Import a public name when it is first used, since a command has not imported it yet."""
     if name not in __all__:
@@ -46,10 +62,8 @@ def __getattr__(name: str):
 
 
 if _is_command():
-    if "OMP_WAIT_POLICY" not in os.environ:
-        # A waiting thread spins, here for 30 to 100 microseconds, before it lets another process have its core. By
-        # default it spins for so long that two trainings on the same cores all but stop each other.
-        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    if "OMP_WAIT_POLICY" not in os.environ and (_spins := spin_count()):
+        os.environ.setdefault("GOMP_SPINCOUNT", _spins)
     # By default oneDNN caches 1,024 kernels. Batches have more shapes: it would keep making kernels anew, in ever more
     # memory.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from conftest import quick_run
+from conftest import ROOT, quick_run
 
+from modeling_scratch import spin_count
 from modeling_scratch.runs import threads
 from modeling_scratch.runs.checkpoint_store import STATE
 from modeling_scratch.training.checkpoints import Progress
@@ -120,3 +121,29 @@ def test_only_own_cores_and_a_recent_moment_count(monkeypatch):
     watch = threads._Watch()
     watch.before = (watch.before[0] - 3600.0, 0.0, 0.0)
     assert watch.busy_cores() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("described", "turns"),
+    [
+        ("processor\t: 0\nvendor_id\t: AuthenticAMD\n", "2000"),
+        ("processor\t: 0\nvendor_id\t: GenuineIntel\n", "16000"),
+        ("processor\t: 0\nBogoMIPS\t: 243.75\n", None),  # ARM
+        (None, None),  # not Linux
+    ],
+)
+def test_how_long_waiting_threads_spin(described, turns, tmp_path):
+    if described is not None:
+        (tmp_path / "cpuinfo").write_text(described)
+    assert spin_count(tmp_path / "cpuinfo") == turns
+
+
+@pytest.mark.parametrize("given", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "passive"}])
+def test_commands_set_it_unless_the_user_has(given):
+    shown = "import os, sys; sys.argv = ['train.py']; import modeling_scratch; print(os.environ.get('GOMP_SPINCOUNT'))"
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    environment = {name: value for name, value in os.environ.items() if name not in names} | given
+    command = [sys.executable, "-c", shown]
+    found = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    expected = {"GOMP_SPINCOUNT": "7", "OMP_WAIT_POLICY": None}[next(iter(given))] if given else spin_count()
+    assert found.strip() == str(expected)
