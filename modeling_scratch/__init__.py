@@ -36,11 +36,12 @@ def _is_command() -> bool:
     return started.resolve() in (_ROOT / "train.py", _ROOT / "hub_upload.py")
 
 
-def spin_count(processor: Path = Path("/proc/cpuinfo")) -> str | None:
+def _spin_count(processor: Path = Path("/proc/cpuinfo")) -> str | None:
     """
     How many turns one of PyTorch's threads that waits for another should spin before it lets other processes have its
     core; None: as many as by default. By default two trainings on the same cores all but stop each other; with too few
-    turns, a training alone spends its time falling asleep and waking up (docs/performance.md).
+    turns, a training alone spends its time falling asleep and waking up. Measured on AMD's and Intel's processors
+    (docs/performance.md).
     """
     try:
         with processor.open() as file:
@@ -49,7 +50,7 @@ def spin_count(processor: Path = Path("/proc/cpuinfo")) -> str | None:
         return None
     if "AuthenticAMD" in described:
         return "2000"
-    return "16000" if "GenuineIntel" in described else None  # a turn takes longer, and so does waking up
+    return "16000" if "GenuineIntel" in described else None
 
 
 def __getattr__(name: str):
@@ -62,7 +63,7 @@ def __getattr__(name: str):
 
 
 if _is_command():
-    if "OMP_WAIT_POLICY" not in os.environ and (_spins := spin_count()):
+    if "OMP_WAIT_POLICY" not in os.environ and (_spins := _spin_count()):
         os.environ.setdefault("GOMP_SPINCOUNT", _spins)
     # By default oneDNN caches 1,024 kernels. Batches have more shapes: it would keep making kernels anew, in ever more
     # memory.

@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import ROOT, quick_run
 
-from modeling_scratch import spin_count
+from modeling_scratch import _spin_count
 from modeling_scratch.runs import threads
 from modeling_scratch.runs.checkpoint_store import STATE
 from modeling_scratch.training.checkpoints import Progress
@@ -135,7 +135,7 @@ def test_only_own_cores_and_a_recent_moment_count(monkeypatch):
 def test_how_long_waiting_threads_spin(described, turns, tmp_path):
     if described is not None:
         (tmp_path / "cpuinfo").write_text(described)
-    assert spin_count(tmp_path / "cpuinfo") == turns
+    assert _spin_count(tmp_path / "cpuinfo") == turns
 
 
 @pytest.mark.parametrize("given", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "passive"}])
@@ -145,5 +145,5 @@ def test_commands_set_it_unless_the_user_has(given):
     environment = {name: value for name, value in os.environ.items() if name not in names} | given
     command = [sys.executable, "-c", shown]
     found = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    expected = {"GOMP_SPINCOUNT": "7", "OMP_WAIT_POLICY": None}[next(iter(given))] if given else spin_count()
+    expected = {"GOMP_SPINCOUNT": "7", "OMP_WAIT_POLICY": None}[next(iter(given))] if given else _spin_count()
     assert found.strip() == str(expected)
