@@ -11,7 +11,7 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 
-from .fast_cpu import best_tokens
+from .fast_cpu import best_continuations
 from .search_loops import Decoder, end_tokens, is_of_transformers, is_rowwise, is_worth_removing
 
 _ELEMENTS = 2**18  # of what logits processors get at a time, at most
@@ -116,15 +116,13 @@ class _BeamSearch:
         log_probs = torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
         if self.processors:
             normaliser = logits[:, :1] - log_probs[:, :1]  # before a processor modifies log_probs
-        values, candidates = self.best_candidates(tokens, log_probs)  # (size * beams, candidates)
+        best, places = self.best_continuations(tokens, log_probs)  # (size, width)
         if self.logits is not None:
             self.logits.append(logits)
-        values = values.unflatten(0, (self.size, self.beams)) + self.running["scores"][..., None]
-        best, flat = values.flatten(1).topk(self.width)  # (size, width)
-        parents, chosen = flat // candidates.shape[1], candidates.view(self.size, -1).gather(1, flat)
+        parents, chosen = places // logits.shape[1], places % logits.shape[1]
         continuations = _pick(self.running, parents) | {"scores": best}
         if self.processors:
-            by_model = (logits.gather(1, candidates) - normaliser).view(self.size, -1).gather(1, flat)
+            by_model = logits.view(self.size, -1).gather(1, places) - normaliser.view(self.size, -1).gather(1, parents)
             continuations["log_probs"] = continuations["log_probs"] + by_model
         else:
             continuations["log_probs"] = best
@@ -134,18 +132,19 @@ class _BeamSearch:
         ended = self.criteria(continuations["tokens"].flatten(0, 1), scores).view(self.size, self.width)
         return continuations, ended, parents
 
-    def best_candidates(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The scores that the processors give to the best next tokens of each row, and these, (rows, candidates)."""
-        rows, count = len(log_probs), min(self.width, log_probs.shape[1])
+    def best_continuations(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The best sums of a beam's score and what the processors give to a next token, as the function does."""
+        sentences = self.size
         if self.processors and self.may_leave and log_probs.device.type == "cpu":
-            # A few rows at a time: a processor allocates tensors of this size, and touching fresh memory is slow.
-            rows = max(1, _ELEMENTS // log_probs.shape[1])
-        parts = []
-        for some_tokens, some in zip(tokens.split(rows), log_probs.split(rows), strict=True):
+            # A few sentences at a time: a processor allocates tensors of this size, and touching fresh memory is slow.
+            sentences = max(1, _ELEMENTS // (self.beams * log_probs.shape[1]))
+        parts, rows = [], sentences * self.beams
+        parts_of_all = (tokens.split(rows), log_probs.split(rows), self.running["scores"].split(sentences))
+        for some_tokens, some, scores in zip(*parts_of_all, strict=True):
             ranked = self.processors(some_tokens, some) if self.processors else some
             if self.scores is not None:
                 self.scores.append(ranked.clone())
-            parts.append(best_tokens(ranked, count))
+            parts.append(best_continuations(ranked.unflatten(0, scores.shape), scores, self.width))
         return tuple(torch.cat(part) for part in zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
 
     def select_running(self, continuations: Hypotheses, ended: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from conftest import padded
 from search_cases import enliven, inherited
 
 from modeling_scratch.model import beam_search, fast_cpu
-from modeling_scratch.model.fast_cpu import best_tokens, fast_products
+from modeling_scratch.model.fast_cpu import best_continuations, fast_products
 
 pytest_plugins = ["search_fixtures"]
 
@@ -37,17 +37,20 @@ def test_what_is_done_leaves_the_batch(settings, models, monkeypatch):
     "settings",
     [{"bad_words_ids": [[7]]}, {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3}, {"min_new_tokens": 9}],
 )
-def test_processors_get_a_few_rows_at_a_time(settings, models, monkeypatch):
+def test_processors_get_a_few_sentences_at_a_time(settings, models, monkeypatch):
     monkeypatch.setattr(beam_search, "_ELEMENTS", 300)
     given = []
-    best_tokens = beam_search.best_tokens
-    monkeypatch.setattr(
-        beam_search, "best_tokens", lambda ranked, count: given.append(ranked) or best_tokens(ranked, count)
-    )
+
+    def noted(log_probs, scores, count):
+        given.append(log_probs)
+        return best_continuations(log_probs, scores, count)
+
+    monkeypatch.setattr(beam_search, "best_continuations", noted)
     for model, source in models():
         options = {"num_beams": 3, "max_new_tokens": 20, "do_sample": False} | settings
         assert torch.equal(model.generate(**source, **options), inherited(model, **source, **options))
-        assert 0 < max(map(torch.numel, given)) <= max(300, model.config.target_vocab_size)
+        one = options["num_beams"] * model.config.target_vocab_size
+        assert {len(log_probs) for log_probs in given} == {max(1, 300 // one)}
         given.clear()
 
 
@@ -150,16 +153,19 @@ def test_the_processor_is_found():
 
 
 @pytest.mark.parametrize("vocabulary", [10, 640, 1281, 5000])
-@pytest.mark.parametrize("count", [1, 4, 10])
-def test_best_tokens(vocabulary, count):
+@pytest.mark.parametrize(("beams", "count"), [(1, 1), (2, 4), (5, 10)])
+def test_best_continuations(vocabulary, beams, count):
     torch.manual_seed(vocabulary)
-    scores = torch.randn(7, vocabulary)
-    scores[0, 3:] = -torch.inf
-    scores[1] = torch.arange(vocabulary).flip(0)
-    values, tokens = best_tokens(scores, count)
-    assert torch.equal(values, scores.topk(count).values)
-    assert torch.equal(scores.gather(1, tokens), values)
-    assert all(len(set(row)) == count for row in tokens.tolist())
+    log_probs, scores = torch.randn(7, beams, vocabulary), torch.randn(7, beams)
+    log_probs[0, :, 1:] = -torch.inf
+    log_probs[1] = torch.arange(vocabulary).flip(0)
+    log_probs[2, -1, -1] = 100.0
+    scores[3, :-1] = -1e9
+    found, places = best_continuations(log_probs, scores, count)
+    sums = (log_probs + scores[..., None]).flatten(1)
+    assert torch.equal(found, sums.topk(count).values)
+    assert torch.equal(found, sums.gather(1, places))
+    assert all(len(set(row)) == count for row in places.tolist())
 
 
 def test_copies_made_meanwhile(make_model, faster_layers):
