@@ -57,6 +57,7 @@ def ours(precision: str) -> Callable[[Work, int], list[str]]:
             "optimization.max_epochs": epochs,
             "model.config": "tiny",  # as the others
             "optimization.optimizer": "adamw",
+            "optimization.weight_decay": 0,
             "evaluation.every": MANY,
             "evaluation.num_beams": 1,
             "evaluation.max_new_tokens": 2,

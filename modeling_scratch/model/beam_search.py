@@ -14,7 +14,7 @@ from transformers.generation import (
 from .fast_cpu import best_continuations
 from .search_loops import Decoder, end_tokens, is_of_transformers, is_rowwise, is_worth_removing
 
-_ELEMENTS = 2**18  # of what logits processors get at a time, at most
+_ELEMENTS = 2**18  # of what logits processors get at a time, unless a sentence's beams have more
 _FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not be chosen
 
 # Several hypotheses per sentence, by name: tokens, (sentences, hypotheses, length); rows, the batch row in which each
@@ -116,13 +116,14 @@ class _BeamSearch:
         log_probs = torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
         if self.processors:
             normaliser = logits[:, :1] - log_probs[:, :1]  # before a processor modifies log_probs
-        best, places = self.best_continuations(tokens, log_probs)  # (size, width)
+        best, places = self.rank(tokens, log_probs)  # (size, width)
         if self.logits is not None:
             self.logits.append(logits)
         parents, chosen = places // logits.shape[1], places % logits.shape[1]
         continuations = _pick(self.running, parents) | {"scores": best}
         if self.processors:
-            by_model = logits.view(self.size, -1).gather(1, places) - normaliser.view(self.size, -1).gather(1, parents)
+            by_sentence = logits.unflatten(0, (self.size, self.beams)).flatten(1)
+            by_model = by_sentence.gather(1, places) - normaliser.view(self.size, -1).gather(1, parents)
             continuations["log_probs"] = continuations["log_probs"] + by_model
         else:
             continuations["log_probs"] = best
@@ -132,8 +133,8 @@ class _BeamSearch:
         ended = self.criteria(continuations["tokens"].flatten(0, 1), scores).view(self.size, self.width)
         return continuations, ended, parents
 
-    def best_continuations(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The best sums of a beam's score and what the processors give to a next token, as the function does."""
+    def rank(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The `width` best sums of a beam's score and what the processors make of `log_probs`, and their places."""
         sentences = self.size
         if self.processors and self.may_leave and log_probs.device.type == "cpu":
             # A few sentences at a time: a processor allocates tensors of this size, and touching fresh memory is slow.

@@ -1,8 +1,8 @@
 """
 Greedy search and sampling, and what all search loops share. They give the same tokens as Transformers' loops, faster.
 
-They compare only the best tokens of each sentence, share one cache among its beams (see `SearchCache`), and remove
-finished sentences from the batch. Each step is the model's own forward pass.
+They compare only the best continuations of each sentence, share one cache among its beams (see `SearchCache`), and
+remove finished sentences from the batch. Each step is the model's own forward pass.
 """
 
 from dataclasses import dataclass

@@ -83,6 +83,13 @@ class Masking(ScratchForConditionalGeneration):
         return outputs
 
 
+class Padded(ScratchForConditionalGeneration):
+    def forward(self, *args, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        outputs.logits = torch.nn.functional.pad(-outputs.logits, (0, 3))[..., :-3]  # not contiguous
+        return outputs
+
+
 class Preparing(ScratchForConditionalGeneration):
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
@@ -107,16 +114,17 @@ CHANGES = {
     "dropout": with_dropout,
     "a prefix": with_a_prefix,
     "another forward": as_a(Masking),
+    "logits of a wider tensor": as_a(Padded),
     "other inputs": as_a(Preparing),
 }
 INHERITED = ("a prefix", "other inputs")  # these prepare their own inputs
 
 
-@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 2}, {"num_beams": 2, "no_repeat_ngram_size": 2}])
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_is_changed_is_called(name, beams, make_model, sentences, loops, faster_layers, monkeypatch):
+def test_what_is_changed_is_called(name, settings, make_model, sentences, loops, faster_layers, monkeypatch):
     ids, mask = padded(sentences, 9)
-    options = {"num_beams": beams, "max_new_tokens": 8, "do_sample": False, "attention_mask": mask}
+    options = {"max_new_tokens": 8, "do_sample": False, "attention_mask": mask} | settings
     if name == "dropout":
         options["eos_token_id"] = None  # if rows left, other numbers would be drawn
     before = enliven(make_model(), 1).generate(ids, **options)
@@ -126,7 +134,7 @@ def test_what_is_changed_is_called(name, beams, make_model, sentences, loops, fa
     found = changed.generate(input_ids=ids, **options)
     assert bool(loops) == (name not in INHERITED)
     assert not torch.equal(found, before)
-    if beams == 1 or name != "dropout":  # with beams, cross-attention draws in another order
+    if not settings or name != "dropout":  # with beams, cross-attention draws in another order
         torch.manual_seed(0)
         monkeypatch.setattr(ScratchForConditionalGeneration, "generate", GenerationMixin.generate)
         assert torch.equal(found, changed.generate(input_ids=ids, **options))
