@@ -8,7 +8,7 @@ INSTALLED = $(VENV)/.installed
 WORKERS = $$($(BIN)/python -c 'import os; print(min(os.cpu_count() + 1, 16))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: train test test-all lint format benchmarks clean
+.PHONY: train test test-all test-gpu lint format benchmarks clean
 
 train: $(INSTALLED)
 	$(BIN)/python train.py $(ARGS)
@@ -18,6 +18,10 @@ test: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(PYTEST) -m "slow or not slow"
+
+# On a machine with a GPU.
+test-gpu: $(INSTALLED)
+	TEST_ON_GPU=1 $(BIN)/python -m pytest -n 4 tests/gpu
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -4,7 +4,7 @@ matrix-product peak, of this project and its peers in the same shape, in turn, s
 
     python benchmarks/training.py                              # tiny, small and base; float32; a CPU
     python benchmarks/training.py --shapes base --bf16         # under autocast, as Accelerate runs mixed precision
-    python benchmarks/training.py --shapes base big --bf16 --device cuda --compiled
+    python benchmarks/training.py --shapes base big --bf16 --device cuda --compiled --tokens-per-batch 25000
 
 The batches are of pairs of like length, for all the same. MarianMT and BART are timed a second time on batches as
 Transformers' documentation and Seq2SeqTrainer make them: a fixed number of pairs in random order. This project is
@@ -34,17 +34,20 @@ FIXED, BF16, COMPILED = ", fixed batches", ", bf16", ", compiled"
 class Trainee:
     """A model and its optimizer, how it makes an update, and its batches."""
 
-    def __init__(self, label: str, shape: peers.Shape, device: str, bf16: bool, updates: int):
+    def __init__(self, label: str, shape: peers.Shape, options: argparse.Namespace):
         torch.manual_seed(0)
+        device = options.device
         self.name = name = label.partition(",")[0]
         self.is_compiled = label.endswith(COMPILED)
-        self.batches = peers.make_batches(shape, updates, device=device, fixed=label.endswith(FIXED))
+        self.batches = peers.make_batches(
+            shape, options.updates, options.tokens_per_batch, device=device, fixed=label.endswith(FIXED)
+        )
         self.tokens = sum(map(peers.target_tokens, self.batches))
         self.operations = sum(peers.matrix_operations(shape, batch) for batch in self.batches)
         self.model = peers.for_training(name, shape).to(device)
         self.forward = self._compiled() if self.is_compiled else self.model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
-        self.dtype = torch.bfloat16 if bf16 or label.endswith(BF16) else torch.float32
+        self.dtype = torch.bfloat16 if options.bf16 or label.endswith(BF16) else torch.float32
         narrow = self.dtype == torch.bfloat16
         self.autocast = torch.autocast(device, self.dtype) if narrow else contextlib.nullcontext()
 
@@ -94,14 +97,15 @@ def check_equality(shape: peers.Shape, batch: dict[str, torch.Tensor]) -> float:
     return differences[worst]
 
 
-def memory(label: str, shape: peers.Shape, device: str, bf16: bool, updates: int = 3) -> float:
-    """Peak mebibytes of a few updates, above those of the process before it has a model."""
+def memory(label: str, shape: peers.Shape, options: argparse.Namespace) -> float:
+    """Peak mebibytes of a few updates, above those of the process, or on the GPU, before it has a model."""
+    device, options = options.device, argparse.Namespace(**{**vars(options), "updates": 3})
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() / 2**20
     else:
         before = peers.idle_memory()
-    trainee = Trainee(label, shape, device, bf16, updates)
+    trainee = Trainee(label, shape, options)
     for batch in sorted(trainee.batches, key=lambda batch: -batch["labels"].numel()):
         trainee.update(batch)
     return (torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else peers.resident()) - before
@@ -115,7 +119,8 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
     labels += [f"{name}{FIXED}" for name in options.peers if name in ("MarianMT", "BART")]
     labels += [] if options.bf16 else [f"modeling_scratch{BF16}"]
     compiled = [f"{name}{COMPILED}" for name in ("modeling_scratch", "MarianMT") if options.compiled]
-    trainees = {label: Trainee(label, shape, device, options.bf16, options.updates) for label in [*labels, *compiled]}
+    on_gpu = {label: memory(label, shape, options) for label in labels if device == "cuda"}
+    trainees = {label: Trainee(label, shape, options) for label in [*labels, *compiled]}
     peaks = {dtype: peers.matrix_peak(dtype, device) for dtype in (torch.float32, torch.bfloat16)}
     for trainee in trainees.values():
         for batch in trainee.batches if trainee.is_compiled else trainee.batches[:2]:
@@ -139,8 +144,11 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
     }
     del trainees
     for label in labels:
+        if on_gpu:
+            found[label]["memory"] = on_gpu[label]
+            continue
         command = [sys.executable, __file__, "--memory", label, "--shapes", shape_name, "--device", device]
-        command += ["--bf16"] if options.bf16 else []
+        command += ["--tokens-per-batch", str(options.tokens_per_batch), *(["--bf16"] if options.bf16 else [])]
         found[label]["memory"] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     peak = peaks[torch.bfloat16 if options.bf16 else torch.float32]
     return {
@@ -157,7 +165,7 @@ def table(found: dict) -> str:
         f"\n**{found['shape']}**: equal weights differ by {found['difference']:.1e} in loss and gradient; "
         f"matrix-product peak {found['peak'] / 1e9:,.0f} billion a second\n",
         "| | padding, % | target tokens a second | times as fast as it (lowest to highest) | of the "
-        "peak, padding included, % | MiB above idle | this project's share of it |",
+        "peak, padding included, % | MiB at most, above idle | this project's share of it |",
         "|---|---|---|---|---|---|---|",
     ]
     for label, each in found["contenders"].items():
@@ -196,6 +204,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", choices=peers.MAKERS, default=list(peers.MAKERS))
     parser.add_argument("--updates", type=int, default=6, help="a round")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens-per-batch", type=int, default=4096, help="on a side, padding included")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--compiled", action="store_true", help="torch.compile too, of this project and MarianMT")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -205,7 +214,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.memory:
         (shape,) = options.shapes
-        print(json.dumps(memory(options.memory, peers.SHAPES[shape], options.device, options.bf16)))
+        print(json.dumps(memory(options.memory, peers.SHAPES[shape], options)))
         return
     print(f"{peers.describe_machine()}; {'bf16' if options.bf16 else 'float32'}, {options.rounds} rounds", flush=True)
     found = []

@@ -9,6 +9,8 @@ import tempfile
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="hf-home-")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# GPUs are for tests/gpu alone (make test-gpu), so that all other tests are the same on all machines.
+os.environ.update({} if os.environ.get("TEST_ON_GPU") else {"CUDA_VISIBLE_DEVICES": ""})
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("ACCELERATE_MIXED_PRECISION", "no")  # the same on all machines
 
@@ -33,6 +35,7 @@ from modeling_scratch.commands import train
 from modeling_scratch.data.corpus import write_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
+collect_ignore = [] if os.environ.get("TEST_ON_GPU") else ["gpu"]
 # Ignored in a shell's background jobs and under nohup; tests send them.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:

@@ -17,8 +17,9 @@ from .step import TrainingStep
 
 logger = logging.getLogger(__name__)
 
-# Sizes of the batch that is traced. They differ, and none is 1: the compiler would take such coincidences for granted.
-_PAIRS, _SOURCE_LENGTH, _TARGET_LENGTH = 3, 16, 24
+# Sizes of the batch that is traced. They differ from each other, from 1, and from usual widths of attention heads: the
+# compiler would take such coincidences for granted.
+_PAIRS, _SOURCE_LENGTH, _TARGET_LENGTH = 3, 88, 104
 LENGTHS_OF = 8  # lengths in compiled training are multiples of this, which suits the matrix units of GPUs
 
 

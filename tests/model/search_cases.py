@@ -1,7 +1,15 @@
-"""What the tests of our own search share: settings of generate(), Transformers' loops, and how results compare."""
+"""
+What the tests of our own search share: settings of generate(), Transformers' loops, how results compare, and random
+cases.
+"""
+
+import random
 
 import torch
-from transformers import GenerationMixin, StoppingCriteria
+from conftest import CHOICES, padded
+from transformers import GenerationMixin, StoppingCriteria, StoppingCriteriaList
+
+from modeling_scratch.model import cache, search_loops
 
 SETTINGS = {
     "greedy": {},
@@ -78,3 +86,69 @@ class Large(StoppingCriteria):
 
     def __call__(self, input_ids, scores, **kwargs):
         return input_ids[:, -1] > 30
+
+
+def random_case(draw: random.Random) -> tuple[dict, dict, dict]:
+    """Config fields, inputs, and settings of `generate`."""
+    fields = draw.choice(list(CHOICES.values()))
+    rows, length = draw.randint(1, 6), draw.randint(1, 9)
+    sentences = [torch.randint(4, 61, (draw.randint(1, length),)) for _ in range(rows)]
+    ids, mask = padded(sentences, length, draw.choice(["left", "right"]))
+    source = {"input_ids": ids, "attention_mask": mask} if draw.random() < 0.9 else {"input_ids": ids}
+    if draw.random() < 0.3:
+        prefix = torch.randint(4, 61, (rows, draw.randint(1, 4)))
+        source["decoder_input_ids"] = torch.cat([torch.ones(rows, 1, dtype=torch.long), prefix], dim=1)
+    beams = draw.choice([1, 1, 2, 3, 5])
+    settings = {"num_beams": beams, "do_sample": beams == 1 and draw.random() < 0.3}
+    if beams > 1:
+        settings["num_return_sequences"] = draw.randint(1, beams)
+        settings["early_stopping"] = draw.choice([True, False, "never"])
+        settings["length_penalty"] = draw.choice([-1.0, 0.0, 0.6, 1.0, 2.0])
+    elif settings["do_sample"]:
+        settings["num_return_sequences"] = draw.randint(1, 3)
+    processors = (
+        {"bad_words_ids": [[7], [9, 8]]},
+        {"forced_eos_token_id": 2},
+        {"forced_bos_token_id": 11},
+        {"min_new_tokens": draw.randint(1, 6), "max_new_tokens": draw.randint(6, 14)},
+        {"no_repeat_ngram_size": draw.randint(1, 3)},
+        {"repetition_penalty": 1.2},
+        {"encoder_repetition_penalty": 1.2},
+        {"suppress_tokens": [5, 6, 10]},
+        {"exponential_decay_length_penalty": (3, 1.2)},
+        {"renormalize_logits": True},
+        {"eos_token_id": [2, 5, 20]},
+        {"eos_token_id": None},
+        {"pad_token_id": 3},
+        {"return_dict_in_generate": True},
+        {"return_dict_in_generate": True, "output_scores": True, "output_logits": True},
+        {"stopping_criteria": StoppingCriteriaList([Large()])},
+        {"prefix_allowed_tokens_fn": lambda batch, ids: [2, 5 + batch, *range(12, 50)]},
+    )
+    for each in draw.sample(processors, draw.randint(0, 3)):
+        settings |= each
+    if settings.get("eos_token_id", 2) is None:
+        settings.pop("exponential_decay_length_penalty", None)  # which needs an end token
+    return fields, source, {"max_new_tokens": draw.randint(1, 14)} | settings
+
+
+def check_random_cases(count: int, seed: int, make_model, monkeypatch, loops, device: str = "cpu") -> None:
+    """Compare our own loops with the inherited ones, in float64, in random cases. Asserts that our own ran."""
+    draw, made = random.Random(seed), {}
+    for number in range(count):
+        torch.manual_seed(seed + number)
+        fields, source, settings = random_case(draw)
+        if repr(fields) not in made:
+            made[repr(fields)] = make_model(**fields).double().to(device)
+        model = made[repr(fields)]
+        enliven(model, number)
+        model.tie_weights()
+        monkeypatch.setattr(search_loops, "_SHARE_THAT_LEAVES", draw.choice([0.01, 0.25]))
+        monkeypatch.setattr(cache, "_GROWTH", draw.choice([1, 3, 16]))  # how often hidden slots are dropped
+        source = {name: tensor.to(device) for name, tensor in source.items()}
+        loops.clear()
+        torch.manual_seed(number)
+        found = model.generate(**source, **settings)
+        assert loops, settings
+        torch.manual_seed(number)
+        same(found, inherited(model, **source, **settings))

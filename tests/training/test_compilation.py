@@ -62,6 +62,18 @@ def test_compiled_training_is_eager_training(backend, updates, tmp_path, monkeyp
     ScratchForConditionalGeneration.from_pretrained(compiled)
 
 
+@pytest.mark.parametrize("heads", [4, 2, 1])
+def test_a_width_of_heads_that_is_a_usual_length_makes_no_more_graphs(heads, make_model):
+    """Widths of 8, 16 and 32, which rotary positions have as a size of their own."""
+    model = make_model(position_embedding_type="rotary", decoder_attention_heads=heads).train()
+    compile_layers(model, backend="eager")
+    model(**example_batch(model, torch.device("cpu"))).loss.backward()
+    for length in (8, 16, 24, 32):
+        ids, positions = torch.ones(3, length, dtype=torch.long), torch.arange(length)[None]
+        model(input_ids=ids, attention_mask=ids, position_ids=positions, labels=ids).loss.backward()
+    assert counters["stats"]["unique_graphs"] == 2
+
+
 @pytest.mark.slow
 def test_a_compiled_run_goes_on_as_if_it_had_not_been_stopped(tmp_path):
     """With dropout, which compiled layers draw in their own way."""

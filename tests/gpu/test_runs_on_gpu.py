@@ -1,0 +1,249 @@
+"""Runs on a GPU: the losses of the same run on a CPU, resumed exactly, launched as documented, served."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, SMALL_RUN, Killed, few_sentences, kill_at_update, quick_run, read_metrics, run_training
+from forked import free_port
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM
+
+from modeling_scratch.pipelines import load_pipeline
+from modeling_scratch.training.checkpoints import read_progress
+
+PLAIN = ["model.overrides.dropout=0.0", "precision=float32", "compile=false"]
+
+
+def losses(run: Path) -> list[float]:
+    records = read_metrics(run, "train")
+    assert [record["step"] for record in records] == list(range(1, 21))
+    return [record["loss"] for record in records]
+
+
+def progress(run: Path):
+    return read_progress(max((run / "checkpoints").glob("step-*")))
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    """Here the recipe chooses the precision."""
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory):
+    """The losses of a run on the CPU with these overrides."""
+
+    @cache
+    def run(*overrides: str) -> list[float]:
+        folder = tmp_path_factory.mktemp("cpu") / "run"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ACCELERATE_USE_CPU", "true")
+            quick_run(folder, *PLAIN, *overrides)
+        assert progress(folder).device == "cpu"
+        return losses(folder)
+
+    return run
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["optimization.gradient_accumulation_steps=3"],
+        ["optimization.optimizer=muon", "checkpoints.average_last=2"],
+        ["data.num_workers=2"],
+        ["data.streaming=true", "data.num_workers=2"],
+        ["tokenizer.shared=false"],
+        ["model.config=modern"],
+    ],
+    ids=str,
+)
+def test_the_losses_are_those_of_the_cpu(overrides, on_cpu, tmp_path):
+    """But for rounding: products are in TF32."""
+    run = quick_run(tmp_path / "run", *PLAIN, *overrides)
+    assert progress(run).device == "cuda"
+    assert losses(run) == pytest.approx(on_cpu(*overrides), abs=5e-3)
+    assert read_metrics(run, "test")[-1]["final"]
+    model = AutoModelForSeq2SeqLM.from_pretrained(run, trust_remote_code=True)
+    assert model.device.type == "cpu"
+
+
+def test_by_default_training_is_in_bf16_and_compiled(on_cpu, tmp_path):
+    run = quick_run(tmp_path / "run", "model.overrides.dropout=0.0")
+    assert (progress(run).precision, progress(run).compiled) == ("bf16", True)
+    assert losses(run) == pytest.approx(on_cpu(), abs=3e-2)
+
+
+def test_training_in_fp16_scales_gradients(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    run = quick_run(tmp_path / "run", "compile=false")
+    assert progress(run).precision == "fp16"
+    assert losses(run)[-1] < losses(run)[0] - 0.5
+    assert all(torch.isfinite(each).all() for each in load_file(run / "model.safetensors").values())
+
+
+def test_lack_of_memory_names_what_fits(tmp_path, capsys):
+    """640 MiB are enough for the model, but not for all pairs at once."""
+    wide = ["model.overrides={d_model: 512, encoder_ffn_dim: 2048, encoder_layers: 2, decoder_layers: 2}"]
+    torch.cuda.empty_cache()
+    allowed = (torch.cuda.memory_reserved() + 640 * 2**20) / torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(allowed)
+    try:
+        with pytest.raises(SystemExit):
+            quick_run(tmp_path / "run", *PLAIN, *wide, "optimization.tokens_per_batch=20000")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    said = capsys.readouterr().err
+    assert "error: out of memory on cuda" in said
+    assert "set optimization.gradient_accumulation_steps=" in said
+
+
+def test_a_dry_run_times_updates(tmp_path, capsys):
+    run_training(*SMALL_RUN, *few_sentences(), f"output_dir={tmp_path / 'run'}", dry_run=True)
+    assert "updates that were timed here" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+# -- resuming ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiled", ["false", "true"])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_killed_run_resumes_with_the_same_dropout(compiled, precision, tmp_path, monkeypatch):
+    options = ["model.overrides.dropout=0.3", f"precision={precision}", f"compile={compiled}"]
+    whole = quick_run(tmp_path / "whole", *options)
+    with monkeypatch.context() as patch:
+        kill_at_update(patch, 15)
+        with pytest.raises(Killed):
+            quick_run(tmp_path / "run", *options)
+    resumed = quick_run(tmp_path / "run", *options, resume=True)
+    print("bit for bit:", losses(resumed) == losses(whole))
+    assert losses(resumed) == pytest.approx(losses(whole), abs=1e-3)
+    weights = [load_file(folder / "model.safetensors") for folder in (resumed, whole)]
+    torch.testing.assert_close(*weights, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("first", ["cpu", "cuda"])
+def test_a_run_resumes_on_another_kind_of_device(first, on_cpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", str(first == "cpu").lower())
+    with monkeypatch.context() as patch:
+        kill_at_update(patch, 15)
+        with pytest.raises(Killed):
+            quick_run(tmp_path / "run", *PLAIN)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", str(first != "cpu").lower())
+    quick_run(tmp_path / "run", *PLAIN, resume=True)
+    assert progress(tmp_path / "run").device == {"cpu": "cuda", "cuda": "cpu"}[first]
+    assert losses(tmp_path / "run") == pytest.approx(on_cpu(), abs=5e-3)
+
+
+# -- launchers ---------------------------------------------------------------------------------------------------------
+
+LAUNCH = ["-m", "accelerate.commands.launch", "--mixed_precision", "no", "--config_file"]
+# Two processes that share a GPU: NCCL refuses them, unless it takes them for processes of two machines.
+TWO_MACHINES = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+
+
+def run_on_machines(command: list[str], count: int, folder: Path, *overrides: str) -> Path:
+    """The run of a launcher on each of `count` supposed machines, over NCCL."""
+    port, launchers = str(free_port()), []
+    for rank in range(count):
+        place = ["--rdzv_backend", "c10d", "--rdzv_conf", f"is_host={int(rank == 0)}", "--num_machines", str(count)]
+        place += ["--num_processes", str(count), "--machine_rank", str(rank)]
+        place += ["--main_process_ip", "127.0.0.1", "--main_process_port", port]
+        arguments = [*command, *(place if count > 1 else ["--num_processes", "1"]), "train.py", *SMALL_RUN, *PLAIN]
+        arguments += [*few_sentences(), f"output_dir={folder}", *overrides]
+        environment = {**os.environ, **(TWO_MACHINES if count > 1 else {}), "NCCL_HOSTID": f"machine-{rank}"}
+        launchers.append(
+            subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        )
+    said = [launcher.communicate(timeout=200)[1] for launcher in launchers]
+    assert not any(launcher.returncode for launcher in launchers), "".join(said)
+    return folder
+
+
+@pytest.mark.parametrize("config", ["ddp", "fsdp"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_launched_processes_train_the_same_model(config, count, on_cpu, tmp_path):
+    run = run_on_machines([*LAUNCH, f"configuration/accelerate/{config}.yaml"], count, tmp_path / "run")
+    assert (progress(run).processes, progress(run).device) == (count, "cuda")
+    assert losses(run) == pytest.approx(on_cpu(), abs=5e-3)
+    AutoModelForSeq2SeqLM.from_pretrained(run, trust_remote_code=True)
+
+
+@pytest.mark.parametrize("config", ["ddp", "fsdp"])
+def test_two_processes_train_in_bf16_and_compiled(config, on_cpu, tmp_path):
+    command = [*LAUNCH, f"configuration/accelerate/{config}.yaml", "--mixed_precision", "bf16"]
+    run = run_on_machines(command, 2, tmp_path / "run", "precision=auto", "compile=true")
+    assert (progress(run).precision, progress(run).compiled) == ("bf16", True)
+    assert losses(run) == pytest.approx(on_cpu(), abs=5e-2)
+
+
+def test_torchrun_trains_in_one_process(on_cpu, tmp_path):
+    command = ["-m", "torch.distributed.run", "--nproc_per_node", "1", "train.py", *SMALL_RUN, *PLAIN]
+    command += [*few_sentences(), f"output_dir={tmp_path / 'run'}"]
+    result = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert result.returncode == 0, result.stderr
+    assert losses(tmp_path / "run") == pytest.approx(on_cpu(), abs=5e-3)
+
+
+# -- using a model -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained_on_gpu(tmp_path_factory):
+    return quick_run(tmp_path_factory.mktemp("gpu") / "run", *PLAIN, "optimization.max_steps=200")
+
+
+def test_translations_are_those_of_the_cpu(trained_on_gpu):
+    (stem,) = [each.partition("=")[2] for each in few_sentences() if each.startswith("data.test_files")]
+    sentences = Path(f"{stem}.en").read_text().splitlines()
+    pipeline = load_pipeline([str(trained_on_gpu)])
+    assert pipeline.model.device.type == "cuda"
+    found = [row["translation_text"] for row in pipeline(sentences, num_beams=3)]
+    pipeline.model.cpu()
+    pipeline.device = torch.device("cpu")
+    expected = [row["translation_text"] for row in pipeline(sentences, num_beams=3)]
+    assert sum(map(str.__ne__, found, expected)) <= 1  # where rounding decides between equal hypotheses
+
+
+def test_evaluation_scores_as_the_run_did(trained_on_gpu, capsys):
+    run_training(evaluate=str(trained_on_gpu))
+    scores = read_metrics(trained_on_gpu, "test")[-1]
+    assert f"BLEU {scores['bleu']:.2f}" in capsys.readouterr().out
+
+
+def test_the_service_translates_on_the_gpu(trained_on_gpu):
+    port = free_port()
+    command = [sys.executable, "-m", "modeling_scratch", "serve", str(trained_on_gpu), "--port", str(port)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as service:
+        try:
+            answer = _ask(service, f"http://127.0.0.1:{port}/translate", b"q=hello&source=en&target=de")
+        finally:
+            service.send_signal(signal.SIGINT)
+            service.wait(60)
+    assert b"translatedText" in answer
+
+
+def _ask(service: subprocess.Popen, address: str, form: bytes) -> bytes:
+    for _ in range(120):
+        assert service.poll() is None, service.stderr.read()
+        try:
+            return urllib.request.urlopen(address, form, timeout=30).read()
+        except urllib.error.HTTPError as error:
+            raise AssertionError(error.read()) from error
+        except OSError:
+            time.sleep(0.5)
+    raise AssertionError("the service does not answer")
