@@ -14,6 +14,7 @@ project's model and MarianMT's with the same weights must have the same loss and
 
 import argparse
 import contextlib
+import gc
 import json
 import math
 import statistics
@@ -101,6 +102,7 @@ def memory(label: str, shape: peers.Shape, options: argparse.Namespace) -> float
     """Peak mebibytes of a few updates, above those of the process, or on the GPU, before it has a model."""
     device, options = options.device, argparse.Namespace(**{**vars(options), "updates": 3})
     if device == "cuda":
+        gc.collect()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() / 2**20
     else:
