@@ -41,15 +41,18 @@ def test_outputs_and_gradients_are_those_of_the_cpu(fields, attention, make_mode
 @every_choice
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_differs_by_rounding(fields, dtype, make_model, sentences):
-    """Without padding too, where a kernel for causal attention without a mask takes over."""
-    model, epsilon = make_model(**fields).double(), torch.finfo(dtype).eps
+    """
+    Without padding too, where a kernel for causal attention without a mask takes over. Not with ReLU: at its kink a
+    rounding error turns a whole gradient on or off.
+    """
+    model, epsilon = make_model(**{"activation_function": "gelu"} | fields).double(), torch.finfo(dtype).eps
     for batch in (batch_of(sentences), batch_of([torch.arange(4, 13)] * 3)):
         expected = passed(model.double().cuda(), batch)
         with torch.autocast("cuda", dtype):
             found = passed(model.float(), batch, scale=2.0**10)
         for part in ({"logits"}, {"loss"}, expected.keys() - {"logits", "loss"}):
             own, other = (torch.cat([each[name].flatten() for name in sorted(part)]) for each in (found, expected))
-            assert (own - other).norm() <= 16 * epsilon * other.norm()
+            assert (own - other).norm() <= 8 * epsilon * other.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
