@@ -121,6 +121,8 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
     labels += [f"{name}{FIXED}" for name in options.peers if name in ("MarianMT", "BART")]
     labels += [] if options.bf16 else [f"modeling_scratch{BF16}"]
     compiled = [f"{name}{COMPILED}" for name in ("modeling_scratch", "MarianMT") if options.compiled]
+    if device == "cuda":
+        memory(labels[0], shape, options)  # what the libraries keep once they have been used
     on_gpu = {label: memory(label, shape, options) for label in labels if device == "cuda"}
     trainees = {label: Trainee(label, shape, options) for label in [*labels, *compiled]}
     peaks = {dtype: peers.matrix_peak(dtype, device) for dtype in (torch.float32, torch.bfloat16)}
@@ -149,7 +151,7 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
         if on_gpu:
             found[label]["memory"] = on_gpu[label]
             continue
-        command = [sys.executable, __file__, "--memory", label, "--shapes", shape_name, "--device", device]
+        command = [sys.executable, __file__, "--memory", label, "--shapes", shape_name]
         command += ["--tokens-per-batch", str(options.tokens_per_batch), *(["--bf16"] if options.bf16 else [])]
         found[label]["memory"] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     peak = peaks[torch.bfloat16 if options.bf16 else torch.float32]
@@ -167,7 +169,7 @@ def table(found: dict) -> str:
         f"\n**{found['shape']}**: equal weights differ by {found['difference']:.1e} in loss and gradient; "
         f"matrix-product peak {found['peak'] / 1e9:,.0f} billion a second\n",
         "| | padding, % | target tokens a second | times as fast as it (lowest to highest) | of the "
-        "peak, padding included, % | MiB at most, above idle | this project's share of it |",
+        "peak, padding included, % | peak MiB above idle | this project's share of it |",
         "|---|---|---|---|---|---|---|",
     ]
     for label, each in found["contenders"].items():

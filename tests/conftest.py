@@ -36,6 +36,8 @@ from modeling_scratch.data.corpus import write_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
 collect_ignore = [] if os.environ.get("TEST_ON_GPU") else ["gpu"]
+if os.environ.get("TEST_ON_GPU") and not torch.cuda.is_available():
+    raise pytest.UsageError("TEST_ON_GPU is set, but torch finds no GPU here")
 # Ignored in a shell's background jobs and under nohup; tests send them.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:

@@ -13,6 +13,15 @@ pytest_plugins = ["search_fixtures"]
 MODERN = "rotary, rms, gated"
 
 
+@pytest.fixture(autouse=True)
+def plain_float32():
+    """Runs, which may come before in the same process, set TF32."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(precision)
+
+
 def batch_of(sentences, device="cuda", length=9):
     ids, mask = padded(sentences, length)
     batch = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
@@ -86,12 +95,7 @@ def test_our_own_search_gives_the_tokens_of_the_inherited_one(seed, make_model, 
 @pytest.mark.parametrize("name", ["default", MODERN])
 def test_compiled_layers_compute_what_eager_ones_do(name, make_model, sentences):
     """With one graph of each kind of layer for all lengths, which are multiples of 8 in training."""
-    model = (
-        make_model(**CHOICES[name]).cuda().train()
-    )  # dropout is 0.1: off below, since compiled layers draw otherwise
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):  # of which compiled layers draw another
-            module.p = 0.0
+    model = make_model(**CHOICES[name], dropout=0.0).cuda().train()
     torch._dynamo.reset()
     counters.clear()
     compile_layers(model)
@@ -104,3 +108,4 @@ def test_compiled_layers_compute_what_eager_ones_do(name, make_model, sentences)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"]
+    torch._dynamo.reset()
