@@ -126,9 +126,12 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
     on_gpu = {label: memory(label, shape, options) for label in labels if device == "cuda"}
     trainees = {label: Trainee(label, shape, options) for label in [*labels, *compiled]}
     peaks = {dtype: peers.matrix_peak(dtype, device) for dtype in (torch.float32, torch.bfloat16)}
-    for trainee in trainees.values():
+    for label, trainee in trainees.items():
+        began = time.perf_counter()
         for batch in trainee.batches if trainee.is_compiled else trainee.batches[:2]:
             trainee.update(batch)
+        # Compiling may take minutes.
+        print(f"{shape_name}, {label}: ready after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
     rates: dict[str, list[float]] = {label: [] for label in trainees}
     for _ in range(options.rounds):
         for label, trainee in trainees.items():
