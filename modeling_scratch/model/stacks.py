@@ -94,7 +94,7 @@ class ScratchStack(ScratchPreTrainedModel):
         """
         hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
         device_type = hidden_states.device.type
-        casts = torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+        casts = not hidden_states.is_meta and torch.is_autocast_enabled(device_type)  # the meta device has no autocast
         if casts and torch.get_autocast_dtype(device_type) == torch.bfloat16 and hidden_states.dtype == torch.float32:
             return hidden_states.bfloat16()
         return hidden_states
