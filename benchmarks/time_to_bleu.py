@@ -42,7 +42,7 @@ SAME = [
     "optimization.warmup_steps=1000",
     "optimization.optimizer=adamw",
     "optimization.schedule=inverse_sqrt",
-    "optimization.weight_decay=0",  # which of the two trainers would apply to different weights
+    "optimization.weight_decay=0",  # the two trainers would apply it to different weights
 ]
 MARIAN = {"learn-rate": 2e-3, "lr-warmup": "1000", "lr-decay-inv-sqrt": ["1000"], "transformer-dropout": 0.1}
 

@@ -113,6 +113,13 @@ def memory(label: str, shape: peers.Shape, options: argparse.Namespace) -> float
     return (torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else peers.resident()) - before
 
 
+def memory_apart(label: str, shape_name: str, options: argparse.Namespace) -> float:
+    """The same in a process of its own, since the peak of a process on the CPU does not fall again."""
+    command = [sys.executable, __file__, "--memory", label, "--shapes", shape_name]
+    command += ["--tokens-per-batch", str(options.tokens_per_batch), *(["--bf16"] if options.bf16 else [])]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
 def compare(shape_name: str, options: argparse.Namespace) -> dict:
     shape = peers.SHAPES[shape_name]
     device = options.device
@@ -121,9 +128,6 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
     labels += [f"{name}{FIXED}" for name in options.peers if name in ("MarianMT", "BART")]
     labels += [] if options.bf16 else [f"modeling_scratch{BF16}"]
     compiled = [f"{name}{COMPILED}" for name in ("modeling_scratch", "MarianMT") if options.compiled]
-    if device == "cuda":
-        memory(labels[0], shape, options)  # what the libraries keep once they have been used
-    on_gpu = {label: memory(label, shape, options) for label in labels if device == "cuda"}
     trainees = {label: Trainee(label, shape, options) for label in [*labels, *compiled]}
     peaks = {dtype: peers.matrix_peak(dtype, device) for dtype in (torch.float32, torch.bfloat16)}
     for label, trainee in trainees.items():
@@ -149,14 +153,11 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
         }
         for label, trainee in trainees.items()
     }
-    del trainees
+    del trainees, trainee
     for label in labels:
-        if on_gpu:
-            found[label]["memory"] = on_gpu[label]
-            continue
-        command = [sys.executable, __file__, "--memory", label, "--shapes", shape_name]
-        command += ["--tokens-per-batch", str(options.tokens_per_batch), *(["--bf16"] if options.bf16 else [])]
-        found[label]["memory"] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        found[label]["memory"] = (
+            memory(label, shape, options) if device == "cuda" else memory_apart(label, shape_name, options)
+        )
     peak = peaks[torch.bfloat16 if options.bf16 else torch.float32]
     return {
         "shape": shape_name,
