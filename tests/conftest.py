@@ -35,8 +35,9 @@ from modeling_scratch.commands import train
 from modeling_scratch.data.corpus import write_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
-collect_ignore = [] if os.environ.get("TEST_ON_GPU") else ["gpu"]
-if os.environ.get("TEST_ON_GPU") and not torch.cuda.is_available():
+if not os.environ.get("TEST_ON_GPU"):
+    collect_ignore = ["gpu"]
+elif not torch.cuda.is_available():
     raise pytest.UsageError("TEST_ON_GPU is set, but torch finds no GPU here")
 # Ignored in a shell's background jobs and under nohup; tests send them.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -187,6 +188,13 @@ def small_run(output_dir: Path, *overrides: str, **options) -> Path:
 def read_metrics(run: Path, split: str | None = None) -> list[dict]:
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [record for record in records if split in (None, record["split"])]
+
+
+def train_losses(run: Path) -> list[float]:
+    """The loss of each update, from the first on, of a run that logs them all."""
+    records = read_metrics(run, "train")
+    assert [record["step"] for record in records] == list(range(1, len(records) + 1))
+    return [record["loss"] for record in records]
 
 
 class Killed(BaseException):

@@ -108,6 +108,13 @@ def launcher_environment(*options: str) -> dict[str, str]:
     return {name: value for name, value in told.items() if os.environ.get(name) != value}
 
 
+def as_one_of_nodes(rank: int, nodes: int, port: int) -> list[str]:
+    """Options by which a launcher is one of several nodes, all on 127.0.0.1, with a process each."""
+    options = ["--rdzv_backend", "c10d", "--num_machines", str(nodes), "--num_processes", str(nodes)]
+    options += ["--machine_rank", str(rank), "--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
+    return [*options, "--rdzv_conf", f"is_host={int(rank == 0)}"]  # nodes of their own find out by their address
+
+
 @contextmanager
 def _path_of_tests():
     before = os.environ.get("PYTHONPATH")

@@ -1,41 +1,42 @@
 """Runs on a GPU: the losses of the same run on a CPU, resumed exactly, launched as documented, served."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, SMALL_RUN, Killed, few_sentences, kill_at_update, quick_run, read_metrics, run_training
-from forked import free_port
+from conftest import (
+    ROOT,
+    SMALL_RUN,
+    Killed,
+    few_sentences,
+    kill_at_update,
+    quick_run,
+    read_metrics,
+    run_training,
+    train_losses,
+)
+from forked import as_one_of_nodes, free_port
 from safetensors.torch import load_file
+from services import post, running
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch.pipelines import load_pipeline
+from modeling_scratch.runs.folder import RunFolder
+from modeling_scratch.serve.directions import Directions, load_direction
 from modeling_scratch.serve.engines import TorchEngine
+from modeling_scratch.serve.service import Limits, Service
+from modeling_scratch.serve.workers import start_workers
 from modeling_scratch.training.checkpoints import SCALER, Progress, read_progress
 
 PLAIN = ["model.overrides.dropout=0.0", "precision=float32", "compile=false"]
 
 
-def losses(run: Path) -> list[float]:
-    records = read_metrics(run, "train")
-    assert [record["step"] for record in records] == list(range(1, 21))
-    return [record["loss"] for record in records]
-
-
-def newest(run: Path) -> Path:
-    return max((run / "checkpoints").glob("step-*"))
-
-
 def progress(run: Path) -> Progress:
-    return read_progress(newest(run))
+    return read_progress(RunFolder(run).checkpoints.newest()[0])
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,8 @@ def on_cpu(tmp_path_factory):
             patch.setenv("ACCELERATE_USE_CPU", "true")
             quick_run(folder, *PLAIN, *overrides)
         assert progress(folder).device == "cpu"
-        return losses(folder)
+        assert len(train_losses(folder)) == 20
+        return train_losses(folder)
 
     return run
 
@@ -80,7 +82,7 @@ def test_the_losses_are_those_of_the_cpu(overrides, on_cpu, tmp_path):
     """But for rounding: products are in TF32."""
     run = quick_run(tmp_path / "run", *PLAIN, *overrides)
     assert progress(run).device == "cuda"
-    assert losses(run) == pytest.approx(on_cpu(*overrides), abs=5e-3)
+    assert train_losses(run) == pytest.approx(on_cpu(*overrides), abs=5e-3)
     assert read_metrics(run, "test")[-1]["final"]
     AutoModelForSeq2SeqLM.from_pretrained(run, trust_remote_code=True)
 
@@ -88,15 +90,15 @@ def test_the_losses_are_those_of_the_cpu(overrides, on_cpu, tmp_path):
 def test_by_default_training_is_in_bf16_and_compiled(on_cpu, tmp_path):
     run = quick_run(tmp_path / "run", "model.overrides.dropout=0.0")
     assert (progress(run).precision, progress(run).compiled) == ("bf16", True)
-    assert losses(run) == pytest.approx(on_cpu(), abs=3e-2)
+    assert train_losses(run) == pytest.approx(on_cpu(), abs=3e-2)
 
 
 def test_training_in_fp16_scales_gradients(tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
     run = quick_run(tmp_path / "run", "compile=false")
     assert progress(run).precision == "fp16"
-    assert (newest(run) / SCALER).exists()
-    assert losses(run)[-1] < losses(run)[0] - 0.5
+    assert (RunFolder(run).checkpoints.newest()[0] / SCALER).exists()
+    assert train_losses(run)[-1] < train_losses(run)[0] - 0.5
     assert all(torch.isfinite(each).all() for each in load_file(run / "model.safetensors").values())
 
 
@@ -135,8 +137,8 @@ def test_a_killed_run_resumes_with_the_same_dropout(compiled, precision, tmp_pat
         with pytest.raises(Killed):
             quick_run(tmp_path / "run", *options)
     resumed = quick_run(tmp_path / "run", *options, resume=True)
-    assert f"resuming from {newest(tmp_path / 'run').with_name('step-0000010')}" in capsys.readouterr().err
-    assert losses(resumed) == pytest.approx(losses(whole), abs=1e-3)
+    assert f"resuming from {RunFolder(resumed).checkpoints.path(10)}" in capsys.readouterr().err
+    assert train_losses(resumed) == pytest.approx(train_losses(whole), abs=1e-3)
     weights = [load_file(folder / "model.safetensors") for folder in (resumed, whole)]
     torch.testing.assert_close(*weights, rtol=0, atol=1e-3)
 
@@ -151,7 +153,7 @@ def test_a_run_resumes_on_another_kind_of_device(first, on_cpu, tmp_path, monkey
     monkeypatch.setenv("ACCELERATE_USE_CPU", str(first != "cpu").lower())
     quick_run(tmp_path / "run", *PLAIN, resume=True)
     assert progress(tmp_path / "run").device == {"cpu": "cuda", "cuda": "cpu"}[first]
-    assert losses(tmp_path / "run") == pytest.approx(on_cpu(), abs=5e-3)
+    assert train_losses(tmp_path / "run") == pytest.approx(on_cpu(), abs=5e-3)
 
 
 # -- launchers ---------------------------------------------------------------------------------------------------------
@@ -163,14 +165,11 @@ TWO_MACHINES = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_I
 
 def run_on_machines(command: list[str], count: int, folder: Path, *overrides: str) -> Path:
     """The run of a launcher on each of `count` supposed machines, over NCCL."""
-    port, launchers = str(free_port()), []
+    port, launchers = free_port(), []
     for rank in range(count):
-        place = ["--rdzv_backend", "c10d", "--rdzv_conf", f"is_host={int(rank == 0)}", "--num_machines", str(count)]
-        place += ["--num_processes", str(count), "--machine_rank", str(rank)]
-        place += ["--main_process_ip", "127.0.0.1", "--main_process_port", port]
-        arguments = [*command, *(place if count > 1 else ["--num_processes", "1"])]
+        place = as_one_of_nodes(rank, count, port) if count > 1 else ["--num_processes", "1"]
         environment = {**TWO_MACHINES, "NCCL_HOSTID": f"machine-{rank}"} if count > 1 else {}
-        launchers.append(launched(arguments, folder, f"stderr-{rank}", *overrides, **environment))
+        launchers.append(launched([*command, *place], folder, f"stderr-{rank}", *overrides, **environment))
     return ended(launchers, folder)
 
 
@@ -186,7 +185,7 @@ def ended(launchers: list[subprocess.Popen], folder: Path) -> Path:
         codes = [launcher.wait(200) for launcher in launchers]
     finally:
         for launcher in launchers:
-            launcher.kill()
+            launcher.terminate()  # and with it its processes
     assert not any(codes), "".join(file.read_text() for file in sorted(folder.parent.glob("stderr-*")))
     return folder
 
@@ -196,7 +195,7 @@ def ended(launchers: list[subprocess.Popen], folder: Path) -> Path:
 def test_launched_processes_train_the_same_model(config, count, on_cpu, tmp_path):
     run = run_on_machines([*LAUNCH, f"configuration/accelerate/{config}.yaml"], count, tmp_path / "run")
     assert (progress(run).processes, progress(run).device) == (count, "cuda")
-    assert losses(run) == pytest.approx(on_cpu(), abs=5e-3)
+    assert train_losses(run) == pytest.approx(on_cpu(), abs=5e-3)
     AutoModelForSeq2SeqLM.from_pretrained(run, trust_remote_code=True)
 
 
@@ -205,13 +204,13 @@ def test_two_processes_train_in_bf16_and_compiled(config, on_cpu, tmp_path):
     command = [*LAUNCH, f"configuration/accelerate/{config}.yaml", "--mixed_precision", "bf16"]
     run = run_on_machines(command, 2, tmp_path / "run", "precision=auto", "compile=true")
     assert (progress(run).precision, progress(run).compiled) == ("bf16", True)
-    assert losses(run) == pytest.approx(on_cpu(), abs=5e-2)
+    assert train_losses(run) == pytest.approx(on_cpu(), abs=5e-2)
 
 
 def test_torchrun_trains_in_one_process(on_cpu, tmp_path):
     command = ["-m", "torch.distributed.run", "--nproc_per_node", "1"]
     run = ended([launched(command, tmp_path / "run", "stderr-0")], tmp_path / "run")
-    assert losses(run) == pytest.approx(on_cpu(), abs=5e-3)
+    assert train_losses(run) == pytest.approx(on_cpu(), abs=5e-3)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
@@ -220,7 +219,7 @@ def test_two_gpus_train_the_same_model(config, on_cpu, tmp_path):
     command = [*LAUNCH, f"configuration/accelerate/{config}.yaml", "--num_processes", "2"]
     run = ended([launched(command, tmp_path / "run", "stderr-0")], tmp_path / "run")
     assert (progress(run).processes, progress(run).device) == (2, "cuda")
-    assert losses(run) == pytest.approx(on_cpu(), abs=5e-3)
+    assert train_losses(run) == pytest.approx(on_cpu(), abs=5e-3)
 
 
 # -- using a model -----------------------------------------------------------------------------------------------------
@@ -251,25 +250,9 @@ def test_evaluation_scores_as_the_run_did(trained_on_gpu, capsys):
 
 
 def test_the_service_translates_on_the_gpu(trained_on_gpu):
-    assert TorchEngine(str(trained_on_gpu)).pipeline.model.device.type == "cuda"
-    port = free_port()
-    command = [sys.executable, "-m", "modeling_scratch", "serve", str(trained_on_gpu), "--port", str(port)]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as service:
-        try:
-            answer = _ask(service, f"http://127.0.0.1:{port}/translate", b"q=hello&source=en&target=de")
-        finally:
-            service.send_signal(signal.SIGINT)
-            service.wait(60)
-    assert b"translatedText" in answer
-
-
-def _ask(service: subprocess.Popen, address: str, form: bytes) -> bytes:
-    for _ in range(120):
-        assert service.poll() is None, service.stderr.read()
-        try:
-            return urllib.request.urlopen(address, form, timeout=30).read()
-        except urllib.error.HTTPError as error:
-            raise AssertionError(error.read()) from error
-        except OSError:
-            time.sleep(0.5)
-    raise AssertionError("the service does not answer")
+    direction = load_direction(f"en:de={trained_on_gpu}", TorchEngine)
+    assert direction.engine.pipeline.model.device.type == "cuda"
+    assert start_workers([direction.engine], None, cores=2) == []  # the service translates itself
+    with running(Service(Directions([direction]), Limits())) as url:
+        status, answer = post(f"{url}/translate", {"q": "The cat sleeps.", "source": "en", "target": "de"})
+    assert (status, bool(answer["translatedText"])) == (200, True)

@@ -37,8 +37,9 @@ def test_what_is_done_leaves_the_batch(settings, models, monkeypatch):
     "settings",
     [{"bad_words_ids": [[7]]}, {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3}, {"min_new_tokens": 9}],
 )
-def test_processors_get_a_few_sentences_at_a_time(settings, models, monkeypatch):
-    monkeypatch.setattr(beam_search, "_ELEMENTS", 800)
+@pytest.mark.parametrize("elements", [300, 800])
+def test_processors_get_a_few_sentences_at_a_time(elements, settings, models, monkeypatch):
+    monkeypatch.setattr(beam_search, "_ELEMENTS", elements)
     given = []
 
     def noted(log_probs, scores, count):
@@ -50,7 +51,7 @@ def test_processors_get_a_few_sentences_at_a_time(settings, models, monkeypatch)
         options = {"num_beams": 3, "max_new_tokens": 20, "do_sample": False} | settings
         assert torch.equal(model.generate(**source, **options), inherited(model, **source, **options))
         one = options["num_beams"] * model.config.target_vocab_size
-        assert max(map(len, given)) == max(1, 800 // one)
+        assert max(map(len, given)) == max(1, elements // one)
         given.clear()
 
 

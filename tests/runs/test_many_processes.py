@@ -17,7 +17,7 @@ import torch
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from conftest import ROOT, SMALL_RUN, few_sentences, quick_run, read_metrics, run_command, run_training
-from forked import free_port, start_group
+from forked import as_one_of_nodes, free_port, start_group
 from torch.distributed.run import get_args_parser as torchrun_parser
 from train_on_processes import train_as_on_a_node
 
@@ -79,13 +79,10 @@ def launch_two_nodes(options_of_each: list[list[str]]) -> tuple[list[int], str, 
     Two launchers by the command of docs/scaling.md, with a process each: exit codes, what they said, and the seconds
     that they took.
     """
-    port, nodes, began = str(free_port()), [], time.monotonic()
+    port, nodes, began = free_port(), [], time.monotonic()
     for rank, options in enumerate(options_of_each):
-        command = [sys.executable, "-m", "accelerate.commands.launch", "--rdzv_backend", "c10d"]
-        command += ["--config_file", "configuration/accelerate/ddp-nodes.yaml", "--mixed_precision", "no"]
-        command += ["--num_machines", "2", "--num_processes", "2", "--machine_rank", str(rank)]
-        command += ["--main_process_ip", "127.0.0.1", "--main_process_port", port]
-        command += ["--rdzv_conf", f"is_host={int(rank == 0)}"]  # which nodes of their own find out by their address
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--mixed_precision", "no"]
+        command += ["--config_file", "configuration/accelerate/ddp-nodes.yaml", *as_one_of_nodes(rank, 2, port)]
         command += ["train.py", *SMALL_RUN, *options]
         nodes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
     said = [node.communicate(timeout=120)[1] for node in nodes]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, SHALLOW, SMALL_RUN, quick_run, read_metrics, run_training
+from conftest import ROOT, SHALLOW, SMALL_RUN, quick_run, run_training, train_losses
 from forked import run_group
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
@@ -41,10 +41,6 @@ def no_graphs():
     torch._dynamo.reset()
 
 
-def losses(run) -> list[float]:
-    return [record["loss"] for record in read_metrics(run, "train")]
-
-
 @pytest.mark.parametrize(("backend", "updates"), [("eager", 12), pytest.param("inductor", 100, marks=pytest.mark.slow)])
 def test_compiled_training_is_eager_training(backend, updates, tmp_path, monkeypatch):
     """
@@ -56,8 +52,8 @@ def test_compiled_training_is_eager_training(backend, updates, tmp_path, monkeyp
     eager, compiled = (quick_run(tmp_path / each, *options, f"compile={each}") for each in ("false", "true"))
     assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"]
-    assert len(losses(eager)) == updates
-    assert losses(compiled) == pytest.approx(losses(eager), abs=1e-4)
+    assert len(train_losses(eager)) == updates
+    assert train_losses(compiled) == pytest.approx(train_losses(eager), abs=1e-4)
     assert set(load_file(compiled / "model.safetensors")) == set(load_file(eager / "model.safetensors"))
     ScratchForConditionalGeneration.from_pretrained(compiled)
 
@@ -81,7 +77,7 @@ def test_a_compiled_run_goes_on_as_if_it_had_not_been_stopped(tmp_path):
     whole, run = (quick_run(tmp_path / name, *options) for name in ("whole", "run"))
     torch._dynamo.reset()
     quick_run(run, *options, resume_from="step-0000005")
-    assert losses(run) == losses(whole)
+    assert train_losses(run) == train_losses(whole)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 

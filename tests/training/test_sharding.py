@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL_RUN, few_sentences, read_metrics, run_command
+from conftest import SMALL_RUN, few_sentences, read_metrics, run_command, train_losses
 from forked import free_port, launcher_environment, run_group
 from safetensors.torch import load_file
 from train_on_processes import train_all
@@ -64,12 +64,6 @@ def run_all(folder: Path, runs: list[tuple[str, dict]], **options) -> str:
             environment |= {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
         said += run_group(folder, processes, train_all, several, **environment)
     return said
-
-
-def train_losses(run: Path) -> list[float]:
-    records = read_metrics(run, "train")
-    assert [record["step"] for record in records] == list(range(1, len(records) + 1))
-    return [record["loss"] for record in records]
 
 
 # -- in float64, without dropout ---------------------------------------------------------------------------------------
