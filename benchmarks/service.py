@@ -9,16 +9,16 @@ FOLDER holds a trained model, SOURCES a sentence a line; a text is so many of th
 """
 
 import argparse
-import http.client
 import json
+import re
+import selectors
+import socket
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import local
 
 JOB = """
 import sys, time
@@ -59,30 +59,52 @@ def started_service(folder: str, engine: str, pair: str) -> tuple[subprocess.Pop
 
 
 class Clients:
-    """Clients that each keep one connection open."""
+    """
+    Clients that each keep a connection open, and send a text as soon as the one before is translated. They take turns
+    in one thread, and read no more of an answer than its status, to leave the cores to the service.
+    """
 
     def __init__(self, port: int, number: int, pair: str):
-        self.port, self.mine = port, local()
+        self.address, self.number = ("127.0.0.1", port), number
         self.source, self.target = pair.split(":")
-        self.threads = ThreadPoolExecutor(number)
-
-    def ask(self, text: str) -> float:
-        """Translate a text, and return the seconds that it took."""
-        if not hasattr(self.mine, "connection"):
-            self.mine.connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        body = json.dumps({"q": text, "source": self.source, "target": self.target})
-        start = time.perf_counter()
-        self.mine.connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
-        response = self.mine.connection.getresponse()
-        answer = response.read()
-        assert response.status == 200, answer
-        return time.perf_counter() - start
 
     def seconds(self, texts: list[str]) -> tuple[float, list[float]]:
         """Translate all texts, and return the seconds for all and for each."""
-        start = time.perf_counter()
-        each = list(self.threads.map(self.ask, texts))
-        return time.perf_counter() - start, each
+        requests = [self._request(text) for text in texts]
+        waiting, each = iter(requests), []
+        with selectors.DefaultSelector() as selector:
+            started = time.perf_counter()
+            for _, request in zip(range(self.number), waiting, strict=False):
+                connection = socket.create_connection(self.address)
+                connection.sendall(request)
+                selector.register(connection, selectors.EVENT_READ, [time.perf_counter(), b""])
+            while selector.get_map():
+                for key, _ in selector.select():
+                    sent, answer = key.data
+                    answer += key.fileobj.recv(65_536)
+                    if not _is_whole(answer):
+                        key.data[1] = answer
+                        continue
+                    assert answer.startswith(b"HTTP/1.1 200 "), answer
+                    each.append(time.perf_counter() - sent)
+                    request = next(waiting, None)
+                    if request is None:
+                        selector.unregister(key.fileobj)
+                        key.fileobj.close()
+                    else:
+                        key.fileobj.sendall(request)
+                        key.data[:] = time.perf_counter(), b""
+            return time.perf_counter() - started, each
+
+    def _request(self, text: str) -> bytes:
+        body = json.dumps({"q": text, "source": self.source, "target": self.target}).encode()
+        head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def _is_whole(answer: bytes) -> bool:
+    head, separator, body = answer.partition(b"\r\n\r\n")
+    return bool(separator) and len(body) == int(re.search(rb"(?i)content-length: (\d+)", head)[1])
 
 
 def main() -> None:

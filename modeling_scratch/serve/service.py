@@ -1,11 +1,9 @@
 """The HTTP service: LibreTranslate's API, health and metrics, and the page."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..documents import FORMATS, WITH_INLINE_MARKUP
-from .batcher import LARGEST_BATCH, Batcher, Busy, Gone, Ticket, TooMuch
+from .batcher import Batcher, Busy, TooMuch
 from .directions import Direction, Directions
 from .engines import Search
 from .monitoring import Counted, Metrics
@@ -51,8 +49,7 @@ class Limits:
 
 class Service:
     """
-    The service, as an ASGI application in `app`. `batcher`'s threads have text translated; requests wait for them in
-    threads of their own, as many as a batch has sentences.
+    The service, as an ASGI application in `app`.
 
     Args:
         key: that requests must send as `api_key`; None: none is needed.
@@ -73,7 +70,6 @@ class Service:
         self.workers = workers
         self.batcher = Batcher(limits.waiting, self.metrics.batches.observe, workers)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
-        self.threads = ThreadPoolExecutor(LARGEST_BATCH, thread_name_prefix="request")
         self.page = page_files(directions, limits.characters, is_key_needed=key is not None)
         routes = [
             Route("/translate", self.translate, methods=["POST"]),
@@ -98,11 +94,10 @@ class Service:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette):
-        yield
-        self.batcher.close()
+        async with self.batcher:
+            yield
         for worker in self.workers:
             worker.close()
-        self.threads.shutdown(wait=False, cancel_futures=True)
 
     # -- LibreTranslate's interface (https://docs.libretranslate.com/api/operations/translate/) -----------------------
 
@@ -120,9 +115,8 @@ class Service:
         several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
         meant = [self._direction(source, target, text) for text in texts]
         search = Search(several=several, align=format in WITH_INLINE_MARKUP)
-        found = await self._in_thread(
-            request, partial(translate_texts, texts, format, [direction for direction, _ in meant], search)
-        )
+        directions = [direction for direction, _ in meant]
+        found = await self._in_time(request, translate_texts(texts, format, directions, search, self.batcher))
         answer: dict[str, Any] = {"translatedText": [each[0] for each in found]}
         if several > 1:
             answer["alternatives"] = [each[1:] for each in found]
@@ -203,7 +197,7 @@ class Service:
         most = max(_MOST_BEAMS, direction.engine.num_beams)
         beams = max(1, number_of(parameters, "numBeams", 1, most))
         search = Search(num_beams=beams, several=beams, align=True)
-        found = await self._in_thread(request, partial(translate_sentences, sentences, direction, search))
+        found = await self._in_time(request, translate_sentences(sentences, direction, search, self.batcher))
         return JSONResponse({"translations": found})
 
     # -- shared helpers ------------------------------------------------------------------------------------------------
@@ -232,28 +226,24 @@ class Service:
             raise HTTPException(400, f"{source} to {target} is not served; there is {served}")
         return direction, detected
 
-    async def _in_thread(self, request: Request, work: Callable[[Ticket], Any]) -> Any:
-        """Run `work` in a thread. HTTPException if it fails, takes too long, or the client disconnects."""
-        ticket = Ticket(self.batcher, self.limits.seconds)
-        task = asyncio.get_running_loop().run_in_executor(self.threads, work, ticket)
-        gone = asyncio.ensure_future(_wait_for_disconnect(request))
+    async def _in_time(self, request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+        """What `work` returns. HTTPException if it fails, takes too long, or the client disconnects."""
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
         try:
-            await asyncio.wait({task, gone}, timeout=ticket.seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, gone}, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            # The thread ends at its next use of the ticket. Its exception is retrieved, lest asyncio log it.
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            ticket.cancel()
-            raise Gone if gone.done() else ticket.late()
+            if gone.done():
+                raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client has gone")
+            raise Busy(f"not translated within {self.limits.seconds:g} seconds; try again later, or send less")
         except Busy as error:
             raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
         except TooMuch as error:
             raise HTTPException(413, str(error)) from None
         except CannotTranslate as error:
             raise HTTPException(400, str(error)) from None
-        except Gone:
-            raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client has gone") from None
         finally:
+            task.cancel()
             gone.cancel()
 
 

@@ -1,8 +1,9 @@
 """Translates a request's texts: as documents for API clients, sentence by sentence for the page."""
 
+import asyncio
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from ..alignments import links_of
 from ..documents import translate_document
@@ -10,19 +11,22 @@ from ..errors import beginning
 from ..files import one_line
 from ..model.batched_generation import SourceTooLong
 from ..paragraphs import Translated, TranslateParagraphs, cut, guessed_links, translate_paragraphs
-from .batcher import Ticket
+from .batcher import Batcher
 from .directions import Direction
 from .engines import Engine, Hypothesis, Search
 
 _LEAST = 0.02  # smaller weights are not sent
+_LONG = 1_000  # characters, which take some milliseconds to read
+
+Result = TypeVar("Result")
 
 
 class CannotTranslate(Exception):
     """A text that its sender must change before it can be translated."""
 
 
-def translate_texts(
-    texts: Sequence[str], format: str, directions: Sequence[Direction], search: Search, ticket: Ticket
+async def translate_texts(
+    texts: Sequence[str], format: str, directions: Sequence[Direction], search: Search, batcher: Batcher
 ) -> list[list[str]]:
     """
     The translations of each text, best first, with its structure. A text's n-th best translation consists of the n-th
@@ -34,38 +38,60 @@ def translate_texts(
 
     Raises:
         CannotTranslate: a text is not in this format, or a sentence has too many tokens.
+        Busy, TooMuch: as Batcher.translate says.
     """
+    found = await _aside_if_long(texts, _sentences_of, texts, format, directions)
+    for direction, sentences in found.items():  # of all texts together
+        hypotheses = await batcher.translate(direction.engine, list(sentences), search)
+        sentences.update(zip(sentences, hypotheses, strict=True))
+    return await _aside_if_long(texts, _written, texts, format, directions, found, search.several)
 
-    def rendered(text: str, direction: Direction, translate: TranslateParagraphs) -> str:
-        def paragraphs(found: list[str]) -> list[Translated]:
-            return translate_paragraphs(found, translate, direction.source, direction.target)
 
-        ticket.check()
-        return translate_document(text, format, paragraphs)
+_Found = dict[Direction, dict[str, list[Hypothesis]]]  # for each direction, sentences and their translations
 
-    found: dict[Direction, dict[str, list[Hypothesis]]] = {}
-    pairs = list(zip(texts, directions, strict=True))
-    for text, direction in pairs:  # collected first, so that the sentences of all texts are translated together
+
+def _sentences_of(texts: Sequence[str], format: str, directions: Sequence[Direction]) -> _Found:
+    """The sentences of all texts, without translations."""
+    found: _Found = {}
+    for text, direction in zip(texts, directions, strict=True):
         sentences = found.setdefault(direction, {})
 
         def note(each: list[str], sentences: dict = sentences) -> list[Translated]:
-            sentences.update(dict.fromkeys(each))
+            sentences.update((sentence, []) for sentence in each)
             return [Translated(sentence) for sentence in each]
 
         try:
-            rendered(text, direction, note)
+            _rendered(text, format, direction, note)
         except ValueError as error:
             raise CannotTranslate(str(error)) from error
     for direction, sentences in found.items():
         _check(direction.engine, list(sentences))
-        hypotheses = ticket.translate(direction.engine, list(sentences), search)
-        sentences.update(zip(sentences, hypotheses, strict=True))
+    return found
 
+
+def _written(
+    texts: Sequence[str], format: str, directions: Sequence[Direction], found: _Found, several: int
+) -> list[list[str]]:
     def written(text: str, direction: Direction, rank: int) -> str:
         known = found[direction]
-        return rendered(text, direction, lambda each: [_translated(one, known[one][rank]) for one in each])
+        return _rendered(text, format, direction, lambda each: [_translated(one, known[one][rank]) for one in each])
 
-    return [[written(*pair, rank) for rank in range(search.several)] for pair in pairs]
+    return [
+        [written(text, direction, rank) for rank in range(several)]
+        for text, direction in zip(texts, directions, strict=True)
+    ]
+
+
+def _rendered(text: str, format: str, direction: Direction, translate: TranslateParagraphs) -> str:
+    def paragraphs(found: list[str]) -> list[Translated]:
+        return translate_paragraphs(found, translate, direction.source, direction.target)
+
+    return translate_document(text, format, paragraphs)
+
+
+async def _aside_if_long(texts: Sequence[str], work: Callable[..., Result], *arguments) -> Result:
+    """What `work` returns, called in a thread if it takes long: the event loop has other requests to answer."""
+    return await asyncio.to_thread(work, *arguments) if sum(map(len, texts)) > _LONG else work(*arguments)
 
 
 def _check(engine: Engine, sentences: list[str]) -> None:
@@ -95,12 +121,15 @@ def cut_into_sentences(text: str, language: str) -> list[tuple[str, bool]]:
     return [part for part in parts if part[0]]
 
 
-def translate_sentences(
-    sentences: Sequence[str], direction: Direction, search: Search, ticket: Ticket
+async def translate_sentences(
+    sentences: Sequence[str], direction: Direction, search: Search, batcher: Batcher
 ) -> list[list[dict[str, Any]]]:
     """
     The translations of each sentence, best first, in the page's format. A sentence that cannot be translated has a
     problem instead of a text.
+
+    Raises:
+        Busy, TooMuch: as Batcher.translate says.
     """
     problems: dict[int, str] = {}
     for place, sentence in enumerate(sentences):
@@ -109,7 +138,7 @@ def translate_sentences(
         except SourceTooLong as error:
             problems[place] = _too_long(error, sentence)
     fine = [sentence for place, sentence in enumerate(sentences) if place not in problems]
-    found = iter(ticket.translate(direction.engine, fine, search))
+    found = iter(await batcher.translate(direction.engine, fine, search))
     return [
         [{"text": "", "words": [], "problem": problems[place]}]
         if place in problems

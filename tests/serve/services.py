@@ -1,4 +1,4 @@
-"""What the tests of the service share: a service in this process, and requests to it."""
+"""What the tests of the service share: an engine that waits, a service in this process, and requests to it."""
 
 import json
 import socket
@@ -13,7 +13,25 @@ from urllib.request import Request, urlopen
 import uvicorn
 
 from modeling_scratch.commands.serve import listening
+from modeling_scratch.serve.engines import Hypothesis
 from modeling_scratch.serve.service import Service
+
+
+class Slow:
+    """An engine that translates when it is told to, and fails on one sentence."""
+
+    def __init__(self):
+        self.go, self.batches, self.num_beams, self.can_align = threading.Event(), [], 1, False
+
+    def check(self, sentences):
+        pass
+
+    def translate(self, sentences, search):
+        self.batches.append(list(sentences))
+        self.go.wait(10)
+        if "bad" in sentences:
+            raise RuntimeError("bad")
+        return [[Hypothesis(sentence.upper(), 0.0, False)] for sentence in sentences]
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """The service: what LibreTranslate's clients get, what is refused, and what happens when many ask at once."""
 
 import json
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,13 +9,12 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pytest
-from services import connected, get, metric, post, running, sent
+from services import Slow, connected, get, metric, post, running, sent
 from test_translation_pipeline import CORPUS, load, make_folder
 
 from modeling_scratch.errors import UserError
-from modeling_scratch.serve.batcher import Batcher, Busy, Gone, Ticket, TooMuch
 from modeling_scratch.serve.directions import Directions, load_direction
-from modeling_scratch.serve.engines import CTranslate2Engine, Hypothesis, Search, TorchEngine
+from modeling_scratch.serve.engines import CTranslate2Engine, Search, TorchEngine
 from modeling_scratch.serve.service import Limits, Service
 
 libretranslatepy = pytest.importorskip("libretranslatepy")
@@ -274,23 +272,6 @@ def test_a_failure_is_counted_and_the_others_are_served(directions, slow_engine)
         assert json.loads(get(f"{url}/health")) == {"status": "ok"}
 
 
-class Slow:
-    """An engine that translates when it is told to, and fails on one sentence."""
-
-    def __init__(self):
-        self.go, self.batches, self.num_beams, self.can_align = threading.Event(), [], 1, False
-
-    def check(self, sentences):
-        pass
-
-    def translate(self, sentences, search):
-        self.go.wait(10)
-        self.batches.append(list(sentences))
-        if "bad" in sentences:
-            raise RuntimeError("bad")
-        return [[Hypothesis(sentence.upper(), 0.0, False)] for sentence in sentences]
-
-
 @pytest.fixture
 def slow_engine():
     engine = Slow()
@@ -298,72 +279,8 @@ def slow_engine():
     engine.go.set()
 
 
-@pytest.fixture
-def slow(slow_engine):
-    batcher = Batcher(longest_queue=4)
-    yield slow_engine, batcher
-    slow_engine.go.set()
-    batcher.close()
-
-
 def wait_until(condition):
     end = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.001)
-
-
-def test_a_sentence_that_fails_does_not_fail_those_beside_it(slow):
-    engine, batcher = slow
-    engine.go.set()
-    bad, good = (batcher.submit(engine, [sentence], Search())[0] for sentence in ("bad", "good"))
-    assert good.result(10)[0].text == "GOOD"
-    with pytest.raises(RuntimeError):
-        bad.result(10)
-
-
-def test_a_full_queue_refuses_and_a_request_in_time_does_not_wait_longer(slow):
-    engine, batcher = slow
-    first = batcher.submit(engine, ["one"], Search())[0]
-    wait_until(lambda: first.running())
-    waiting = batcher.submit(engine, ["two", "three", "four", "five"], Search())
-    with pytest.raises(Busy, match="4 sentences are waiting"):
-        batcher.submit(engine, ["six"], Search())
-    with pytest.raises(TooMuch, match="5 sentences in a request; at most 4"):
-        batcher.submit(engine, ["six"] * 5, Search())
-    for future in waiting:
-        future.cancel()
-    engine.go.set()
-    first.result(10)
-    wait_until(lambda: batcher.waiting == 0)
-    engine.go.clear()
-    with pytest.raises(Busy, match=r"not translated within 0\.05 seconds"):
-        Ticket(batcher, 0.05).translate(engine, ["seven"], Search())
-
-
-def test_a_long_request_does_not_keep_a_short_one_waiting(slow_engine):
-    batcher = Batcher(longest_queue=1_000)
-    first = batcher.submit(slow_engine, ["one"], Search())[0]
-    wait_until(lambda: first.running())
-    batcher.submit(slow_engine, [f"long {number}" for number in range(200)], Search())
-    short = batcher.submit(slow_engine, ["short"], Search())[0]
-    slow_engine.go.set()
-    short.result(10)
-    batcher.close()
-    assert "short" in slow_engine.batches[1]
-
-
-def test_what_nobody_waits_for_is_not_translated(slow):
-    engine, batcher = slow
-    first = batcher.submit(engine, ["one"], Search())[0]
-    wait_until(lambda: first.running())
-    ticket = Ticket(batcher, 10)
-    with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(ticket.translate, engine, ["two"], Search())
-        wait_until(lambda: batcher.waiting == 1)
-        ticket.cancel()
-        with pytest.raises(Gone):
-            waiting.result(10)
-    engine.go.set()
-    batcher.submit(engine, ["three"], Search())[0].result(10)
-    assert engine.batches == [["one"], ["three"]]

@@ -1,8 +1,8 @@
-"""Worker processes: they translate as their engine does, fail alone, and share what waits."""
+"""Worker processes: they translate as their engine does, share the cores, and fail alone."""
 
+import asyncio
 import os
 import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 
@@ -85,29 +85,37 @@ def test_an_error_in_a_worker_is_the_caller_s_and_the_worker_goes_on(upper):
 
 def test_a_batcher_with_workers_fails_only_the_sentence_that_fails(upper):
     engine, workers = upper
-    batcher = Batcher(100, translators=workers)
-    futures = batcher.submit(engine, ["a", "fail", "b"], Search())
-    assert texts([futures[0].result(10), futures[2].result(10)]) == ["A", "B"]
-    with pytest.raises(RuntimeError, match="it was told to"):
-        futures[1].result(10)
-    batcher.close()
+
+    async def translations():
+        async with Batcher(100, translators=workers) as batcher:
+            requests = [batcher.translate(engine, [sentence], Search()) for sentence in ("a", "fail", "b")]
+            return await asyncio.gather(*requests, return_exceptions=True)
+
+    first, failed, last = asyncio.run(translations())
+    assert texts(first + last) == ["A", "B"]
+    assert isinstance(failed, RuntimeError)
+    assert "it was told to" in str(failed)
 
 
 def test_a_lost_worker_is_noticed_and_the_other_goes_on(upper):
     engine, workers = upper
-    batcher = Batcher(100, translators=workers)
-    assert batcher.is_alive
-    workers[0].process.kill()
-    workers[0].process.join()
-    with pytest.raises(WorkerLost, match="has ended"):
-        workers[0](engine, ["a"], Search())
-    errors = []
-    while batcher.is_alive:  # until a sentence comes to the lost one, whose thread then ends
-        errors.append(batcher.submit(engine, ["a"], Search())[0].exception(10))
-        assert len(errors) < 1_000
-    assert [type(error) for error in errors if error] == [Busy]
-    assert texts([batcher.submit(engine, ["b"], Search())[0].result(10)]) == ["B"]
-    batcher.close()
+
+    async def lose_one():
+        async with Batcher(100, translators=workers) as batcher:
+            assert batcher.is_alive
+            workers[0].process.kill()
+            workers[0].process.join()
+            with pytest.raises(WorkerLost, match="has ended"):
+                workers[0](engine, ["a"], Search())
+            errors = []
+            while batcher.is_alive:  # until a sentence comes to the lost one, whose task then ends
+                found = await asyncio.gather(batcher.translate(engine, ["a"], Search()), return_exceptions=True)
+                errors += [each for each in found if isinstance(each, Exception)]
+                assert len(errors) < 2
+            assert [type(error) for error in errors] == [Busy]
+            assert texts(await batcher.translate(engine, ["b"], Search())) == ["B"]
+
+    asyncio.run(lose_one())
 
 
 def test_a_service_with_workers(folder):
@@ -130,30 +138,6 @@ def test_a_service_with_workers(folder):
         with pytest.raises(HTTPError, match="503"):
             get(f"{url}/health")
     assert not any(worker.process.is_alive() for worker in workers)
-
-
-def test_translators_share_what_waits():
-    gate, sizes = threading.Event(), []
-
-    def translator(engine, sentences, search):
-        sizes.append(len(sentences))
-        gate.wait(10)
-        return engine.translate(sentences, search)
-
-    batcher, engine = Batcher(100, translators=[translator, translator]), Upper()
-    futures = []
-    for count in (1, 2):  # each translator takes one sentence, and waits
-        futures += batcher.submit(engine, ["a"], Search())
-        while len(sizes) < count:
-            threading.Event().wait(0.005)
-    for _ in range(8):
-        futures += batcher.submit(engine, ["b"], Search())
-    gate.set()
-    assert len([future.result(10) for future in futures]) == 10
-    batcher.close()
-    # Two clients have been answered and may ask again: half of ten are five.
-    assert sizes[:3] == [1, 1, 5]
-    assert sum(sizes) == 10
 
 
 @pytest.mark.parametrize(("count", "cores", "threads"), [(None, 3, [1, 1, 1]), (2, 4, [2, 2]), (3, 2, [1, 1, 1])])

@@ -1,0 +1,134 @@
+"""The queue of the service: who shares a batch, who waits, and what becomes of failures and of clients that leave."""
+
+import asyncio
+
+import pytest
+from services import Slow
+
+from modeling_scratch.serve.batcher import Batcher, Busy, TooMuch
+from modeling_scratch.serve.engines import Search
+
+
+class Queue:
+    """A batcher with an engine that waits; `ask` has it translate some sentences, upper-cased."""
+
+    def __init__(self, longest_queue=1_000, translators=1):
+        self.engine = Slow()
+        translate = [lambda engine, sentences, search: engine.translate(sentences, search)] * translators
+        self.batcher = Batcher(longest_queue, translators=translate)
+
+    async def __aenter__(self):
+        await self.batcher.__aenter__()
+        return self
+
+    async def __aexit__(self, *error):
+        self.engine.go.set()
+        await self.batcher.__aexit__(*error)
+
+    async def ask(self, *sentences):
+        found = await self.batcher.translate(self.engine, sentences, Search())
+        return [hypotheses[0].text for hypotheses in found]
+
+    async def begin(self, *sentences):
+        """Ask, and return a task once a translator has the first of the sentences."""
+        before, task = len(self.engine.batches), asyncio.create_task(self.ask(*sentences))
+        await until(lambda: len(self.engine.batches) > before)
+        return task
+
+    async def enqueue(self, *sentences):
+        """Ask, and return a task once the sentences wait."""
+        before, task = self.batcher.waiting, asyncio.create_task(self.ask(*sentences))
+        await until(lambda: self.batcher.waiting == before + len(sentences))
+        return task
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def running(test):
+    """Make a test of a coroutine."""
+
+    def run():
+        asyncio.run(test())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@running
+async def test_a_sentence_that_fails_does_not_fail_those_beside_it():
+    async with Queue() as queue:
+        first = await queue.begin("one")
+        bad, good = [await queue.enqueue(sentence) for sentence in ("bad", "good")]
+        queue.engine.go.set()
+        assert await good == ["GOOD"]
+        with pytest.raises(RuntimeError, match="bad"):
+            await bad
+        await first
+    assert queue.engine.batches == [["one"], ["bad", "good"], ["bad"], ["good"]]
+
+
+@running
+async def test_a_full_queue_refuses():
+    async with Queue(longest_queue=4) as queue:
+        first = await queue.begin("one")
+        others = await queue.enqueue("two", "three", "four", "five")
+        with pytest.raises(Busy, match="4 sentences are waiting"):
+            await queue.ask("six")
+        with pytest.raises(TooMuch, match="5 sentences in a request; at most 4"):
+            await queue.ask(*["six"] * 5)
+        queue.engine.go.set()
+        assert await first == ["ONE"]
+        assert await others == ["TWO", "THREE", "FOUR", "FIVE"]
+        assert await queue.ask("six") == ["SIX"]
+
+
+@running
+async def test_a_long_request_does_not_keep_a_short_one_waiting():
+    async with Queue() as queue:
+        await queue.begin("one")
+        await queue.enqueue(*(f"long {number}" for number in range(200)))
+        short = await queue.enqueue("short")
+        queue.engine.go.set()
+        await short
+        assert "short" in queue.engine.batches[1]
+
+
+@running
+async def test_what_nobody_waits_for_is_not_translated():
+    async with Queue() as queue:
+        await queue.begin("one")
+        waiting = await queue.enqueue("two")
+        waiting.cancel()
+        await until(lambda: queue.batcher.waiting == 0)
+        queue.engine.go.set()
+        assert await queue.ask("three") == ["THREE"]
+    assert queue.engine.batches == [["one"], ["three"]]
+
+
+@running
+async def test_what_waits_when_the_service_ends_is_cancelled():
+    async with Queue() as queue:
+        first = await queue.begin("one")
+        waiting = await queue.enqueue("two")
+    assert await first == ["ONE"]
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert queue.engine.batches == [["one"]]
+
+
+@running
+async def test_translators_share_what_waits():
+    async with Queue(translators=2) as queue:
+        for _ in range(2):
+            await queue.begin("a")  # each translator has one sentence, and waits
+        others = [await queue.enqueue("b") for _ in range(8)]
+        queue.engine.go.set()
+        assert await asyncio.gather(*others) == [["B"]] * 8
+    # Two clients have been answered and may ask again: half of ten are five.
+    sizes = [len(batch) for batch in queue.engine.batches]
+    assert sizes[:3] == [1, 1, 5]
+    assert sum(sizes) == 10
