@@ -49,15 +49,7 @@ def is_all_attended(attention_mask: torch.Tensor) -> bool:
 
 
 def count_positions(attention_mask: torch.Tensor) -> torch.Tensor:
-    """
-    Positions that count only attended tokens, so that padding shifts nothing.
-
-    Args:
-        attention_mask: (batch_size, sequence_length).
-
-    Returns:
-        (batch_size, sequence_length).
-    """
+    """Positions that count only attended tokens, so that padding shifts nothing; shaped as the 2-D mask."""
     return ((attention_mask != 0).cumsum(dim=-1) - 1).clamp(min=0)
 
 

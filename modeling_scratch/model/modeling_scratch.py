@@ -31,12 +31,10 @@ try:
     from .beam_search import beam_search  # noqa: F401
     from .search import search
     from .search_loops import sample  # noqa: F401
-
-    why_no_search = ""
-except ImportError as error:  # this release of Transformers lacks what our own search needs
-    search, why_no_search = None, str(error)
-
-logger = logging.get_logger(__name__)
+except ImportError as error:
+    reason = f"this release of Transformers does not support this project's search loops ({error})"
+    logging.get_logger(__name__).warning(f"{reason}: generation is slower")
+    search = None
 
 # How each model was loaded. Not an attribute of the model, because a pickled model would then contain the user's token.
 _HUB_OPTIONS: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
@@ -182,18 +180,6 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             tied["lm_head.weight"] = f"model.{side}.embed_tokens.weight"
         return tied
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.model.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head
-
-    def set_output_embeddings(self, value: nn.Linear) -> None:
-        self.lm_head = value
-
     def save_pretrained(self, *args, **kwargs) -> None:
         """The inherited method, with a config that says whether the output projection is tied."""
         # Merging adapters can set tie_word_embeddings to False although the weight is still shared.
@@ -209,9 +195,6 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         # An adapter may prepare its own inputs, or differ from sentence to sentence.
         prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
         is_own = prepare is ScratchForConditionalGeneration.prepare_inputs_for_generation
-        if search is None:
-            reason = f"this release of Transformers does not support this project's search loops ({why_no_search})"
-            logger.warning_once(f"{reason}: generation is slower")
         if search is None or not is_own or hasattr(self, "peft_config"):
             return super().generate(*args, **kwargs)
         return search(self, super().generate, *args, **kwargs)

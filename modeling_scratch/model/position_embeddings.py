@@ -32,14 +32,7 @@ class PositionEmbedding:
 
     def add(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """
-        Add positions to the embeddings.
-
-        Args:
-            hidden_states: (batch_size, sequence_length, d_model).
-            position_ids: (batch_size or 1, sequence_length).
-
-        Returns:
-            (batch_size, sequence_length, d_model).
+        Add positions, (batch_size or 1, sequence_length), to the embeddings, (batch_size, sequence_length, d_model).
         """
         return hidden_states
 

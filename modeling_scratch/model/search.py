@@ -76,10 +76,6 @@ def _is_distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def _is_checkpointing(model: nn.Module) -> bool:
-    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
-
-
 def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Whether our loops do what `generate` with these arguments asks for."""
     configs = [kwargs.get("generation_config", args[1] if len(args) > 1 else None), model.generation_config]
@@ -102,7 +98,7 @@ def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool
         and setting("cache_implementation") in (None, "dynamic")
         and setting("use_cache") is not False
         and not ((setting("do_sample") or kwargs.get("streamer")) and (setting("num_beams") or 1) > 1)
-        and not (model.training and _is_checkpointing(model))  # checkpointing disables the cache
+        and not model.training  # gradient checkpointing disables the cache
         and not stops_by_config
         and (stops_by_argument or not kwargs.get("stop_strings"))
     )

@@ -194,16 +194,6 @@ class ScratchDecoder(ScratchStack):
         super().__init__(config, *sizes, ScratchDecoderLayer, final_norm=config.final_norm in (True, "decoder"))
         self.post_init()
 
-    def prepare_cache(self, past_key_values: Cache | None, use_cache: bool) -> Cache | None:
-        """The given key/value cache, with one for cross-attention added if it lacks that; or a new one if wanted."""
-        if past_key_values is None and not use_cache:
-            return None
-        if past_key_values is None:
-            past_key_values = DynamicCache()
-        if hasattr(past_key_values, "self_attention_cache"):
-            return past_key_values
-        return EncoderDecoderCache(past_key_values, DynamicCache())
-
     def self_attention_bias(
         self,
         attention_mask: torch.Tensor | None,
@@ -313,7 +303,9 @@ class ScratchDecoder(ScratchStack):
         output_attentions, output_hidden_states = self.outputs_to_record(output_attentions, output_hidden_states)
         use_cache = self.config.use_cache if use_cache is None else use_cache
         hidden_states = self.embed(input_ids, inputs_embeds)
-        cache = self.prepare_cache(past_key_values, use_cache)
+        cache = past_key_values
+        if cache is None and use_cache:
+            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         cross_bias = self.cross_attention_bias(encoder_attention_mask, encoder_hidden_states, hidden_states, cache)
         self_bias, position_ids = self.self_attention_bias(attention_mask, hidden_states, position_ids, cache)
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
