@@ -136,6 +136,8 @@ class HubRepository:
             raise PushError(
                 f"{doing}: no connection to the Hub, or it was lost ({_said(error)}); push again"
             ) from error
+        except ValueError as error:  # the Hub's check of the card, which precedes every commit
+            raise PushError(f"{doing}: {_said(error)}") from error
 
     def url(self, commit: str) -> str:
         return f"{self.api.endpoint}/{self.place}/commit/{commit}"

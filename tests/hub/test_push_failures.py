@@ -245,3 +245,12 @@ def test_somebody_else_s_commit_is_not_overwritten(hub, run, pushes):
     assert "committing: the Hub refused this for ada/model and changed nothing (412: A commit has" in said
     assert hub.files(NAME)["theirs.txt"] == b"theirs"
     assert hub.files(NAME)[WEIGHTS] != (run / WEIGHTS).read_bytes()
+
+
+def test_a_card_that_the_hub_refuses(hub, run, pushes):
+    code, said = pushes.client(client_upload, folder=str(run), repo_id=NAME, license="foo")
+    assert code == 2
+    assert "committing: Invalid metadata in README.md" in said
+    assert '"license" must be one of [' in said
+    assert "Traceback" not in said
+    assert WEIGHTS not in hub.files(NAME)
