@@ -1,12 +1,14 @@
 """
-A whole file of sentences to translations, beginning with text and ending with text: this project's pipeline;
-MarianMTModel with the same weights, as its documentation has it, in batches of 64 in the order of the file; and
-CTranslate2 with the model converted, in float32 and in int8. In turn, several rounds, with the BLEU of each and the
-share of its translations that are the pipeline's.
+A whole file of sentences to translations, beginning with text and ending with text: this project's pipeline, in one
+process and with a worker per core, as `scratch translate` has them for files; MarianMTModel with the same weights, as
+its documentation has it, in batches of 64 in the order of the file; and CTranslate2 with the model converted, in
+float32 and in int8. In turn, several rounds, with the BLEU of each and the share of its translations that are the
+pipeline's.
 
     python benchmarks/translation.py FOLDER SOURCES REFERENCES
 
-FOLDER holds a trained Scratch model that Marian can express too: post-norm, without a final norm.
+FOLDER holds a trained Scratch model. MarianMTModel is left out if Marian cannot express it, as it can a post-norm model
+without a final norm.
 """
 
 import argparse
@@ -30,10 +32,10 @@ CT2_TOKENS = 512  # a batch: of those tried, 256 to 4,096, about the fastest
 THREADS = torch.get_num_threads()
 
 
-def with_pipeline(folder: str) -> Translate:
-    from modeling_scratch.pipelines import load_pipeline
+def with_pipeline(folder: str, workers: int | None) -> Translate:
+    from modeling_scratch.pipelines import load_pipeline_with_workers
 
-    pipeline = load_pipeline([folder])
+    pipeline = load_pipeline_with_workers([folder], None, workers)
 
     def translate(sources: list[str], beams: int) -> list[str]:
         found = pipeline(sources, num_beams=beams, do_sample=False, max_new_tokens=MOST_TOKENS)
@@ -42,11 +44,16 @@ def with_pipeline(folder: str) -> Translate:
     return translate
 
 
-def with_marian(folder: str) -> Translate:
+def with_marian(folder: str) -> Translate | None:
     from modeling_scratch.convert import to_marian
+    from modeling_scratch.errors import UserError
     from modeling_scratch.loading import load_tokenizers, load_translator
 
-    model, (source, target) = to_marian(load_translator(folder)).eval(), load_tokenizers(folder)
+    try:
+        model, (source, target) = to_marian(load_translator(folder)).eval(), load_tokenizers(folder)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return None
 
     def translate(sources: list[str], beams: int) -> list[str]:
         found = []
@@ -139,11 +146,13 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as work:
         contenders = {
-            "modeling_scratch": with_pipeline(options.folder),
+            "modeling_scratch": with_pipeline(options.folder, workers=None),  # first: it forks
+            "modeling_scratch, one process": with_pipeline(options.folder, workers=0),
             f"MarianMT, batches of {BATCH_SIZE}": with_marian(options.folder),
             "CTranslate2, float32": with_ctranslate2(options.folder, "float32", Path(work)),
             "CTranslate2, int8": with_ctranslate2(options.folder, "int8", Path(work)),
         }
+        contenders = {name: translate for name, translate in contenders.items() if translate}
         for beams in options.beams:
             found.append(compare(contenders, beams, sources, references, options.rounds))
             print("\n".join(lines(found[-1], len(sources))), flush=True)

@@ -1,6 +1,10 @@
-"""The pipeline of the commands and the service, for one model or several; it says which translations were cut."""
+"""The pipeline of the commands and the service: for one model or several, in one process or several."""
 
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -10,9 +14,16 @@ from .ensemble import check_is_scratch, load_together
 from .errors import UserError
 from .loading import best_device
 from .model.translation_pipeline import ScratchTranslationPipeline
+from .workers import Worker, WorkerLost, start_workers
+
+# A window of fewer sentences stays in this process; workers get parts of at most so many.
+_LEAST_FOR_WORKERS = 128
+_LARGEST_PART = 512
+
+Translations = list[list[dict[str, Any]]]  # of each sentence, best first
 
 
-def load_pipeline(names: list[str], revision: str | None = None) -> ScratchTranslationPipeline:
+def load_pipeline(names: list[str], revision: str | None = None) -> "CommandPipeline":
     """
     The pipeline for a model folder or Hub name, or for an ensemble of several, on the accelerator if there is one. All
     files of a repository are from one commit.
@@ -29,13 +40,52 @@ def load_pipeline(names: list[str], revision: str | None = None) -> ScratchTrans
     for name, commit in zip(names, revisions, strict=True):
         check_is_scratch(name, revision=commit)
     model, source, target = load_together(names, revisions)
-    return Watched(model=model, tokenizer=source, target_tokenizer=target, device=best_device())
+    return CommandPipeline(model=model, tokenizer=source, target_tokenizer=target, device=best_device())
 
 
-class Watched(ScratchTranslationPipeline):
-    """Says of each translation whether it was cut off at the maximum length."""
+def load_pipeline_with_workers(names: list[str], revision: str | None, workers: int | None) -> "CommandPipeline":
+    """
+    The same, with processes that share its work.
 
-    def postprocess(self, outputs: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    Args:
+        workers: how many; 0: none; None: one per core, up to a limit, where there can be any.
+
+    Raises:
+        UserError: as in `load_pipeline`; or there can be no workers here.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # OpenMP's threads would not survive in forked workers
+    try:
+        pipeline = load_pipeline(names, revision)
+        pipeline.workers = start_workers([pipeline.alone], workers, threads)
+    finally:
+        torch.set_num_threads(threads)
+    return pipeline
+
+
+class _Alone:
+    """What a worker calls: the pipeline, in the worker's own process."""
+
+    def __init__(self, pipeline: "CommandPipeline"):
+        self.pipeline = pipeline
+        self.can_fork = pipeline.model.device.type == "cpu"
+
+    def translate(self, sentences: list[str], settings: dict[str, Any]) -> Translations:
+        return ScratchTranslationPipeline._translate(self.pipeline, sentences, progress=None, **settings)
+
+
+class CommandPipeline(ScratchTranslationPipeline):
+    """
+    A pipeline that says of each translation whether it was cut off at the maximum length, as "cut", and that shares
+    sentences out among its `workers`.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.workers: Sequence[Worker] = ()
+        self.alone = _Alone(self)
+
+    def postprocess(self, outputs: dict[str, Any]) -> Translations:
         """As inherited, with "cut" in each translation."""
         results, sequences = super().postprocess(outputs), outputs["sequences"]
         ends = self.model.generation_config.eos_token_id
@@ -45,3 +95,46 @@ class Watched(ScratchTranslationPipeline):
             for translation, is_whole in zip(translations, whole, strict=True):
                 translation["cut"] = not is_whole
         return results
+
+    def _translate(
+        self, sentences: list[str], progress: Callable[[int], Any] | None, first: int = 0, **settings
+    ) -> Translations:
+        """As inherited, by the workers if there are many sentences."""
+        if not self.workers or len(sentences) < _LEAST_FOR_WORKERS:
+            return super()._translate(sentences, progress=progress, first=first, **settings)
+        self.preprocess(sentences, first)  # raises what is wrong with a sentence
+        # In order of length, the sentences are dealt out like cards, so that all parts take about the same time.
+        by_length = sorted(range(len(sentences)), key=lambda place: -len(sentences[place]))
+        count = len(self.workers) * math.ceil(len(sentences) / len(self.workers) / _LARGEST_PART)
+        parts = [by_length[start::count] for start in range(count)]
+        results: Translations = [[] for _ in sentences]
+        shared = self._shared([[sentences[place] for place in part] for part in parts], settings)
+        for part, found in zip(parts, shared, strict=True):
+            for place, translations in zip(part, found, strict=True):
+                results[place] = translations
+            if progress:
+                progress(len(part))
+        return results
+
+    def _shared(self, parts: list[list[str]], settings: dict[str, Any]) -> Iterator[Translations]:
+        """The translations of each part, in order, each by whichever worker is free."""
+        free: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self.workers:
+            free.put(worker)
+
+        def translated(part: list[str]) -> Translations:
+            worker = free.get()
+            try:
+                return worker(self.alone, part, settings)
+            finally:
+                free.put(worker)
+
+        with ThreadPoolExecutor(len(self.workers)) as threads:
+            try:
+                yield from threads.map(translated, parts)
+            except BaseException as error:
+                for worker in self.workers:  # their threads would wait for them
+                    worker.close()
+                if isinstance(error, WorkerLost):
+                    raise UserError(f"{error}; if it ran out of memory, --workers 0 needs less") from error
+                raise

@@ -24,7 +24,7 @@ class SentenceTranslator:
         aligner: links words of sentences and translations; None: links are guessed, so that markup stays with its
             sentence.
         options: passed to the pipeline.
-        name: of the document, for messages.
+        path: of the document; None: standard input.
         keep_going: leave a sentence that cannot be translated as it is, with a warning; otherwise it is an error.
         is_seen: show a progress bar.
     """
@@ -34,11 +34,11 @@ class SentenceTranslator:
         pipeline: ScratchTranslationPipeline,
         aligner: Aligner | None,
         options: dict[str, Any],
-        name: str,
+        path: Path | None,
         keep_going: bool,
         is_seen: bool,
     ):
-        self.pipeline, self.aligner, self.options, self.name = pipeline, aligner, options, name
+        self.pipeline, self.aligner, self.options, self.path = pipeline, aligner, options, path
         self.keep_going, self.is_seen = keep_going, is_seen
         self.remarks = Remarks("sentence")
 
@@ -80,14 +80,11 @@ class SentenceTranslator:
         return fitting, kept
 
 
-def translated_document(
-    path: Path | None, format: str, languages: tuple[str, str], translate: SentenceTranslator
-) -> str:
+def translated_document(format: str, languages: tuple[str, str], translate: SentenceTranslator) -> str:
     """
     Read a document and translate its text.
 
     Args:
-        path: a file; None: standard input.
         format: a key of `documents.FORMATS`.
         languages: source and target language.
 
@@ -95,14 +92,15 @@ def translated_document(
         UserError: standard input is closed, the document is not UTF-8 or not in this format, or a sentence is too
             long for the model.
     """
-    if path is None and sys.stdin is None:
+    if translate.path is None and sys.stdin is None:
         raise UserError("standard input is closed; give a file with --input")
-    content = sys.stdin.buffer.read() if path is None else path.read_bytes()
+    content = sys.stdin.buffer.read() if translate.path is None else translate.path.read_bytes()
+    name = translate.path or "standard input"
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{translate.name}: not valid UTF-8 ({error.reason} at byte {error.start:,})") from None
+        raise UserError(f"{name}: not valid UTF-8 ({error.reason} at byte {error.start:,})") from None
     try:
         return translate_document(text, format, lambda found: translate_paragraphs(found, translate, *languages))
     except UserError as error:
-        raise UserError(f"{translate.name}: {error}") from error
+        raise UserError(f"{name}: {error}") from error

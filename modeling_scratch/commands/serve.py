@@ -54,7 +54,7 @@ def main(
         from ..serve.directions import Directions, load_direction
         from ..serve.engines import ENGINES
         from ..serve.service import Limits, Service
-        from ..serve.workers import start_workers
+        from ..workers import start_workers
 
         with listening(host, port) as listener:  # first: fails fast if the port is taken
             threads = torch.get_num_threads()

@@ -22,6 +22,7 @@ CUT_ADVICE = "the translation was cut at its greatest length (--max-new-tokens)"
 
 _TOLD = 3  # warnings shown of each kind
 _CHUNK = 2**16  # bytes: the capacity of a pipe
+_LARGE = 2**14  # bytes
 
 
 class TextInput:
@@ -80,6 +81,15 @@ class TextInput:
             lines, rest = _split(rest[:end]), rest[end:]
             for first in range(0, len(lines), SENTENCES_AHEAD):
                 yield lines[first : first + SENTENCES_AHEAD]
+
+
+def workers_for(path: Path | None) -> int | None:
+    """How many workers a file, or standard input (None), is worth: None for as many as is usual."""
+    try:
+        status = path.stat() if path is not None else os.fstat(sys.stdin.fileno())
+    except (AttributeError, ValueError, OSError):  # standard input is closed, or no file; or there is no such file
+        return 0
+    return None if stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE else 0
 
 
 def _descriptor_to_wait_for() -> int | None:

@@ -117,7 +117,6 @@ def is_seen(quiet: bool) -> bool:
 
 def translate_lines(
     path: Path | None,
-    name: str,
     pipeline: ScratchTranslationPipeline,
     options: dict[str, Any],
     rows: Callable[..., Iterator[str]],
@@ -131,7 +130,6 @@ def translate_lines(
 
     Args:
         path: a file; None: standard input.
-        name: of the input, for messages.
         options: passed to the pipeline.
         rows: formats a line's translations, given its number, as rows.
         keep_going: leave lines that cannot be translated empty, with a warning; otherwise they are an error.
@@ -141,7 +139,8 @@ def translate_lines(
         UserError: a line cannot be translated. In a file, this is found before anything is translated.
     """
     with as_user_error():
-        _translate_windows(TextInput(path), LineReader(pipeline, name, keep_going), options, rows, file, quiet, aligner)
+        text = TextInput(path)
+        _translate_windows(text, LineReader(pipeline, text.name, keep_going), options, rows, file, quiet, aligner)
 
 
 def _translate_windows(

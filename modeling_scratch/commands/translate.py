@@ -33,11 +33,18 @@ def quiet_broken_pipe() -> Iterator[None]:
         sys.exit(BROKEN_PIPE)
 
 
+_Others = Annotated[
+    list[str] | None, typer.Argument(metavar="[MODEL]...", help="more models, to translate together with it")
+]
 _Output = Annotated[
     str | None, typer.Option(help="a file, which appears when complete, or a device; default: standard output")
 ]
 _NBest = Annotated[int | None, typer.Option(min=1, help="write the N best of each line, as LINE, RANK, SCORE and TEXT")]
 _BatchTokens = Annotated[int | None, typer.Option(min=1, help="padded source tokens per batch (default: 4096)")]
+_Workers = Annotated[
+    int | None,
+    typer.Option(min=0, help="processes that share a file; 0: one alone. Default: a core each, if it is larger"),
+]
 _KeepGoing = Annotated[
     bool, typer.Option("--keep-going", help="leave lines empty that cannot be translated, with a warning")
 ]
@@ -49,9 +56,7 @@ _Format = Annotated[
 
 def main(
     model: Annotated[str, typer.Argument(help="a model folder or Hub name")],
-    others: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL]...", help="more models, to translate together with it")
-    ] = None,
+    others: _Others = None,
     input: Annotated[str | None, typer.Option(help="a text file; default: standard input")] = None,
     output: _Output = None,
     num_beams: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
@@ -66,6 +71,7 @@ def main(
     keep_going: _KeepGoing = False,
     format: _Format = None,
     language: Annotated[str | None, typer.Option(help="of a document, such as en (default: as the model says)")] = None,
+    workers: _Workers = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no prompt")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
 ) -> None:
@@ -77,36 +83,37 @@ def main(
     probability under the model, the end token included; beam search ranks by score / tokens^length_penalty. With
     --alignments, each row ends with a tab and the links of its words, SOURCE-TARGET, both from 0: 0-0 1-2 2-1.
 
-    Models with the same tokenizers translate as an ensemble, by the mean of their probabilities. The first one aligns.
+    Models with the same tokenizers translate as an ensemble, by the mean of their probabilities; the first one aligns.
 
     Nothing is truncated: a line with too many tokens for the model is an error, in a file before anything is
     translated; with --keep-going it is left empty. A translation that reaches its greatest length is a warning.
 
-    A document (--format) is translated whole, sentence by sentence, and all else in it stays. With --keep-going, so
-    does a sentence that cannot be translated.
+    A document (--format) is translated sentence by sentence. All else in it stays, and with --keep-going also a
+    sentence that cannot be translated.
     """
     log_to_terminal(logging.INFO)
     with one_line_errors(debug), quiet_broken_pipe():
         _check_options(input, output, length_penalty, format, scores or n_best is not None or alignments, language)
 
-        from ..pipelines import load_pipeline
-        from . import text_output
+        from ..pipelines import load_pipeline_with_workers
+        from . import text_input, text_output
         from .document_input import SentenceTranslator, translated_document
 
         with text_output.opened_output(None if output is None else Path(output)) as file:
-            pipeline = load_pipeline([model, *(others or [])], revision)
-            path, name = None if input is None else Path(input), input or "standard input"
+            path = None if input is None else Path(input)
+            count = text_input.workers_for(path) if workers is None else workers
+            pipeline = load_pipeline_with_workers([model, *(others or [])], revision, count)
             settings = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
             settings |= {"batch_size": batch_size, "batch_tokens": batch_tokens}
             options = text_output.pipeline_options(pipeline, settings, n_best, scores)
             aligner = text_output.make_aligner(pipeline) if alignments or format in WITH_INLINE_MARKUP else None
             if format in FORMATS:
                 languages = text_output.languages_of(pipeline, format, language)
-                translate = SentenceTranslator(pipeline, aligner, options, name, keep_going, text_output.is_seen(quiet))
-                file.write(translated_document(path, format, languages, translate))
+                translate = SentenceTranslator(pipeline, aligner, options, path, keep_going, text_output.is_seen(quiet))
+                file.write(translated_document(format, languages, translate))
             else:
                 rows = partial(text_output.write_rows, n_best=n_best is not None, scores=scores)
-                text_output.translate_lines(path, name, pipeline, options, rows, file, keep_going, quiet, aligner)
+                text_output.translate_lines(path, pipeline, options, rows, file, keep_going, quiet, aligner)
 
 
 def _check_options(

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from ..workers import WorkerLost
 from .engines import Engine, Hypothesis, Search
-from .workers import WorkerLost
 
 logger = logging.getLogger(__name__)
 

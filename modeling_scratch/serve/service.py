@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..documents import FORMATS, WITH_INLINE_MARKUP
+from ..workers import Worker
 from .batcher import Batcher, Busy, TooMuch
 from .directions import Direction, Directions
 from .engines import Search
@@ -22,7 +23,6 @@ from .monitoring import Counted, Metrics
 from .page import page_files
 from .parameters import as_text, check_key, number_of, read_parameters, text_of
 from .texts import CannotTranslate, cut_into_sentences, translate_sentences, translate_texts
-from .workers import Worker
 
 AUTO = "auto"
 _MOST_ALTERNATIVES = 8

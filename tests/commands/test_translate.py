@@ -198,7 +198,7 @@ def test_what_the_output_is(run, expected, tmp_path):
     ],
 )
 def test_an_output_that_cannot_be_is_seen_first(output, message, run, tmp_path, monkeypatch):
-    monkeypatch.setattr("modeling_scratch.pipelines.load_pipeline", None)
+    monkeypatch.setattr("modeling_scratch.pipelines.load_pipeline_with_workers", None)
     code, _, error = run(output=tmp_path / output)  # pathlib keeps an absolute path
     assert (code, error.count("\n")) == (2, 1)
     assert message in error
@@ -226,7 +226,7 @@ def test_standard_input_and_output_that_are_closed(run, folder, tmp_path, monkey
 
         return load
 
-    monkeypatch.setattr("modeling_scratch.pipelines.load_pipeline", close("stdin"))
+    monkeypatch.setattr("modeling_scratch.pipelines.load_pipeline_with_workers", close("stdin"))
     code, _, error = run(output=tmp_path / "out.txt")
     assert (code, error) == (2, "error: standard input is closed; give a file with --input\n")
     monkeypatch.setattr(translate, "log_to_terminal", close("stdout"))

@@ -29,8 +29,8 @@ from modeling_scratch.runs.folder import RunFolder
 from modeling_scratch.serve.directions import Directions, load_direction
 from modeling_scratch.serve.engines import TorchEngine
 from modeling_scratch.serve.service import Limits, Service
-from modeling_scratch.serve.workers import start_workers
 from modeling_scratch.training.checkpoints import SCALER, Progress, read_progress
+from modeling_scratch.workers import start_workers
 
 PLAIN = ["model.overrides.dropout=0.0", "precision=float32", "compile=false"]
 

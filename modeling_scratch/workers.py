@@ -5,16 +5,25 @@ import pickle
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 
-from ..errors import UserError
-from .engines import Engine, Hypothesis, Search
+from .errors import UserError
 
 _MOST_BY_DEFAULT = 8
 
 
-def start_workers(engines: Sequence[Engine], count: int | None, cores: int) -> list["Worker"]:
+class Translator(Protocol):
+    """What workers call; it `can_fork` if forked processes can translate with it."""
+
+    can_fork: bool
+
+    def translate(self, *arguments) -> Any:
+        """The translations of some sentences."""
+
+
+def start_workers(translators: Sequence[Translator], count: int | None, cores: int) -> list["Worker"]:
     """
     Workers that share the cores.
 
@@ -25,12 +34,12 @@ def start_workers(engines: Sequence[Engine], count: int | None, cores: int) -> l
         UserError: they cannot be forked here.
     """
     # Threads and accelerators do not survive in a forked process, and macOS's libraries may not either.
-    can_fork = sys.platform == "linux" and all(engine.can_fork for engine in engines)
+    can_fork = sys.platform == "linux" and all(translator.can_fork for translator in translators)
     if count is None:
         count = min(cores, _MOST_BY_DEFAULT) if can_fork and cores > 1 else 0
     elif count and not can_fork:
-        raise UserError(f"--workers {count}: only with --engine torch on the CPU, under Linux; leave it out")
-    return [Worker(engines, max(1, cores // count)) for _ in range(count)]
+        raise UserError(f"--workers {count}: only with PyTorch on the CPU, under Linux; leave it out")
+    return [Worker(translators, max(1, cores // count)) for _ in range(count)]
 
 
 class WorkerLost(Exception):
@@ -43,28 +52,28 @@ class Worker:
     models, and must be made before this process has threads. It ends with the process that made it.
 
     Args:
-        engines: all that it may be asked to translate with.
+        translators: all that it may be asked to translate with.
         threads: that it computes with.
     """
 
-    def __init__(self, engines: Sequence[Engine], threads: int = 1):
-        self._engines = list(engines)
+    def __init__(self, translators: Sequence[Translator], threads: int = 1):
+        self._translators = list(translators)
         self._connection, others = multiprocessing.Pipe()
-        arguments = (self._connection, others, self._engines, threads)
+        arguments = (self._connection, others, self._translators, threads)
         self.process = multiprocessing.get_context("fork").Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         others.close()
 
-    def __call__(self, engine: Engine, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
+    def __call__(self, translator: Translator, *arguments) -> Any:
         """
-        What `engine.translate` returns.
+        What `translator.translate(*arguments)` returns.
 
         Raises:
-            RuntimeError: it raised an error.
+            ValueError, RuntimeError: it raised a ValueError, or another error.
             WorkerLost: the process has ended.
         """
         try:
-            self._connection.send_bytes(pickle.dumps((self._engines.index(engine), list(sentences), search)))
+            self._connection.send_bytes(pickle.dumps((self._translators.index(translator), arguments)))
             found = pickle.loads(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise WorkerLost(f"a worker (process {self.process.pid}) has ended") from error
@@ -73,24 +82,26 @@ class Worker:
         return found
 
     def close(self) -> None:
-        """End the process, which translates nothing now."""
+        """End the process, whether or not it translates."""
         self.process.terminate()
         self.process.join()
         self._connection.close()
 
 
-def _work(parents, connection, engines: list[Engine], threads: int) -> None:
-    # Without its copy of the other end, it would not notice that the service has ended.
+def _work(parents, connection, translators: list[Translator], threads: int) -> None:
+    # Without its copy of the other end, it would not notice that the process that made it has ended.
     parents.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to the service and to its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all of its processes
     torch.set_num_threads(threads)
     while True:
         try:
-            number, sentences, search = pickle.loads(connection.recv_bytes())
+            number, arguments = pickle.loads(connection.recv_bytes())
         except (EOFError, OSError):
             return
         try:
-            found = engines[number].translate(sentences, search)
+            found = translators[number].translate(*arguments)
+        except ValueError as error:
+            found = ValueError(str(error))
         except Exception as error:
             found = RuntimeError(repr(error))  # some errors cannot be pickled
         try:

@@ -16,7 +16,7 @@ from modeling_scratch.serve.batcher import Batcher, Busy
 from modeling_scratch.serve.directions import Directions, load_direction
 from modeling_scratch.serve.engines import Hypothesis, Search, TorchEngine
 from modeling_scratch.serve.service import Limits, Service
-from modeling_scratch.serve.workers import Worker, WorkerLost, start_workers
+from modeling_scratch.workers import Worker, WorkerLost, start_workers
 
 SENTENCES = [pair["en"] for pair in CORPUS if len(pair["en"]) < 50][:40]
 LIMITS = Limits(characters=2_000, waiting=500, seconds=30.0)
@@ -78,7 +78,7 @@ def test_a_worker_translates_as_its_engine_does(folder):
 
 def test_an_error_in_a_worker_is_the_caller_s_and_the_worker_goes_on(upper):
     engine, (worker, _) = upper
-    with pytest.raises(RuntimeError, match="it was told to"):
+    with pytest.raises(ValueError, match="it was told to"):
         worker(engine, ["a", "fail"], Search())
     assert texts(worker(engine, ["a"], Search())) == ["A"]
 
@@ -93,7 +93,7 @@ def test_a_batcher_with_workers_fails_only_the_sentence_that_fails(upper):
 
     first, failed, last = asyncio.run(translations())
     assert texts(first + last) == ["A", "B"]
-    assert isinstance(failed, RuntimeError)
+    assert isinstance(failed, ValueError)
     assert "it was told to" in str(failed)
 
 
