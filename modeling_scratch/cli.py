@@ -66,7 +66,7 @@ def set_up_terminal() -> None:
             sys.modules["datasets"].disable_progress_bars()
 
 
-def print_whatever_happens(text: str) -> None:
+def print_if_possible(text: str) -> None:
     """
     Print something that the command can do without: if stdout is full or closed, it continues, with a warning on
     stderr. Characters that stdout's encoding lacks are escaped.
@@ -94,7 +94,7 @@ def explained_import(error: ModuleNotFoundError) -> str | None:
 
 
 @contextmanager
-def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interrupted") -> Iterator[None]:
+def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "interrupted") -> Iterator[None]:
     """
     Turn a UserError or an error of the operating system (a full disk, a missing file) into one line on stderr and exit
     code 2, Ctrl-C into one line and 130, and a run stopped on request into one line and 75. Anything else is a bug of
@@ -102,7 +102,7 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
 
     Args:
         debug: print the traceback too.
-        speak: print errors that all processes have in common; True on one process only.
+        is_main: whether this process prints the errors that all processes have in common.
         interrupted: what to print on Ctrl-C.
     """
     try:
@@ -110,13 +110,13 @@ def one_line_errors(debug: bool, speak: bool = True, interrupted: str = "interru
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     except Stopped as stopped:
-        _end(STOPPED, str(stopped), speak, debug=False)
+        _end(STOPPED, str(stopped), is_main, debug=False)
     except Exception as error:
         if (said := _users_error(error)) is None:
             _end(BUG, ASK_FOR_REPORT, True, debug=True)
-        _end(BAD_INPUT, f"error: {said}", speak or isinstance(error, ProcessError), debug)
+        _end(BAD_INPUT, f"error: {said}", is_main or isinstance(error, ProcessError), debug)
     except KeyboardInterrupt as interrupt:
-        _end(INTERRUPTED, f"\n{str(interrupt) or interrupted}", speak, debug)
+        _end(INTERRUPTED, f"\n{str(interrupt) or interrupted}", is_main, debug)
     finally:
         wait_for_threads()
 
@@ -131,11 +131,11 @@ def _users_error(error: Exception) -> str | None:
     return " ".join(str(error).split()) if is_theirs else None
 
 
-def _end(code: int, said: str, speak: bool, debug: bool) -> None:
+def _end(code: int, said: str, is_main: bool, debug: bool) -> None:
     """Print and exit. Call it while an exception is being handled."""
     if debug:
         print(redacted_traceback(sys.exception()), end="", file=sys.stderr)
-    if speak:
+    if is_main:
         print(redact(said), file=sys.stderr)
     sys.exit(code)
 

@@ -29,18 +29,18 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def written_whole(path: Path, locked: bool = True) -> Iterator[Path]:
+def written_whole(path: Path, only_writer: bool = True) -> Iterator[Path]:
     """
     A temporary path that replaces `path` at the end: readers see the old file or the new one, even after a crash. The
     permissions of the old one stay.
 
     Args:
-        locked: no other process writes this file at the same time. The temporary file then has a fixed name, so that
-            one left by a killed process is used again; otherwise its name is random.
+        only_writer: no other process writes this file at the same time. The temporary file then has a fixed name, so
+            that one left by a killed process is used again; otherwise its name is random.
     """
-    temporary = path.with_name(f".{path.name}.tmp" if locked else f".{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp" if only_writer else f".{secrets.token_hex(4)}.tmp")
     try:
-        temporary.touch(exist_ok=locked)
+        temporary.touch(exist_ok=only_writer)
         mode = stat.S_IMODE((path if path.exists() else temporary).stat().st_mode)  # safetensors makes files private
         os.chmod(temporary, mode | stat.S_IWUSR)  # a private file is private from the start
         yield temporary

@@ -152,7 +152,7 @@ def fail_on_the_second(error: str) -> None:
             raise OSError("disk full")
 
     try:
-        processes.together(accelerator, write_to_disk)
+        processes.on_all(accelerator, write_to_disk)
     except Exception as found:
         Path(f"{error}-{accelerator.process_index}").write_text(f"{type(found).__name__}: {found}")
     cli.wait_for_threads()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors, print_whatever_happens
+from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..metrics import METRICS, RESAMPLES, describe_score, scores_in
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def main(
         comparison = compare(records)
         facts = asdict(comparison)
         text = json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n\n".join(describe(comparison))
-        print_whatever_happens(text)
+        print_if_possible(text)
 
 
 def describe(comparison: "Comparison") -> list[str]:

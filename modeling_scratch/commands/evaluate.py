@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..cli import is_main_process, one_line_errors, print_whatever_happens, set_up_terminal
+from ..cli import is_main_process, one_line_errors, print_if_possible, set_up_terminal
 from ..errors import UserError
 
 # Keys of the recipe's section `evaluation` that are arguments of `generate`.
@@ -58,7 +58,7 @@ def main(
                     *describe_scores(scores),
                 ]
         if is_main_process():
-            print_whatever_happens("\n".join(lines))
+            print_if_possible("\n".join(lines))
 
 
 def _as_it_trained(recipe, run: Path):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..cli import is_main_process, one_line_errors, print_whatever_happens, set_up_terminal
+from ..cli import is_main_process, one_line_errors, print_if_possible, set_up_terminal
 from . import train as training
 
 
@@ -40,22 +40,22 @@ def main(
         from ..runs.processes import make_accelerator, on_main
         from ..runs.stopping import StopRequest
         from ..training.improvement import improve, stages
-        from ..training.improvement_plan import ImprovementPlan, Sources
+        from ..training.improvement_plan import ImprovementOptions, ImprovementPlan
 
         monolingual = (tuple(source_text or []), tuple(target_text or []))
         plan = ImprovementPlan(
-            Sources(run, output or _beside(run), seeds, *monolingual, length, tuple(overrides or []))
+            ImprovementOptions(run, output or _beside(run), seeds, *monolingual, length, tuple(overrides or []))
         )
-        output, stop = plan.sources.out, StopRequest(max_minutes)
+        output, stop = plan.options.out, StopRequest(max_minutes)
         accelerator = make_accelerator(plan.final)
         with explained_loss_of_a_process(accelerator):
             found = on_main(accelerator, lambda: stages(plan, accelerator.num_processes))
             if is_main_process():
-                print_whatever_happens("\n".join(_describe(found)))
+                print_if_possible("\n".join(_describe(found)))
             result = None if dry_run else improve(plan, accelerator, stop)
         if is_main_process() and not dry_run:
             lines = [f"{output} is finished"] if result is None else training.describe_result(result)
-            print_whatever_happens("\n".join([*lines, f"  scratch compare {run} {output}"]))
+            print_if_possible("\n".join([*lines, f"  scratch compare {run} {output}"]))
 
 
 def _beside(run: Path) -> Path:

@@ -1,6 +1,6 @@
 """`scratch recipes`: list the recipes that come with this package."""
 
-from ..cli import one_line_errors, print_whatever_happens
+from ..cli import one_line_errors, print_if_possible
 from ..recipe.shipped import shipped_recipes
 
 
@@ -8,4 +8,4 @@ def main() -> None:
     """List the recipes that come with this package, for `scratch train --config NAME`."""
     with one_line_errors(debug=False):
         firsts = {name: path.read_text(encoding="utf-8").splitlines()[0] for name, path in shipped_recipes().items()}
-        print_whatever_happens("\n".join(f"{name:<16} {first.lstrip('# ')}" for name, first in firsts.items()))
+        print_if_possible("\n".join(f"{name:<16} {first.lstrip('# ')}" for name, first in firsts.items()))

@@ -69,7 +69,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
     path = path.resolve()  # writes to the target of a symbolic link, and keeps the link
     with ExitStack() as stack:
         try:
-            temporary = stack.enter_context(written_whole(path, locked=False))
+            temporary = stack.enter_context(written_whole(path, only_writer=False))
         except OSError as error:
             raise UserError(f"--output {path}: nothing can be written to {path.parent} ({error.strerror})") from error
         with temporary.open("w", encoding="utf-8", newline="\n") as file:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..cli import is_main_process, one_line_errors, print_whatever_happens, set_up_terminal
+from ..cli import is_main_process, one_line_errors, print_if_possible, set_up_terminal
 from ..errors import UserError
 from . import evaluate as evaluating
 
@@ -74,9 +74,9 @@ def main(
                 train(run)
                 lines = describe_result(finish(run))
         if is_main_process():
-            print_whatever_happens("\n".join(lines))
+            print_if_possible("\n".join(lines))
             if not dry_run and recipe.hub.repository is not None:
-                print_whatever_happens(push_run(recipe).describe())
+                print_if_possible(push_run(recipe).describe())
 
 
 def _check_options(

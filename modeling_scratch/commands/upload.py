@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors, print_whatever_happens
+from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..defaults import SECONDS_TO_ANSWER
 from ..errors import UserError
 
@@ -71,9 +71,9 @@ def _push(folder: Path, options: "PushOptions") -> None:
 
     if options.space:  # a missing extra must fail before anything is sent
         from ..web.space import push_space
-    print_whatever_happens(push(folder, options).describe())
+    print_if_possible(push(folder, options).describe())
     if options.space:
-        print_whatever_happens(push_space(folder, options).describe())
+        print_if_possible(push_space(folder, options).describe())
 
 
 def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
@@ -89,4 +89,4 @@ def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
             lines += [f"{size:>12,}  {name}" for name, size in sizes.items()]
             lines += [f"     deleted  {name}" for name in sorted(deletions(folder, options, prepared))]
             lines.append(f"\nThe card, without what was edited on the Hub:\n\n{prepared.card}")
-        print_whatever_happens("\n".join(lines))
+        print_if_possible("\n".join(lines))

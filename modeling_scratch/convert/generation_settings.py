@@ -22,7 +22,7 @@ def as_list(ids: int | list[int] | None) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchSettings:
     """How `generate()` searches by default. Lengths count new tokens, the end token among them."""
 
     start: int | None
@@ -35,7 +35,7 @@ class Search:
     banned: list[list[int]]  # sequences of tokens that must not occur
 
 
-def read_search(model: ScratchForConditionalGeneration) -> Search:
+def read_search(model: ScratchForConditionalGeneration) -> SearchSettings:
     """How a model searches, as its generation config and the limit of its positions determine."""
     generation, config = model.generation_config, model.config
     # `max_length` and `min_length` count the start token. The default is 20 new tokens.
@@ -43,7 +43,7 @@ def read_search(model: ScratchForConditionalGeneration) -> Search:
     if config.position_embedding_type == "learned":
         longest = min(longest, config.max_position_embeddings)
     start = generation.decoder_start_token_id
-    return Search(
+    return SearchSettings(
         start=config.decoder_start_token_id if start is None else start,
         num_beams=generation.num_beams or 1,
         length_penalty=1.0 if generation.length_penalty is None else generation.length_penalty,

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..model.modeling_scratch import ScratchForConditionalGeneration
-from .generation_settings import Search
+from .generation_settings import SearchSettings
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 _SMALL = 1024  # numbers in a matrix that is not worth quantizing
@@ -225,7 +225,7 @@ class OnnxScorer:
 
     names = (ENCODER, DECODER)
 
-    def __init__(self, folder: Path, search: Search):
+    def __init__(self, folder: Path, search: SearchSettings):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..model.modeling_scratch import ScratchForConditionalGeneration
-from .generation_settings import Search
+from .generation_settings import SearchSettings
 from .onnx_graphs import DecoderGraph, EncoderGraph, OnnxScorer, write_graph
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
@@ -71,7 +71,7 @@ def cache_names(prefix: str, layers: int) -> list[str]:
 
 
 @torch.no_grad()
-def export_transformersjs_graphs(model: ScratchForConditionalGeneration, folder: Path, search: Search) -> None:
+def export_transformersjs_graphs(model: ScratchForConditionalGeneration, folder: Path, search: SearchSettings) -> None:
     """Write both graphs of a float32 model to a folder."""
     config = model.config
     heads, size = config.decoder_attention_heads, config.d_model // config.decoder_attention_heads

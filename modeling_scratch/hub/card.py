@@ -32,7 +32,8 @@ def check_languages(*tags: str) -> None:
     if wrong := [tag for tag in tags if language_code(tag) is None]:
         raise UserError(
             f"{' and '.join(map(repr, wrong))}: not ISO 639 codes such as en or deu, which a model card must have; set "
-            "data.source_language and data.target_language to codes (data.source_column names a column of another name)"
+            "data.source_language and data.target_language to codes, and data.source_column and data.target_column to "
+            "the names of the columns if these are others"
         )
 
 

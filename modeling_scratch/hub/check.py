@@ -67,7 +67,7 @@ def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> li
         author = probe.observe(str(copy), sentences, False, ScratchTranslationPipeline)
     except Exception as error:  # Transformers and tokenizers raise many kinds
         raise UserError(f"{copy} cannot be loaded here: {type(error).__name__}: {error}") from error
-    check_loading("here", author, config)
+    check_loading("with this project", author, config)
     report_code(files)
     stranger = observe_as_a_stranger(copy, sentences)
     check_loading("in a clean process", stranger, config)
@@ -185,7 +185,7 @@ def check_loading(who: str, observed: dict[str, Any], config: ScratchConfig) -> 
     """Raise UserError if weights are missing, left over or not tied as the config says, or logits not finite."""
     if observed["loading"]:
         raise UserError(
-            f"weights are missing or left over {who}: {', '.join(observed['loading'][:5])}; save the model again"
+            f"weights are missing or unexpected {who}: {', '.join(observed['loading'][:5])}; save the model again"
         )
     for field, tied in observed["tied"].items():
         if tied != getattr(config, field):

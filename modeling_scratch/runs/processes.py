@@ -216,11 +216,11 @@ def main_first(accelerator: Accelerator, function: Callable[[], Any], doing: str
 
     on_main(accelerator, lambda: here(True), doing)
     for works in (accelerator.is_local_main_process, True):
-        together(accelerator, lambda works=works: here(works), doing)
+        on_all(accelerator, lambda works=works: here(works), doing)
     return results[0]
 
 
-def together(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working too") -> Any:
+def on_all(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working too") -> Any:
     """
     Run a function on every process. If it fails on one, it fails on all, so that none waits in vain: on the failing
     process with its own error, on the others with a UserError that quotes it.

@@ -28,7 +28,7 @@ from ..runs.checkpoint_store import STATE, WEIGHTS
 from ..runs.faults import explained_failure_to_write
 from ..runs.folder import OPTIMIZER, RECIPE, SCALER, RunFolder, random_states
 from ..runs.metrics_file import METRICS
-from ..runs.processes import on_main, together
+from ..runs.processes import on_all, on_main
 from .sharding import load_whole_optimizer_state, whole_optimizer_state
 
 if TYPE_CHECKING:
@@ -146,20 +146,20 @@ def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> 
     return {name: tensor for name, tensor in weights.items() if name not in model.all_tied_weights_keys}
 
 
-def save_checkpoint(run: "TrainingRun", counts: bool) -> None:
+def save_checkpoint(run: "TrainingRun", is_averaged: bool) -> None:
     """
     Write a checkpoint of the run's current state, which is also a model folder. Weights and optimizer are stored
     unsharded, so that any number of processes, sharded or not, can resume from it. All processes call this together.
 
     Args:
-        counts: whether the recipe asks for this checkpoint, so that it takes part in averaging.
+        is_averaged: whether the recipe asks for this checkpoint, so that it takes part in averaging.
 
     Raises:
         UserError: it cannot be written; earlier checkpoints are intact, and nothing is left of this one.
     """
     accelerator, folder, progress = run.accelerator, run.folder, run.progress
     section, step = run.recipe.checkpoints, progress.step
-    averages = counts and section.average_last > 1
+    averages = is_averaged and section.average_last > 1
     temporary = folder.checkpoints.unfinished(step)
     what = f"the checkpoint of update {step}"
     run.saved_at = time.monotonic()
@@ -179,7 +179,7 @@ def save_checkpoint(run: "TrainingRun", counts: bool) -> None:
             run.batches.save_readers(temporary)
 
         on_main(accelerator, begin, "writing a checkpoint")
-        together(accelerator, write_own_state)
+        on_all(accelerator, write_own_state)
 
         def finish() -> None:
             save_model_files(run, temporary)
@@ -224,11 +224,11 @@ def load_checkpoint(run: "TrainingRun", checkpoint: Path) -> Progress:
             advice = "; if it has changed on the Hub since, set data.revision to the commit that the run began with"
             advice += f" (data_revision in {METRICS})" if run.batches.revision else ""
         raise UserError(f"the training data is not what the run in {run.recipe.output_dir} was trained on{advice}")
-    together(accelerator, lambda: run.batches.go_to(before.position, checkpoint))
-    together(accelerator, lambda: _load_optimizer(accelerator, run.optimizer, checkpoint))
+    on_all(accelerator, lambda: run.batches.go_to(before.position, checkpoint))
+    on_all(accelerator, lambda: _load_optimizer(accelerator, run.optimizer, checkpoint))
     differs = _differences(before, progress)
     path = checkpoint / random_states(accelerator.process_index)
-    if not together(accelerator, lambda: not differs and _restore_random_states(path, accelerator.device)):
+    if not on_all(accelerator, lambda: not differs and _restore_random_states(path, accelerator.device)):
         how = ", ".join(differs) or "without the random states of its device"
         logger.warning(f"the run continues {how}: its batches stay the same, its dropout does not")
         # A new seed: the run's own would repeat the random numbers of its beginning.

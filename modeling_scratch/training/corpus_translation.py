@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import Stopped, UserError
 from ..files import write_lines
-from ..runs.processes import on_main, together
+from ..runs.processes import on_all, on_main
 from ..runs.stopping import StopDecoding, StopRequest
 from .evaluation import translate
 from .log import spoken_duration
@@ -94,7 +94,7 @@ class ShardedTranslation:
         rounds = -(-len(missing) // accelerator.num_processes)
         for done in range(rounds):  # together, so that none waits hours for another
             now = mine[done : done + 1]  # nothing, on some processes, in the last round
-            together(accelerator, lambda now=now: list(map(work, now)))
+            on_all(accelerator, lambda now=now: list(map(work, now)))
             if stop.agreed(accelerator):
                 raise Stopped
             left = (time.monotonic() - began) / (done + 1) * (rounds - done - 1)

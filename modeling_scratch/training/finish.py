@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 def finish(run: TrainingRun) -> dict[str, Any]:
     """
-    Choose the final weights (the average of the last checkpoints, or the best by the recipe's metric) and, if the
-    recipe asks for alignments, their alignment heads, write them to the folder's root, and score them on the test
-    split, or on validation if there is none. Their translations stay in the folder.
+    Write the final weights to the folder's root: the average of the last checkpoints, or the best by the recipe's
+    metric; with their alignment heads if the recipe asks for alignments. Then score them on the test split, or on
+    validation if there is none, and keep their translations in the folder.
 
     Returns:
         The scores by split, those before fine-tuning, some samples, the folder, and the progress.

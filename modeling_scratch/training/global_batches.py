@@ -210,10 +210,10 @@ class StreamBatches(GlobalBatches):
         self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
         self.revision = stream.revision
         self.collate, self.accelerator = collate, accelerator
-        self._cut(readers or accelerator.num_processes * recipe.optimization.gradient_accumulation_steps)
+        self._divide(readers or accelerator.num_processes * recipe.optimization.gradient_accumulation_steps)
         self.positions = {reader: Position() for reader in self.mine}
 
-    def _cut(self, readers: int) -> None:
+    def _divide(self, readers: int) -> None:
         processes = self.accelerator.num_processes
         if readers % processes:
             fitting = " or ".join(str(number) for number in range(1, readers + 1) if readers % number == 0)

@@ -46,14 +46,14 @@ def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) 
         Stopped: a process was asked to stop; the next call continues.
         UserError: what was done before was begun with other data or options.
     """
-    if on_main(accelerator, lambda: plan.is_finished(plan.sources.out)):
+    if on_main(accelerator, lambda: plan.is_finished(plan.options.out)):
         return None
     pairs = on_main(accelerator, lambda: _pairs(plan))
     on_main(accelerator, lambda: plan.begin(pairs))
     translations = _translations(plan, pairs["train"])
     for model, by_model in translations.items():
         recipe = plan.recipe_of(*model)
-        if plan.folder(*model) != plan.sources.run:
+        if plan.folder(*model) != plan.options.run:
             _train(plan, recipe, accelerator, stop)
         _translate(plan, str(plan.folder(*model)), recipe, by_model, accelerator, stop)
     on_main(accelerator, lambda: _merge(plan, pairs["train"], translations))
@@ -66,15 +66,15 @@ def stages(plan: ImprovementPlan, processes: int) -> list[tuple[str, float | Non
     a few sentences show here. None: it is done.
     """
     training = plan.records.train.get("seconds", 0.0)
-    final = (f"train {plan.sources.out}", plan.sources.length * training)
-    if plan.is_finished(plan.sources.out):
+    final = (f"train {plan.options.out}", plan.options.length * training)
+    if plan.is_finished(plan.options.out):
         return [(final[0], None)]
     pairs = _pairs(plan)
     plan.check_begun(pairs)
     a_sentence, found = _seconds_a_sentence(plan, pairs["train"]) / processes, []
     for (direction, number), translations in _translations(plan, pairs["train"]).items():
         folder = plan.folder(direction, number)
-        if folder != plan.sources.run:
+        if folder != plan.options.run:
             found.append((f"train {direction}-{number}", None if plan.is_finished(folder) else training))
         left = min(len(translations.missing()) * SHARD, len(translations.sentences))
         what = f"translate {len(translations.sentences):,} sentences by {direction}-{number}"
@@ -84,7 +84,7 @@ def stages(plan: ImprovementPlan, processes: int) -> list[tuple[str, float | Non
 
 def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs) -> float:
     """By the run itself, from a few sentences."""
-    folder, sample = str(plan.sources.run), pairs[0][:: -(-len(pairs[0]) // _SAMPLE)]
+    folder, sample = str(plan.options.run), pairs[0][:: -(-len(pairs[0]) // _SAMPLE)]
     model, tokenizers = load_translator(folder), load_tokenizers(folder)
     longest = plan.recipe.data.max_source_tokens
     sample = [text for text in sample if len(tokenizers[0](text).input_ids) <= longest]
@@ -121,7 +121,7 @@ def _train(plan: ImprovementPlan, recipe: Recipe, accelerator: Accelerator, stop
 
 def _translations(plan: ImprovementPlan, pairs: Pairs) -> dict[tuple[str, int], ShardedTranslation]:
     """What each model translates: its side of the training pairs, then text of its language alone."""
-    more = {FORWARD: plan.sources.source_text, BACKWARD: plan.sources.target_text}
+    more = {FORWARD: plan.options.source_text, BACKWARD: plan.options.target_text}
     sentences = {
         direction: [*side, *(line.strip() for path in more[direction] for line in read_lines(path))]
         for direction, side in zip((FORWARD, BACKWARD), pairs, strict=True)
@@ -163,10 +163,10 @@ def _merge(plan: ImprovementPlan, pairs: Pairs, translations: dict[tuple[str, in
             into = tagged if direction == BACKWARD and index >= len(pairs[0]) else synthetic
             if text and made and pair not in known:
                 into[pair] = None
-    if not synthetic or (plan.sources.target_text and not tagged):
+    if not synthetic or (plan.options.target_text and not tagged):
         raise UserError("the models have made no pair that the data does not have: there is nothing more to learn")
     plan.write_pairs("synthetic", list(synthetic))
-    if plan.sources.target_text:
+    if plan.options.target_text:
         plan.write_pairs("back-translated", list(tagged))
     logger.info(f"made {len(synthetic) + len(tagged):,} pairs beside the {len(pairs[0]):,} there are")
 

@@ -29,7 +29,7 @@ _FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # what an over
 
 
 @dataclass(frozen=True)
-class Sources:
+class ImprovementOptions:
     """
     What to improve, and with what.
 
@@ -60,26 +60,26 @@ class ImprovementPlan:
             wrong; the folder to write is not empty, or holds another run.
     """
 
-    def __init__(self, sources: Sources):
-        self.sources = sources
-        self.work = sources.out.resolve().with_name(f"{sources.out.resolve().name}-work")
-        self.records = _records_to_improve(sources.run)
+    def __init__(self, options: ImprovementOptions):
+        self.options = options
+        self.work = options.out.resolve().with_name(f"{options.out.resolve().name}-work")
+        self.records = _records_to_improve(options.run)
         self.recipe = self.records.recipe
         self.languages = (self.recipe.data.source_language, self.recipe.data.target_language)
-        for path in (*sources.source_text, *sources.target_text):
+        for path in (*options.source_text, *options.target_text):
             check_file(path)
         self.final = self._final_recipe()
         self._check_output()
 
     def models(self) -> Iterator[tuple[str, int]]:
         """Direction and number, from 1, of each model that translates."""
-        for number in range(1, self.sources.seeds + 1):
+        for number in range(1, self.options.seeds + 1):
             yield BACKWARD, number
             yield FORWARD, number
 
     def folder(self, direction: str, number: int) -> Path:
         """The folder of a model that translates."""
-        return self.sources.run if (direction, number) == (FORWARD, 1) else self.work / f"{direction}-{number}"
+        return self.options.run if (direction, number) == (FORWARD, 1) else self.work / f"{direction}-{number}"
 
     def pairs_file(self, name: str) -> Path:
         """A table of pairs: `train` and `validation` as the run has them, `synthetic` and `back-translated`."""
@@ -115,32 +115,32 @@ class ImprovementPlan:
         The recipe of the improved model: the run's with more pairs and updates, less dropout, and its vocabulary. With
         two vocabularies, new ones are learnt.
         """
-        recipe, sources = self.recipe, self.sources
-        for override in sources.overrides:
+        recipe, options = self.recipe, self.options
+        for override in options.overrides:
             key = override.partition("=")[0]
             if key.startswith(_FIXED) or (key == "seed" and _pairs_depend_on_seed(recipe.data, recipe.seed)):
                 raise UserError(f"{override}: the improved model has the run's own {key}: its pairs depend on it")
         mix = [MixedSource(files=str(self.pairs_file("synthetic")))]
-        if sources.target_text:
+        if options.target_text:
             mix.append(MixedSource(files=str(self.pairs_file("back-translated")), tag=TAG))
-        updates = {"max_epochs": None, "max_steps": round(sources.length * self.records.updates)}
+        updates = {"max_epochs": None, "max_steps": round(options.length * self.records.updates)}
         architecture = {"dropout": ScratchConfig().dropout} | recipe.model.overrides
         architecture["dropout"] = round(_LESS_DROPOUT * architecture["dropout"], 3)
         changes: dict[str, Any] = {
-            "output_dir": str(sources.out),
+            "output_dir": str(options.out),
             "model": recipe.model.model_copy(update={"overrides": architecture}),
             "data": recipe.data.model_copy(update={"mix": mix}),
             "optimization": recipe.optimization.model_copy(update=updates),
             "hub": HubSection(),
         }
         if recipe.tokenizer.shared:
-            changes["tokenizer"] = recipe.tokenizer.model_copy(update={"existing": str(sources.run.resolve())})
+            changes["tokenizer"] = recipe.tokenizer.model_copy(update={"existing": str(options.run.resolve())})
         content = recipe.model_copy(update=changes).model_dump(mode="json")
-        return checked_recipe(apply_overrides(content, list(sources.overrides)))
+        return checked_recipe(apply_overrides(content, list(options.overrides)))
 
     def _check_output(self) -> None:
-        out = self.sources.out
-        if out.resolve() == self.sources.run.resolve():
+        out = self.options.out
+        if out.resolve() == self.options.run.resolve():
             raise UserError(f"--output {out}: it must be another folder than the run's")
         folder = RunFolder(out)
         if not folder.is_run():
@@ -161,7 +161,7 @@ class ImprovementPlan:
         if not (folder / RECIPE).is_file():
             return False
         final = {scored_set(record) for record in read_metrics(folder, skip_damaged=True) if record.get("final")}
-        if folder != self.sources.out:
+        if folder != self.options.out:
             return bool(final)
         scored = {scored_set(record) for record in self.records.scored}
         return final >= (scored - {"validation"} or scored)
@@ -192,13 +192,13 @@ class ImprovementPlan:
             write_whole(mark, json.dumps(self._identity(pairs), indent=2))
 
     def _identity(self, pairs: dict[str, Pairs]) -> dict[str, Any]:
-        sources = {key: value for key, value in asdict(self.sources).items() if key not in ("run", "out")}
+        options = {key: value for key, value in asdict(self.options).items() if key not in ("run", "out")}
         for key in ("source_text", "target_text"):
-            sources[key] = [sha256(path) for path in sources[key]]
+            options[key] = [sha256(path) for path in options[key]]
         return {
-            **json.loads(json.dumps(sources)),  # lists for tuples
+            **json.loads(json.dumps(options)),  # lists for tuples
             "pairs": hashlib.sha256(json.dumps(pairs).encode()).hexdigest(),
-            "weights of the run": sha256(self.sources.run / WEIGHTS),
+            "weights of the run": sha256(self.options.run / WEIGHTS),
         }
 
     def write_pairs(self, name: str, pairs: list[tuple[str, str]]) -> None:

@@ -29,7 +29,7 @@ from ..recipe.architecture import check_fields
 from ..recipe.reading import fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, Recipe
 from ..runs.faults import explained_damage_of_the_cache
-from ..runs.processes import main_first, on_main, together
+from ..runs.processes import main_first, on_all, on_main
 from .checkpoints import read_progress
 from .compilation import LENGTHS_OF, is_compiled, longest
 from .fast_layers import use_fast_layers
@@ -166,12 +166,12 @@ def prepare_inputs(
         if recipe.data.streaming:
             train = main_first(accelerator, lambda: open_stream(recipe.data, recipe.seed), "opening the stream")
         if checkpoint is not None:
-            tokenizers = together(accelerator, lambda: load_tokenizers(str(checkpoint)))
-            model = together(accelerator, lambda: load_translator(str(checkpoint), dtype=torch.get_default_dtype()))
+            tokenizers = on_all(accelerator, lambda: load_tokenizers(str(checkpoint)))
+            model = on_all(accelerator, lambda: load_translator(str(checkpoint), dtype=torch.get_default_dtype()))
         else:
             train_them = partial(train_tokenizers, recipe, train)
             tokenizers = adopted or on_main(accelerator, train_them, "training the tokenizer")
-            model = together(accelerator, lambda: make_model(recipe, tokenizers, config))
+            model = on_all(accelerator, lambda: make_model(recipe, tokenizers, config))
         _check_lengths(model.config, tokenizers[0], pairs)
         _set_generation(recipe, model)
         use_fast_layers(model)

@@ -42,9 +42,9 @@ def train(run: TrainingRun) -> None:
         if run.recipe.model.start_from and progress.step == 0:
             _score_start(run)
         if progress.compiled and progress.step < run.total_updates:
-            make_graphs(run.unwrapped, run.make_update, accelerator, run.optimizer)
+            make_graphs(run.unwrapped, run.training_step, accelerator, run.optimizer)
         if progress.unsettled:  # stopped between an update and what was due after it
-            _do(run, _due(run))
+            _do_what_is_due(run, _due(run))
         batches = run.batches.iterate(run.stop)
         while progress.step < run.total_updates and not out_of_patience(run.recipe, progress.without_better):
             started = time.perf_counter()
@@ -54,10 +54,10 @@ def train(run: TrainingRun) -> None:
             result = _update(run, batch, started)
             bar.update()
             bar.set_postfix_str(loss_and_speed(result.loss, progress))
-            due = _due(run, late=result.any_says["late"])
+            due = _due(run, late=result.answers["late"])
             if due.log:
                 _log_training(run)
-            _do(run, due, asked_to_stop=result.any_says["stop"])
+            _do_what_is_due(run, due, asked_to_stop=result.answers["stop"])
 
 
 def _score_start(run: TrainingRun) -> None:
@@ -75,7 +75,7 @@ def _update(run: TrainingRun, batch: BatchShare, started: float) -> StepResult:
     progress = run.progress
     progress.step += 1
     rate = learning_rate_at(progress.step, run.recipe.optimization, run.total_updates)
-    result = run.make_update(batch, rate, {"stop": lambda: bool(run.stop), "late": run.clock_asks})
+    result = run.training_step(batch, rate, {"stop": lambda: bool(run.stop), "late": run.clock_asks})
     progress.position = run.batches.position()
     progress.seconds += time.perf_counter() - started
     progress.target_tokens += batch.target_tokens
@@ -110,11 +110,11 @@ def _due(run: TrainingRun, late: bool = False) -> Due:
     return due_after(progress.step, progress.position, run.recipe, run.total_updates, skipped=skipped, late=late)
 
 
-def _do(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
+def _do_what_is_due(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
     """
     After an update, do what is due: stop on request, evaluate, write a checkpoint. The checkpoint is of three kinds:
 
-    - due: the recipe asks for it, or patience has run out, so it counts in averaging;
+    - due: the recipe asks for it, or patience has run out, so it takes part in averaging;
     - of the best weights so far, if the recipe does not ask for one here: kept, and not averaged;
     - on stopping, or when an evaluation runs out of memory: written before what is due is done, so it is marked
       `unsettled`, and a run that resumes from it does the rest first.
@@ -126,10 +126,10 @@ def _do(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
     if due.evaluation:
         _evaluate(run, due.end)
     progress.unsettled = False
-    counts = due.checkpoint or out_of_patience(run.recipe, progress.without_better)
+    is_averaged = due.checkpoint or out_of_patience(run.recipe, progress.without_better)
     is_best = progress.best_step == progress.step
-    if counts or is_best:
-        save_checkpoint(run, counts)
+    if is_averaged or is_best:
+        save_checkpoint(run, is_averaged)
     hub = run.recipe.hub
     if is_best and hub.repository is not None and hub.push == "best":  # last: it may take long
         run.log.curves()
@@ -139,7 +139,7 @@ def _do(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
 
 def _stop_here(run: TrainingRun) -> None:
     progress = run.progress
-    save_checkpoint(run, counts=False)
+    save_checkpoint(run, is_averaged=False)
     asked = next((reason for reason in gather_object([run.stop.reason]) if reason), "")
     raise Stopped(
         f"stopped by {asked} after update {progress.step} of {run.total_updates}; --resume continues from "
@@ -156,7 +156,7 @@ def _evaluate(run: TrainingRun, end: bool) -> None:
         _stop_here(run)
     except ProcessError:  # out of memory: the run can resume from here with smaller batches
         if run.accelerator.num_processes == 1:
-            save_checkpoint(run, counts=False)
+            save_checkpoint(run, is_averaged=False)
         raise
     progress, metric = run.progress, run.recipe.evaluation.metric
     progress.evaluations += 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 
-from .sharding import whole
+from .sharding import gathered
 
 MOMENTUM = 0.95
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic iteration, as in torch.optim.Muon
@@ -72,7 +72,8 @@ class Muon(torch.optim.AdamW):
             state["step"] += 1
             momenta.append(state["momentum_buffer"])
         torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
-        updates = torch.stack([whole(each) for each in torch._foreach_lerp(gradients, momenta, MOMENTUM)])  # Nesterov's
+        updates = torch._foreach_lerp(gradients, momenta, MOMENTUM)  # Nesterov's momentum
+        updates = torch.stack([gathered(update) for update in updates])
         dtype = self.dtype if updates.dtype == torch.float32 else updates.dtype
         directions = orthogonalized(updates.to(dtype)).to(updates.dtype).unbind()
         directions = [_cut_like(each, parameter) for each, parameter in zip(directions, parameters, strict=True)]

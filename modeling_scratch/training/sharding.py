@@ -60,7 +60,7 @@ def _embeddings_hidden(model: PreTrainedModel) -> Iterator[None]:
         del model.get_input_embeddings, model.get_output_embeddings
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def gathered(tensor: torch.Tensor) -> torch.Tensor:
     """The whole of a sharded tensor; any other tensor itself. All processes must call this together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -87,7 +87,7 @@ def whole_optimizer_state(accelerator: Accelerator, optimizer: torch.optim.Optim
         return state
 
     def gathered(value: torch.Tensor) -> torch.Tensor | None:
-        value = whole(value)
+        value = gathered(value)
         return value.cpu() if accelerator.is_main_process else None
 
     tensors = {index: {name: gathered(value) for name, value in each.items()} for index, each in state["state"].items()}

@@ -13,7 +13,7 @@ from ..recipe.schema import OptimizationSection
 from ..runs.faults import explained_lack_of_memory, pieces_that_fit
 from .global_batches import BatchShare
 from .loss import TrainingLoss
-from .sharding import is_sharded, whole
+from .sharding import gathered, is_sharded
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class StepResult:
     loss: float  # that the update lowers, per target token, over all processes
     cross_entropy: float  # the same without label smoothing, as on the validation split
     finite: bool  # False if loss or gradient was not finite, so that the optimizer step was skipped
-    any_says: dict[str, bool]  # for each question, whether any process answered yes
+    answers: dict[str, bool]  # for each question, whether any process answered yes
 
 
 class TrainingStep:
@@ -65,8 +65,8 @@ class TrainingStep:
         losses = self._accumulate_gradients(batch)
         questions = questions or {}
         # Filled on the device: to copy numbers there would be to wait for it.
-        answers = [torch.full_like(losses[:1], float(ask())) for ask in questions.values()]
-        sums = torch.cat([losses, *answers])
+        own = [torch.full_like(losses[:1], float(ask())) for ask in questions.values()]
+        sums = torch.cat([losses, *own])
         norm, loss, cross_entropy, *counts = self._clip(self.accelerator.reduce(sums, "sum"))
         finite = math.isfinite(loss) and math.isfinite(norm)
         with self._within_memory_of_optimizer():
@@ -75,8 +75,8 @@ class TrainingStep:
             elif self.accelerator.scaler is not None:
                 self.accelerator.scaler.update()  # lowers the scale
         self.optimizer.zero_grad()
-        any_says = {name: count > 0 for name, count in zip(questions, counts, strict=True)}
-        return StepResult(loss, cross_entropy, finite, any_says)
+        answers = {name: count > 0 for name, count in zip(questions, counts, strict=True)}
+        return StepResult(loss, cross_entropy, finite, answers)
 
     def _accumulate_gradients(self, batch: BatchShare) -> torch.Tensor:
         """Forward and backward passes over this process's micro-batches; the sums of loss and cross-entropy, (2,)."""
@@ -97,7 +97,7 @@ class TrainingStep:
         limit = self.optimization.max_grad_norm
         with self._within_memory_of_optimizer():
             norm = self.accelerator.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
-            norm = whole(norm).to(sums.dtype)
+            norm = gathered(norm).to(sums.dtype)
             return torch.cat([norm[None], sums]).tolist()
 
     def _within_memory(self, inputs: dict[str, torch.Tensor]) -> AbstractContextManager:

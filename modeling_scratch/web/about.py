@@ -6,7 +6,7 @@ from typing import Any
 
 from ..alignments import alignment_heads
 from ..cli import explained_import
-from ..convert.generation_settings import Search, read_search, warn_of_settings
+from ..convert.generation_settings import SearchSettings, read_search, warn_of_settings
 from ..errors import UserError, as_user_error
 from ..hub.languages import language_name
 from ..model.modeling_scratch import ScratchForConditionalGeneration
@@ -73,7 +73,9 @@ def describe_origin(name: str, languages: list[str]) -> dict[str, Any]:
     }
 
 
-def exported_search(model: ScratchForConditionalGeneration, name: str, where: str, keeps_phrases: bool) -> Search:
+def exported_search(
+    model: ScratchForConditionalGeneration, name: str, where: str, keeps_phrases: bool
+) -> SearchSettings:
     """
     A model's search settings, for an export. Warns of those that the export leaves out.
 

@@ -9,7 +9,7 @@ import torch
 from huggingface_hub.utils import yaml_dump
 
 from ..convert.checking import load_model, verify_scores
-from ..convert.generation_settings import Search
+from ..convert.generation_settings import SearchSettings
 from ..convert.onnx_graphs import quantize_weights
 from ..convert.transformersjs_graphs import DECODER, ENCODER, TransformersjsScorer, export_transformersjs_graphs
 from ..errors import UserError
@@ -66,20 +66,20 @@ def export_transformersjs(name: str, folder: Path) -> None:
     (folder / CARD).write_text(card_of_folder(name, languages, search), encoding="utf-8")
 
 
-def _config(config: ScratchConfig, search: Search) -> dict:
+def _config(config: ScratchConfig, search: SearchSettings) -> dict:
     """The config for transformers.js: sizes, and a type that it runs as an encoder-decoder whatever the graphs hold."""
     fields = {field: getattr(config, field) for field in _CONFIG_FIELDS}
     return {"model_type": "bart", **fields, "decoder_start_token_id": search.start, "eos_token_id": search.ends}
 
 
-def _generation_config(search: Search) -> dict:
+def _generation_config(search: SearchSettings) -> dict:
     """The search settings that transformers.js supports."""
     settings = {"max_new_tokens": search.longest, "decoder_start_token_id": search.start, "eos_token_id": search.ends}
     settings |= {"min_new_tokens": search.shortest} if search.shortest else {}
     return settings | ({"bad_words_ids": search.banned} if search.banned else {})
 
 
-def card_of_folder(name: str, languages: list[str], search: Search) -> str:
+def card_of_folder(name: str, languages: list[str], search: SearchSettings) -> str:
     """The folder's README.md, which is its card on the Hub."""
     run = records_of(name)
     metadata = {"library_name": "transformers.js", "pipeline_tag": "translation"}

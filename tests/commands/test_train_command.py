@@ -15,7 +15,7 @@ from conftest import ROOT, SMALL_RUN, few_sentences, quick_run
 from forked import free_port, start, start_group
 from train_on_processes import meet_the_others, train_and_die, train_and_report_to_a_full_disk
 
-from modeling_scratch.cli import print_whatever_happens
+from modeling_scratch.cli import print_if_possible
 from modeling_scratch.hub import push as hub
 from modeling_scratch.runs.stopping import StopRequest
 
@@ -28,7 +28,7 @@ SHORT = ["optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2"
 def test_letters_that_stdout_lacks_are_escaped(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    print_whatever_happens("Vögel 猫")
+    print_if_possible("Vögel 猫")
     assert written.getvalue() == b"V\\xf6gel \\u732b\n"
 
 
