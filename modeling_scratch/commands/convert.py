@@ -90,9 +90,6 @@ def torch_command(
     source_embedding: Annotated[str, typer.Option(help="its name")] = "src_tok_emb.embedding.weight",
     target_embedding: Annotated[str, typer.Option(help="its name")] = "tgt_tok_emb.embedding.weight",
     output_projection: Annotated[str, typer.Option(help="its name")] = "generator.weight",
-    prefix: Annotated[
-        str | None, typer.Option(help="precedes torch.nn.Transformer's names (default: detected)")
-    ] = None,
     unk_token_id: Annotated[int | None, typer.Option(min=0)] = None,
     norm_eps: Annotated[float, typer.Option(help="layer_norm_eps")] = 1e-5,
     dropout: Annotated[float, typer.Option(help="for further training")] = 0.1,
@@ -107,12 +104,12 @@ def torch_command(
     with one_line_errors(debug), as_user_error():
         from ..convert.checking import new_output, verify
         from ..convert.torch_reading import load_state_dict_file, read_torch
-        from ..convert.torch_transformer import build_scratch, reference_translator
+        from ..convert.torch_transformer import build_scratch
         from ..hub.model_folder import Conversion
         from ..loading import load_translator
 
         with new_output(out) as folder:
-            weights = read_torch(
+            translator = read_torch(
                 load_state_dict_file(state_dict),
                 num_heads=num_heads,
                 norm_position=norm_position,
@@ -124,14 +121,13 @@ def torch_command(
                 source_embedding=source_embedding,
                 target_embedding=target_embedding,
                 output_projection=output_projection,
-                prefix=prefix,
                 unk_token_id=unk_token_id,
                 norm_eps=norm_eps,
                 dropout=dropout,
                 max_position_embeddings=max_position_embeddings,
             )
-            build_scratch(weights).save_pretrained(folder)
-            difference = verify(reference_translator(weights), load_translator(str(folder)), weights.config)
+            build_scratch(translator).save_pretrained(folder)
+            difference = verify(translator, load_translator(str(folder)), translator.config)
             Conversion("translator around torch.nn.Transformer", None, difference).write(folder)
         print(f"wrote {out}")
 
@@ -149,12 +145,12 @@ def to_torch_command(
 
         from ..convert.checking import load_model, new_output, verify
         from ..convert.torch_reading import load_state_dict_file
-        from ..convert.torch_transformer import to_torch_translator
+        from ..convert.torch_transformer import to_torch
         from ..convert.torch_translator import TorchTranslator
 
         with new_output(out) as file:
             model = load_model(src, "scratch")
-            torch.save(to_torch_translator(model).state_dict(), file)
+            torch.save(to_torch(model).state_dict(), file)
             written = TorchTranslator(model.config)
             written.load_state_dict(load_state_dict_file(file))
             verify(model, written, model.config)

@@ -12,6 +12,12 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from ..model.configuration_scratch import ScratchConfig
+from ..model.position_embeddings import SinusoidalPositionEmbedding
+
+# Names in a TorchTranslator.
+TRANSFORMER = "transformer"
+SOURCE_EMBEDDING, TARGET_EMBEDDING = "src_tok_emb.embedding.weight", "tgt_tok_emb.embedding.weight"
+GENERATOR, GENERATOR_BIAS = "generator.weight", "generator.bias"
 
 _FEED_FORWARD = {"linear1": ["feed_forward.up_proj"], "linear2": ["feed_forward.down_proj"]}
 
@@ -77,17 +83,6 @@ def empty_transformer(config: ScratchConfig) -> nn.Transformer:
     )
 
 
-def sinusoidal_positions(length: int, d_model: int) -> torch.Tensor:
-    """Sinusoidal positions, alternating sines and cosines, (length, d_model) in float64 (section 3.5)."""
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * torch.exp(
-        -torch.arange(0, d_model, 2, dtype=torch.float64) * math.log(10000.0) / d_model
-    )
-    table = torch.empty(length, d_model, dtype=torch.float64)
-    table[:, 0::2] = angles.sin()
-    table[:, 1::2] = angles[:, : d_model // 2].cos()
-    return table
-
-
 class TorchTranslator(nn.Module):
     """
     A translator as users of torch.nn.Transformer write it. Its parameters have the names of PyTorch's tutorial:
@@ -97,7 +92,7 @@ class TorchTranslator(nn.Module):
 
     def __init__(self, config: ScratchConfig):
         super().__init__()
-        self.d_model = config.d_model
+        self.config = config
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.src_tok_emb = nn.ModuleDict({"embedding": nn.Embedding(config.vocab_size, config.d_model)})
         self.tgt_tok_emb = nn.ModuleDict({"embedding": nn.Embedding(config.target_vocab_size, config.d_model)})
@@ -106,8 +101,9 @@ class TorchTranslator(nn.Module):
 
     def embed(self, embedding: nn.Embedding, input_ids: torch.Tensor) -> torch.Tensor:
         """(batch_size, sequence_length) to (batch_size, sequence_length, d_model), scaled and positioned."""
-        positions = sinusoidal_positions(input_ids.shape[1], self.d_model).to(embedding.weight)
-        return embedding(input_ids) * self.scale + positions
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        encodings = SinusoidalPositionEmbedding.encode(positions, self.config.d_model)
+        return embedding(input_ids) * self.scale + encodings.to(embedding.weight.dtype)
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, decoder_input_ids: torch.Tensor

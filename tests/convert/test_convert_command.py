@@ -13,6 +13,7 @@ from conftest import quick_run, read_metrics, run_command
 from foreign_models import (
     NAMES,
     SPECIAL,
+    TOLD,
     identical,
     marian,
     scratch,
@@ -203,7 +204,7 @@ def test_torch_commands(tmp_path):
     result = invoke("torch", tmp_path / "user.pt", tmp_path / "model", *told, *tokens, "--dropout=0.2")
     assert "largest logit difference" in result.stdout
     model = load_translator(str(tmp_path / "model"))
-    assert identical(model, from_torch(user, **NAMES, scale_embedding=True, **SPECIAL))
+    assert identical(model, from_torch(user.state_dict(), **NAMES, **TOLD, **SPECIAL))
     assert model.config.attention_dropout == 0.2
     result = invoke("to-torch", tmp_path / "model", tmp_path / "back.pt")
     assert "torch.nn.Transformer(24, 4, 2, 3, 40, activation='relu', layer_norm_eps=1e-05, norm_first=False" in (
