@@ -9,6 +9,7 @@ from ..runs.metrics_file import read_metrics
 from ..runs.translations import read_translations
 from .comparison import bleu_significance
 from .run import TrainingRun
+from .validation import translate_split
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ def score_start(run: TrainingRun) -> None:
     """Score the model as it is before its first update, on the same test sets as at the end."""
     for split in run.final_splits():
         logger.info(f"translating the {len(run.pairs[split]):,} sentences of the {split} split before fine-tuning")
-        translations, scores = run.validator.translate(split)
+        translations, scores = translate_split(run, split)
         run.log.translations(f"{BEFORE}/{split}", translations)
         run.record({"split": BEFORE, "name": split, "num_beams": run.recipe.evaluation.num_beams, **scores})
 

@@ -12,9 +12,13 @@ from ..data.tokenization import texts
 from ..errors import Diverged, Stopped
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.processes import on_main
+from .alignment_scores import choose_alignment_heads
+from .compilation import not_compiled
+from .evaluation import evaluating
 from .fine_tuning import changes
 from .run import TrainingRun
 from .sharding import load_whole_weights
+from .validation import final_scores, translate_split, validation_loss
 
 logger = logging.getLogger(__name__)
 
@@ -35,19 +39,25 @@ def finish(run: TrainingRun) -> dict[str, Any]:
         try:
             _choose_weights(run)
             if run.recipe.evaluation.alignments:
-                run.validator.choose_alignment_heads()
-                config = run.unwrapped.generation_config
-                run.log.write(GENERATION_CONFIG_NAME, lambda: config.save_pretrained(run.folder.path))
+                _choose_alignment_heads(run)
             return _score(run)
         except Stopped:
             raise Stopped("stopped while the final model was scored; --resume scores it") from None
+
+
+def _choose_alignment_heads(run: TrainingRun) -> None:
+    """Write the heads that align the validation split best to the model's generation config."""
+    with not_compiled(), evaluating(run.unwrapped, run.accelerator):
+        choose_alignment_heads(run.recipe, run.unwrapped, run.tokenizers, run.pairs["validation"])
+    config = run.unwrapped.generation_config
+    run.log.write(GENERATION_CONFIG_NAME, lambda: config.save_pretrained(run.folder.path))
 
 
 def _score(run: TrainingRun) -> dict[str, Any]:
     splits = run.final_splits()
     translations, scores = {}, {}
     for split in splits:
-        translations[split], record = run.validator.final_scores(split)
+        translations[split], record = final_scores(run, split)
         scores[split] = record
         run.log.translations(split, translations[split])  # before the record, which thus never is without them
         run.record(record)
@@ -81,14 +91,14 @@ def _choose_weights(run: TrainingRun) -> None:
     if last > 1:
         logger.info(f"scoring the average of the last {last} checkpoints on the validation split")
         loss = _check_loss(run)
-        translations, scores = run.validator.translate("validation")
+        translations, scores = translate_split(run, "validation")
         run.log.translations("validation", translations)
         run.record({"split": "validation", "final": True, "loss": loss, **scores})
 
 
 def _check_loss(run: TrainingRun) -> float:
     """The validation loss. Diverged if it is not finite: such weights are no model."""
-    if not math.isfinite(loss := run.validator.loss()):
+    if not math.isfinite(loss := validation_loss(run)):
         # Weights that a checkpoint or the average left at the root are useless too.
         on_main(run.accelerator, lambda: (run.folder.path / WEIGHTS).unlink(missing_ok=True))
         raise Diverged(

@@ -19,6 +19,7 @@ from .log import describe_data, loss_and_speed, training_record
 from .optimization import learning_rate_at
 from .run import TrainingRun
 from .step import StepResult
+from .validation import is_better, validate
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ def _evaluate(run: TrainingRun, end: bool) -> None:
     """Evaluate on the validation split, and write the weights to the folder's root if they are the best so far."""
     try:
         with_translations = (run.progress.evaluations + 1) % run.recipe.evaluation.translate_every == 0 or end
-        record = run.validator.validate(with_translations)
+        record = validate(run, with_translations)
     except Stopped:
         _stop_here(run)
     except ProcessError:  # out of memory: the run can resume from here with smaller batches
@@ -167,7 +168,7 @@ def _evaluate(run: TrainingRun, end: bool) -> None:
     run.log.curves(older_than=_SECONDS_BETWEEN_CURVES)
     if metric not in record:
         return
-    if not run.validator.is_better(record, progress.best):
+    if not is_better(record, metric, progress.best):
         progress.without_better += 1
         return
     progress.best, progress.best_step, progress.without_better = record[metric], progress.step, 0

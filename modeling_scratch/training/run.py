@@ -32,7 +32,6 @@ from .log import RunLog
 from .optimization import make_optimizer
 from .sharding import prepare
 from .step import TrainingStep
-from .validation import Validator
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +55,8 @@ class TrainingRun:
         """Used by `begin` and `resume`; nothing is written here."""
         self.recipe, self.accelerator, self.folder, self.tokenizers = recipe, accelerator, folder, inputs.tokenizers
         self.stop = StopRequest() if stop is None else stop
-        self.log, self.pairs, self.batches = RunLog(accelerator, folder), inputs.pairs, inputs.batches
+        self.log, self.batches = RunLog(accelerator, folder), inputs.batches
+        self.pairs, self.validation_data = inputs.pairs, inputs.validation_data
         self.progress = Progress(
             fingerprint=self.batches.fingerprint(),
             position=self.batches.position(),
@@ -134,9 +134,6 @@ class TrainingRun:
         self.model, self.optimizer = prepare(accelerator, inputs.model, optimizer)
         self.training_step = TrainingStep(
             accelerator, self.model, self.optimizer, recipe.optimization, self.batches.in_smaller_pieces
-        )
-        self.validator = Validator(
-            recipe, accelerator, self.unwrapped, self.tokenizers, self.pairs, inputs.validation_data, self.stop
         )
 
     def _restore(self, checkpoint: Path) -> None:

@@ -19,10 +19,9 @@ from modeling_scratch.figures.curves import curves_figure
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.hub.run_records import RunRecords
 from modeling_scratch.metrics import METRICS, Metric, Score, describe_score, score
-from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.recipe.schema import EvaluationSection
 from modeling_scratch.training.translation_scores import TranslationScores
-from modeling_scratch.training.validation import Validator
+from modeling_scratch.training.validation import is_better
 
 TRANSLATIONS = ["Der Hund sah die Katze.", "Ein kleines Haus heute.", "Sie kommen an.", "Heute regnet es viel."]
 FIRST = ["Der Hund sieht die Katze.", "Ein kleines Haus, heute.", "Sie kommt an.", "Heute regnet es sehr viel."]
@@ -192,15 +191,13 @@ def test_a_recipe_may_choose_any_metric_of_translations():
 
 
 @pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("ter", 1.0), ("bleu", 3.0), ("chrf", 3.0)])
-def test_the_best_follows_the_metric_s_direction(trained, metric, better):
-    recipe = load_recipe(trained / "recipe.yaml", [f"evaluation.metric={metric}"])
-    validator = Validator(recipe, None, None, None, {}, None, None)
+def test_the_best_follows_the_metric_s_direction(metric, better):
     worse = 4.0 - better
-    assert validator.is_better({"loss": 1.0, metric: better}, 2.0)
-    assert validator.is_better({"loss": 1.0, metric: worse}, None)
-    assert not validator.is_better({"loss": 1.0, metric: worse}, 2.0)
-    assert not validator.is_better({"loss": 1.0, metric: 2.0}, 2.0)
-    assert not validator.is_better({"loss": 1.0, metric: math.nan}, 2.0)
+    assert is_better({"loss": 1.0, metric: better}, metric, 2.0)
+    assert is_better({"loss": 1.0, metric: worse}, metric, None)
+    assert not is_better({"loss": 1.0, metric: worse}, metric, 2.0)
+    assert not is_better({"loss": 1.0, metric: 2.0}, metric, 2.0)
+    assert not is_better({"loss": 1.0, metric: math.nan}, metric, 2.0)
 
 
 @pytest.mark.parametrize(
