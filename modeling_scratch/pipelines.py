@@ -13,6 +13,7 @@ from transformers.utils.hub import resolve_revision
 from .ensemble import check_is_scratch, load_together
 from .errors import UserError
 from .loading import best_device
+from .model.batched_generation import tokenize
 from .model.translation_pipeline import ScratchTranslationPipeline
 from .workers import Worker, WorkerLost, start_workers
 
@@ -84,6 +85,15 @@ class CommandPipeline(ScratchTranslationPipeline):
         super().__init__(*args, **kwargs)
         self.workers: Sequence[Worker] = ()
         self.alone = _Alone(self)
+
+    @property
+    def limit(self) -> int:
+        """The most source tokens that the model takes."""
+        return self.model.config.max_position_embeddings
+
+    def lengths(self, sentences: Sequence[str]) -> list[int]:
+        """The number of tokens of each sentence, also if they are too many; 0 for a blank one."""
+        return [len(row) for row in tokenize(self.tokenizer, sentences, None)]
 
     def postprocess(self, outputs: dict[str, Any]) -> Translations:
         """As inherited, with "cut" in each translation."""

@@ -10,9 +10,8 @@ from ..alignments import Aligner
 from ..documents import translate_document
 from ..errors import UserError, as_user_error, beginning
 from ..files import one_line
-from ..model.batched_generation import SourceTooLong
-from ..model.translation_pipeline import ScratchTranslationPipeline
 from ..paragraphs import Translated, guessed_links, translate_paragraphs
+from ..pipelines import CommandPipeline
 from .text_input import CUT, CUT_ADVICE, Remarks, remark_lengths
 
 
@@ -31,7 +30,7 @@ class SentenceTranslator:
 
     def __init__(
         self,
-        pipeline: ScratchTranslationPipeline,
+        pipeline: CommandPipeline,
         aligner: Aligner | None,
         options: dict[str, Any],
         path: Path | None,
@@ -66,17 +65,16 @@ class SentenceTranslator:
 
     def _fitting(self, sentences: list[str]) -> tuple[list[str], set[int]]:
         """The sentences, with those too long for the model blanked, and the numbers of the blanked ones, from 1."""
-        fitting, kept = list(sentences), set()
-        for number, sentence in enumerate(sentences, start=1):
-            try:
-                remark_lengths(self.remarks, self.pipeline, self.pipeline.preprocess([sentence]), first=number - 1)
-            except SourceTooLong as too_long:
-                what = f"{too_long.length} tokens, but the model takes {too_long.limit} ({beginning(sentence)})"
+        fitting, kept, lengths = list(sentences), set(), self.pipeline.lengths(sentences)
+        for place, (sentence, length) in enumerate(zip(sentences, lengths, strict=True)):
+            if length > self.pipeline.limit:
+                what = f"{length} tokens, but the model takes {self.pipeline.limit} ({beginning(sentence)})"
                 if not self.keep_going:
-                    raise UserError(f"sentence {number}: {what}") from None
-                self.remarks.add("could not be translated and stay as they are", number, f"{what}; left as it is")
-                fitting[number - 1] = ""
-                kept.add(number)
+                    raise UserError(f"sentence {place + 1}: {what}")
+                self.remarks.add("could not be translated and stay as they are", place + 1, f"{what}; left as it is")
+                fitting[place], lengths[place] = "", 0
+                kept.add(place + 1)
+        remark_lengths(self.remarks, self.pipeline, lengths)
         return fitting, kept
 
 

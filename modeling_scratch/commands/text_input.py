@@ -11,8 +11,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from ..errors import UserError
-from ..model.batched_generation import SourceTooLong
-from ..model.translation_pipeline import SENTENCES_AHEAD, ScratchTranslationPipeline
+from ..model.translation_pipeline import SENTENCES_AHEAD
+from ..pipelines import CommandPipeline
 
 logger = logging.getLogger(__name__)
 
@@ -166,20 +166,18 @@ class Remarks:
                 logger.warning(f"{len(told):,} {self.unit}s {kind}, the last of them {self.unit} {max(told)}")
 
 
-def remark_lengths(
-    remarks: Remarks, pipeline: ScratchTranslationPipeline, ids: list[list[int]], first: int = 0
-) -> None:
+def remark_lengths(remarks: Remarks, pipeline: CommandPipeline, lengths: list[int], first: int = 0) -> None:
     """
     Warn of sentences longer than any in training, if the model's generation config records that length.
 
     Args:
-        ids: token ids of each sentence.
+        lengths: of sentences, in tokens.
         first: how many sentences precede these.
     """
     longest = getattr(pipeline.model.generation_config, "longest_training_source", None)
-    for number, row in enumerate(ids, start=first + 1):
-        if longest is not None and len(row) > longest:
-            what = f"{len(row)} tokens, and the longest sentence in training had {longest}: its translation may be poor"
+    for number, length in enumerate(lengths, start=first + 1):
+        if longest is not None and length > longest:
+            what = f"{length} tokens, and the longest sentence in training had {longest}: its translation may be poor"
             remarks.add("are longer than anything in training", number, what)
 
 
@@ -192,7 +190,7 @@ class LineReader:
         keep_going: leave a line that cannot be translated empty, with a warning; otherwise it is an error.
     """
 
-    def __init__(self, pipeline: ScratchTranslationPipeline, name: str, keep_going: bool = False):
+    def __init__(self, pipeline: CommandPipeline, name: str, keep_going: bool = False):
         self.pipeline, self.name, self.keep_going = pipeline, name, keep_going
         self.remarks = Remarks()
 
@@ -224,17 +222,15 @@ class LineReader:
 
     def _fitting(self, sentences: list[str], first: int, error: UserError | None) -> tuple[list[str], UserError | None]:
         """Blank sentences that are too long for the model; without `keep_going`, stop before the first of them."""
-        while True:
-            try:
-                ids = self.pipeline.preprocess(sentences)
-                remark_lengths(self.remarks, self.pipeline, ids, first)
-                return sentences, error
-            except SourceTooLong as too_long:
-                place = too_long.index
-                what = f"{too_long.length} tokens, but the model takes {too_long.limit}"
+        lengths = self.pipeline.lengths(sentences)
+        for place, length in enumerate(lengths):
+            if length > self.pipeline.limit:
+                what = f"{length} tokens, but the model takes {self.pipeline.limit}"
                 if not self.keep_going:
                     return sentences[:place], self._error(first + place + 1, what)
-                sentences[place] = self._left_empty(first + place + 1, what)
+                sentences[place], lengths[place] = self._left_empty(first + place + 1, what), 0
+        remark_lengths(self.remarks, self.pipeline, lengths, first)
+        return sentences, error
 
     def _error(self, number: int, what: str) -> UserError:
         return UserError(f"{self.name}, line {number}: {what}")

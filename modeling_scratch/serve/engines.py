@@ -50,17 +50,18 @@ class Hypothesis:
 
 class Engine(Protocol):
     """
-    Translates sentences, by default with `num_beams` beams, and aligns them if it `can_align`. Only one thread at a
-    time may call `translate`; any thread may call `check`.
+    Translates sentences of at most `limit` tokens, by default with `num_beams` beams, and aligns them if it
+    `can_align`. Only one thread at a time may call `translate`; any thread may call `lengths`.
     """
 
+    limit: int
     tokenizer: PreTrainedTokenizerBase
     num_beams: int
     can_align: bool
     can_fork: bool  # whether forked processes can translate with it
 
-    def check(self, sentences: Sequence[str]) -> None:
-        """ValueError if a sentence cannot be translated; SourceTooLong if it has too many tokens."""
+    def lengths(self, sentences: Sequence[str]) -> list[int]:
+        """The number of tokens of each sentence."""
 
     def translate(self, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
         """The translations of each sentence, best first. A blank sentence has blank translations."""
@@ -73,13 +74,13 @@ class TorchEngine:
 
     def __init__(self, name: str):
         self.pipeline = load_pipeline([name])
-        self.tokenizer = self.pipeline.tokenizer
+        self.limit, self.tokenizer = self.pipeline.limit, self.pipeline.tokenizer
         self.num_beams = self.pipeline.model.generation_config.num_beams or 1
         self.can_fork = self.pipeline.model.device.type == "cpu"
         self._aligner = Aligner(self.pipeline.model, self.tokenizer, self.pipeline.target_tokenizer)
 
-    def check(self, sentences: Sequence[str]) -> None:
-        self.pipeline.preprocess(list(sentences))
+    def lengths(self, sentences: Sequence[str]) -> list[int]:
+        return self.pipeline.lengths(sentences)
 
     def translate(self, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
         beams = search.beams(self.num_beams)
@@ -116,8 +117,8 @@ class CTranslate2Engine:
         self.num_beams = self.settings["beam_size"]
         self.tokenizer, self.target_tokenizer = load_tokenizers(name)
 
-    def check(self, sentences: Sequence[str]) -> None:
-        tokenize(self.tokenizer, sentences, self.limit)
+    def lengths(self, sentences: Sequence[str]) -> list[int]:
+        return [len(row) for row in tokenize(self.tokenizer, sentences, None)]
 
     def translate(self, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
         settings = self.settings | {"beam_size": search.beams(self.num_beams), "num_hypotheses": search.several}

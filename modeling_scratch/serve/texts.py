@@ -9,7 +9,6 @@ from ..alignments import links_of
 from ..documents import translate_document
 from ..errors import beginning
 from ..files import one_line
-from ..model.batched_generation import SourceTooLong
 from ..paragraphs import Translated, TranslateParagraphs, cut, guessed_links, translate_paragraphs
 from .batcher import Batcher
 from .directions import Direction
@@ -65,7 +64,8 @@ def _sentences_of(texts: Sequence[str], format: str, directions: Sequence[Direct
         except ValueError as error:
             raise CannotTranslate(str(error)) from error
     for direction, sentences in found.items():
-        _check(direction.engine, list(sentences))
+        for problem in _too_long(direction.engine, list(sentences)).values():
+            raise CannotTranslate(problem)
     return found
 
 
@@ -94,16 +94,13 @@ async def _aside_if_long(texts: Sequence[str], work: Callable[..., Result], *arg
     return await asyncio.to_thread(work, *arguments) if sum(map(len, texts)) > _LONG else work(*arguments)
 
 
-def _check(engine: Engine, sentences: list[str]) -> None:
-    try:
-        engine.check(sentences)
-    except SourceTooLong as error:
-        raise CannotTranslate(_too_long(error, sentences[error.index])) from None
-
-
-def _too_long(error: SourceTooLong, sentence: str) -> str:
-    begins = beginning(sentence)
-    return f"a sentence has {error.length} tokens, and the model takes {error.limit}; split it: {begins}"
+def _too_long(engine: Engine, sentences: Sequence[str]) -> dict[int, str]:
+    """By their places, what is to be said of sentences with too many tokens for the model."""
+    return {
+        place: f"a sentence has {length} tokens, and the model takes {engine.limit}; split it: {beginning(sentence)}"
+        for place, (sentence, length) in enumerate(zip(sentences, engine.lengths(sentences), strict=True))
+        if length > engine.limit
+    }
 
 
 def _translated(sentence: str, hypothesis: Hypothesis) -> Translated:
@@ -131,12 +128,7 @@ async def translate_sentences(
     Raises:
         Busy, TooMuch: as Batcher.translate says.
     """
-    problems: dict[int, str] = {}
-    for place, sentence in enumerate(sentences):
-        try:
-            direction.engine.check([sentence])
-        except SourceTooLong as error:
-            problems[place] = _too_long(error, sentence)
+    problems = _too_long(direction.engine, sentences)
     fine = [sentence for place, sentence in enumerate(sentences) if place not in problems]
     found = iter(await batcher.translate(direction.engine, fine, search))
     return [

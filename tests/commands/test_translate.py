@@ -20,6 +20,7 @@ from modeling_scratch.alignments import Aligner, pharaoh
 from modeling_scratch.commands import text_input, text_output, translate
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus
 from modeling_scratch.loading import load_tokenizers, load_translator
+from modeling_scratch.model import batched_generation
 from modeling_scratch.model.translation_pipeline import ScratchTranslationPipeline
 
 UMASK = os.umask(0)
@@ -208,13 +209,14 @@ def test_lengths_are_checked_in_windows(run, expected, monkeypatch):
     """The tokens of the whole input are never in memory at once."""
     monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 2)
     monkeypatch.setattr(text_input, "SENTENCES_AHEAD", 3)
-    sizes, original = [], ScratchTranslationPipeline.preprocess
+    sizes = []
 
-    def preprocess(self, sentences, first=0):
+    def tokenize(tokenizer, sentences, *limits):
         sizes.append(len(sentences))
-        return original(self, sentences, first)
+        return batched_generation.tokenize(tokenizer, sentences, *limits)
 
-    monkeypatch.setattr(ScratchTranslationPipeline, "preprocess", preprocess)
+    for module in ("modeling_scratch.pipelines", "modeling_scratch.model.translation_pipeline"):
+        monkeypatch.setattr(f"{module}.tokenize", tokenize)
     assert run(lines(*SENTENCES)) == (0, lines(*expected), "")
     assert sizes == [3] * 4 + [3, 2, 1] * 4  # all are checked; then each window is read, and translated
 

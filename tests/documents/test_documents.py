@@ -14,7 +14,6 @@ from translators import one_vocabulary
 
 from modeling_scratch.commands import document_input, translate
 from modeling_scratch.documents import FORMATS, translate_document
-from modeling_scratch.model.batched_generation import SourceTooLong
 from modeling_scratch.paragraphs import Translated, translate_paragraphs
 
 CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
@@ -157,11 +156,11 @@ def test_each_sentence_is_checked_once():
     class Pipeline:
         model = SimpleNamespace(generation_config=GenerationConfig())
 
-        def preprocess(self, sentences):
+        limit = 3
+
+        def lengths(self, sentences):
             checked.extend(sentences)
-            if len(sentences[0]) > 3:
-                raise SourceTooLong(0, len(sentences[0]), 3)
-            return [[0] * len(sentences[0])]
+            return [len(sentence) for sentence in sentences]
 
         def __call__(self, sentences, **_):
             return [{"translation_text": sentence} for sentence in sentences]
