@@ -81,7 +81,9 @@ class Clients:
             while selector.get_map():
                 for key, _ in selector.select():
                     sent, answer = key.data
-                    answer += key.fileobj.recv(65_536)
+                    received = key.fileobj.recv(65_536)
+                    assert received, "the service has closed a connection"
+                    answer += received
                     if not _is_whole(answer):
                         key.data[1] = answer
                         continue

@@ -13,8 +13,8 @@ from transformers.utils.hub import resolve_revision
 from .ensemble import check_is_scratch, load_together
 from .errors import UserError
 from .loading import best_device
-from .model.batched_generation import tokenize
-from .model.translation_pipeline import ScratchTranslationPipeline
+from .model.batched_generation import setting_of, tokenize
+from .model.translation_pipeline import SENTENCES_AHEAD, ScratchTranslationPipeline
 from .workers import Worker, WorkerLost, start_workers
 
 # A window of fewer sentences stays in this process; workers get parts of at most so many.
@@ -109,8 +109,9 @@ class CommandPipeline(ScratchTranslationPipeline):
     def _translate(
         self, sentences: list[str], progress: Callable[[int], Any] | None, first: int = 0, **settings
     ) -> Translations:
-        """As inherited, by the workers if there are many sentences."""
-        if not self.workers or len(sentences) < _LEAST_FOR_WORKERS:
+        """As inherited, by the workers if there are many sentences; not samples, which would be the same in each."""
+        samples = setting_of(self.model, settings["forward"], "do_sample")
+        if not self.workers or samples or len(sentences) < _LEAST_FOR_WORKERS:
             return super()._translate(sentences, progress=progress, first=first, **settings)
         self.preprocess(sentences, first)  # raises what is wrong with a sentence
         # In order of length, the sentences are dealt out like cards, so that all parts take about the same time.
@@ -125,6 +126,10 @@ class CommandPipeline(ScratchTranslationPipeline):
             if progress:
                 progress(len(part))
         return results
+
+    def _stream(self, inputs: Iterator[str], ahead: int, translate: Callable) -> Iterator[list[dict[str, Any]]]:
+        """As inherited; workers need many sentences, however few there are in a batch."""
+        return super()._stream(inputs, SENTENCES_AHEAD if self.workers else ahead, translate)
 
     def _shared(self, parts: list[list[str]], settings: dict[str, Any]) -> Iterator[Translations]:
         """The translations of each part, in order, each by whichever worker is free."""

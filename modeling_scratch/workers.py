@@ -1,10 +1,13 @@
 """Processes that translate beside each other, for cores that one batch of a small model does not keep busy."""
 
+import ctypes
 import multiprocessing
 import pickle
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -12,6 +15,7 @@ import torch
 from .errors import UserError
 
 _MOST_BY_DEFAULT = 8
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in Linux's <sys/prctl.h>
 
 
 class Translator(Protocol):
@@ -77,8 +81,8 @@ class Worker:
             found = pickle.loads(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise WorkerLost(f"a worker (process {self.process.pid}) has ended") from error
-        if isinstance(found, Exception):
-            raise found
+        if isinstance(found, _Failure):
+            raise found.error()
         return found
 
     def close(self) -> None:
@@ -88,8 +92,24 @@ class Worker:
         self._connection.close()
 
 
+@dataclass(frozen=True)
+class _Failure:
+    """An error in a worker: its parts, since some errors cannot be pickled."""
+
+    is_value_error: bool
+    text: str
+    shown: str
+    traceback: str
+
+    def error(self) -> Exception:
+        error = ValueError(self.text) if self.is_value_error else RuntimeError(self.shown)
+        error.add_note(f"In the worker: {self.traceback}")
+        return error
+
+
 def _work(parents, connection, translators: list[Translator], threads: int) -> None:
-    # Without its copy of the other end, it would not notice that the process that made it has ended.
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)  # also while it translates
+    # Without its copy of the other end, it would not notice that the process that made it has ended before.
     parents.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all of its processes
     torch.set_num_threads(threads)
@@ -100,10 +120,8 @@ def _work(parents, connection, translators: list[Translator], threads: int) -> N
             return
         try:
             found = translators[number].translate(*arguments)
-        except ValueError as error:
-            found = ValueError(str(error))
         except Exception as error:
-            found = RuntimeError(repr(error))  # some errors cannot be pickled
+            found = _Failure(isinstance(error, ValueError), str(error), repr(error), traceback.format_exc())
         try:
             connection.send_bytes(pickle.dumps(found))
         except OSError:

@@ -49,6 +49,21 @@ def listed(translations):
     return translations if isinstance(translations, list) else [translations]
 
 
+def test_small_batches_go_to_workers_too(alone, shared):
+    options = {"batch_size": 4, "max_new_tokens": 5}
+    assert list(shared(iter(MANY), **options)) == list(alone(iter(MANY), **options))
+
+
+def test_samples_are_drawn_in_one_process(alone, shared, monkeypatch):
+    monkeypatch.undo()
+    options = {"do_sample": True, "max_new_tokens": 5}
+    found = []
+    for pipeline in (alone, shared):
+        torch.manual_seed(3)
+        found.append(pipeline(MANY, **options))
+    assert found[0] == found[1]
+
+
 def test_a_few_sentences_stay_in_this_process(alone, shared, monkeypatch):
     monkeypatch.undo()
     for worker in shared.workers:

@@ -43,7 +43,7 @@ _NBest = Annotated[int | None, typer.Option(min=1, help="write the N best of eac
 _BatchTokens = Annotated[int | None, typer.Option(min=1, help="padded source tokens per batch (default: 4096)")]
 _Workers = Annotated[
     int | None,
-    typer.Option(min=0, help="processes that share a file; 0: one alone. Default: a core each, if it is larger"),
+    typer.Option(min=0, help="processes that share a file; 0: this one alone (default: one per core from 16 KB on)"),
 ]
 _KeepGoing = Annotated[
     bool, typer.Option("--keep-going", help="leave lines empty that cannot be translated, with a warning")
@@ -88,7 +88,7 @@ def main(
     Nothing is truncated: a line with too many tokens for the model is an error, in a file before anything is
     translated; with --keep-going it is left empty. A translation that reaches its greatest length is a warning.
 
-    A document (--format) is translated sentence by sentence. All else in it stays, and with --keep-going also a
+    A document (--format) is translated sentence by sentence. All else in it stays; with --keep-going, so does a
     sentence that cannot be translated.
     """
     log_to_terminal(logging.INFO)

@@ -67,13 +67,17 @@ def read_torch(
     if wrong := [str(name) for name, value in state.items() if not isinstance(value, torch.Tensor)]:
         raise UserError(f"not a state dict: {_listed(wrong)} is not a tensor; give what a model's state_dict() returns")
     prefix = _find_prefix(state)
-    names = {f"{TRANSFORMER}.{name.removeprefix(prefix)}": name for name in state if name.startswith(prefix)}
-    names[SOURCE_EMBEDDING] = _find(state, source_embedding, "source_embedding")
-    names[TARGET_EMBEDDING] = _find(state, target_embedding, "target_embedding")
-    names[GENERATOR] = _find(state, output_projection, "output_projection")
+    names = {
+        SOURCE_EMBEDDING: _find(state, source_embedding, "source_embedding"),
+        TARGET_EMBEDDING: _find(state, target_embedding, "target_embedding"),
+        GENERATOR: _find(state, output_projection, "output_projection"),
+    }
     bias = names[GENERATOR].removesuffix("weight") + "bias"
     if bias in state:
         names[GENERATOR_BIAS] = bias
+    for name in state.keys() - set(names.values()):
+        if name.startswith((f"{prefix}encoder.", f"{prefix}decoder.")):
+            names[f"{TRANSFORMER}.{name.removeprefix(prefix)}"] = name
     d_model, read = state[prefix + _PACKED].shape[-1], set(names.values())
     if unread := [name for name in state if name not in read and not _is_sinusoidal(state[name], d_model)]:
         raise UserError(
@@ -81,6 +85,9 @@ def read_torch(
             "values if it holds the paper's alternating sines and cosines; learned positions are not converted"
         )
     renamed = {ours: state[theirs] for ours, theirs in names.items()}
+    dtypes = {weight.dtype for weight in renamed.values()}
+    if len(dtypes) > 1 or not renamed[GENERATOR].is_floating_point():
+        raise UserError(f"the weights must all be of one floating dtype, not {', '.join(sorted(map(str, dtypes)))}")
     translator = TorchTranslator(implied_config(renamed, **settings)).to(renamed[SOURCE_EMBEDDING].dtype)
     try:
         translator.load_state_dict(renamed)

@@ -182,10 +182,11 @@ def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
 
 
 def check_loading(who: str, observed: dict[str, Any], config: ScratchConfig) -> None:
-    """Raise UserError if weights are missing, left over or not tied as the config says, or logits not finite."""
+    """Raise UserError if weights are missing, unexpected or not tied as the config says, or logits not finite."""
     if observed["loading"]:
         raise UserError(
-            f"weights are missing or unexpected {who}: {', '.join(observed['loading'][:5])}; save the model again"
+            f"loaded {who}, weights are missing or unexpected: {', '.join(observed['loading'][:5])}; save the model "
+            "again"
         )
     for field, tied in observed["tied"].items():
         if tied != getattr(config, field):

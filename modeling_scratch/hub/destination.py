@@ -62,7 +62,7 @@ def look(
     - no model: it may;
     - this folder's last commit, found by its id or, if its answer was lost, by its mark; since then at most the card
       has changed: it may, and keeps the card's edits;
-    - the commit on top of which an earlier push of this folder, which never arrived, was to go: it may;
+    - the commit that an earlier push of this folder was based on, if that push never arrived: it may;
     - anything else is somebody else's work: only with `overwrite` or as a pull request.
 
     Raises:

@@ -136,8 +136,6 @@ class HubRepository:
             raise PushError(
                 f"{doing}: no connection to the Hub, or it was lost ({_said(error)}); push again"
             ) from error
-        except ValueError as error:  # the Hub's check of the card, which precedes every commit
-            raise PushError(f"{doing}: {_said(error)}") from error
 
     def url(self, commit: str) -> str:
         return f"{self.api.endpoint}/{self.place}/commit/{commit}"
@@ -297,16 +295,21 @@ class HubRepository:
         """Commit, and log huggingface_hub's warnings with tokens redacted."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            done = self.api.create_commit(
-                self.repo_id,
-                operations,
-                commit_message=message,
-                commit_description=description,
-                revision=revision,
-                create_pr=create_pr,
-                parent_commit=parent,
-                repo_type=self.repo_type,
-            )
+            try:
+                done = self.api.create_commit(
+                    self.repo_id,
+                    operations,
+                    commit_message=message,
+                    commit_description=description,
+                    revision=revision,
+                    create_pr=create_pr,
+                    parent_commit=parent,
+                    repo_type=self.repo_type,
+                )
+            except ValueError as error:
+                if isinstance(error, UNREADABLE):
+                    raise
+                raise PushError(f"committing: {_said(error)}") from error  # the Hub refuses the card, for example
         for warning in caught:
             if issubclass(warning.category, UserWarning):
                 logger.warning(redact(" ".join(str(warning.message).split())))

@@ -98,7 +98,7 @@ def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool
         and setting("cache_implementation") in (None, "dynamic")
         and setting("use_cache") is not False
         and not ((setting("do_sample") or kwargs.get("streamer")) and (setting("num_beams") or 1) > 1)
-        and not model.training  # gradient checkpointing disables the cache
+        and not model.training  # gradient checkpointing disables the cache in training mode
         and not stops_by_config
         and (stops_by_argument or not kwargs.get("stop_strings"))
     )

@@ -303,9 +303,9 @@ class ScratchDecoder(ScratchStack):
         output_attentions, output_hidden_states = self.outputs_to_record(output_attentions, output_hidden_states)
         use_cache = self.config.use_cache if use_cache is None else use_cache
         hidden_states = self.embed(input_ids, inputs_embeds)
-        cache = past_key_values
-        if cache is None and use_cache:
-            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        cache = DynamicCache() if past_key_values is None and use_cache else past_key_values
+        if cache is not None and not hasattr(cache, "self_attention_cache"):
+            cache = EncoderDecoderCache(cache, DynamicCache())
         cross_bias = self.cross_attention_bias(encoder_attention_mask, encoder_hidden_states, hidden_states, cache)
         self_bias, position_ids = self.self_attention_bias(attention_mask, hidden_states, position_ids, cache)
         rotation = self.embed_positions.rotation(hidden_states, position_ids)

@@ -92,6 +92,9 @@ class Batcher:
         """Whether all translators still translate."""
         return not any(task.done() for task in self._tasks)
 
+    def _translating_tasks(self) -> int:
+        return sum(not task.done() for task in self._tasks)
+
     async def translate(self, engine: Engine, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
         """
         The translations of each sentence, best first. Once it is cancelled, or one sentence has failed, the others
@@ -105,6 +108,8 @@ class Batcher:
             raise TooMuch(f"{len(sentences):,} sentences in a request; at most {self.longest_queue:,} may wait")
         if self._closed or self.waiting + len(sentences) > self.longest_queue:
             raise Busy(f"{self.waiting:,} sentences are waiting; try again later")
+        if not self._translating_tasks():
+            raise Busy("all processes that translate have ended; try again later")
         if not sentences:
             return []
         loop = asyncio.get_running_loop()
@@ -128,7 +133,10 @@ class Batcher:
                 await self._translate(translate, *batch)
             except WorkerLost as error:
                 logger.error(f"{error}; restart the service")
-                for _, future in batch[1]:
+                lost = list(batch[1])
+                if self._translating_tasks() == 1:  # this is the last one
+                    lost += [item for request in self._requests for item in request.waiting]
+                for _, future in lost:
                     if not future.done():
                         future.set_exception(Busy("the process that translated this has ended; try again"))
                 return
@@ -168,7 +176,7 @@ class Batcher:
     def _fair_share(self) -> int:
         """A translator's share of the sentences in the service, now or when a batch was last finished."""
         all_of_them = max(self._expected, self.waiting + self._translating)
-        return min(math.ceil(all_of_them / len(self._translators)), _LARGEST_BATCH)
+        return min(math.ceil(all_of_them / max(1, self._translating_tasks())), _LARGEST_BATCH)
 
     def _take(self, most: int) -> tuple[_Request, list[_Item]]:
         """The first request, and up to `most` sentences that can share a batch with its own."""
@@ -195,7 +203,8 @@ class Batcher:
         except Exception as error:
             if len(items) > 1:
                 for item in items:  # retried alone: one sentence must not fail the others
-                    await self._translate(translate, request, [item])
+                    if not (item[1].done() or self._closed):
+                        await self._translate(translate, request, [item])
                 return
             logger.error(f"a sentence could not be translated: {error!r}")
             results = []

@@ -10,12 +10,13 @@ from ..documents import translate_document
 from ..errors import beginning
 from ..files import one_line
 from ..paragraphs import Translated, TranslateParagraphs, cut, guessed_links, translate_paragraphs
-from .batcher import Batcher
+from .batcher import Batcher, TooMuch
 from .directions import Direction
 from .engines import Engine, Hypothesis, Search
 
 _LEAST = 0.02  # smaller weights are not sent
 _LONG = 1_000  # characters, which take some milliseconds to read
+_EACH = 50  # characters that take as long as a text with none
 
 Result = TypeVar("Result")
 
@@ -39,11 +40,14 @@ async def translate_texts(
         CannotTranslate: a text is not in this format, or a sentence has too many tokens.
         Busy, TooMuch: as Batcher.translate says.
     """
-    found = await _aside_if_long(texts, _sentences_of, texts, format, directions)
+    if len(texts) > batcher.longest_queue:
+        raise TooMuch(f"{len(texts):,} texts in a request; there may be {batcher.longest_queue:,}")
+    size = sum(len(text) + _EACH for text in texts)
+    found = await _aside_if_long(size, _sentences_of, texts, format, directions)
     for direction, sentences in found.items():  # of all texts together
         hypotheses = await batcher.translate(direction.engine, list(sentences), search)
         sentences.update(zip(sentences, hypotheses, strict=True))
-    return await _aside_if_long(texts, _written, texts, format, directions, found, search.several)
+    return await _aside_if_long(size * search.several, _written, texts, format, directions, found, search.several)
 
 
 _Found = dict[Direction, dict[str, list[Hypothesis]]]  # for each direction, sentences and their translations
@@ -89,9 +93,9 @@ def _rendered(text: str, format: str, direction: Direction, translate: Translate
     return translate_document(text, format, paragraphs)
 
 
-async def _aside_if_long(texts: Sequence[str], work: Callable[..., Result], *arguments) -> Result:
+async def _aside_if_long(size: int, work: Callable[..., Result], *arguments) -> Result:
     """What `work` returns, called in a thread if it takes long: the event loop has other requests to answer."""
-    return await asyncio.to_thread(work, *arguments) if sum(map(len, texts)) > _LONG else work(*arguments)
+    return await asyncio.to_thread(work, *arguments) if size > _LONG else work(*arguments)
 
 
 def _too_long(engine: Engine, sentences: Sequence[str]) -> dict[int, str]:
@@ -128,9 +132,19 @@ async def translate_sentences(
     Raises:
         Busy, TooMuch: as Batcher.translate says.
     """
-    problems = _too_long(direction.engine, sentences)
+    if len(sentences) > batcher.longest_queue:
+        raise TooMuch(f"{len(sentences):,} sentences in a request; at most {batcher.longest_queue:,} may wait")
+    size = sum(len(sentence) + _EACH for sentence in sentences)
+    problems = await _aside_if_long(size, _too_long, direction.engine, sentences)
     fine = [sentence for place, sentence in enumerate(sentences) if place not in problems]
-    found = iter(await batcher.translate(direction.engine, fine, search))
+    hypotheses = await batcher.translate(direction.engine, fine, search)
+    return await _aside_if_long(size * search.several, _all_described, sentences, problems, hypotheses)
+
+
+def _all_described(
+    sentences: Sequence[str], problems: dict[int, str], hypotheses: list[list[Hypothesis]]
+) -> list[list[dict[str, Any]]]:
+    found = iter(hypotheses)
     return [
         [{"text": "", "words": [], "problem": problems[place]}]
         if place in problems

@@ -86,11 +86,11 @@ def whole_optimizer_state(accelerator: Accelerator, optimizer: torch.optim.Optim
     if not is_sharded(accelerator):
         return state
 
-    def gathered(value: torch.Tensor) -> torch.Tensor | None:
-        value = gathered(value)
-        return value.cpu() if accelerator.is_main_process else None
+    def on_main(value: torch.Tensor) -> torch.Tensor | None:
+        whole = gathered(value)
+        return whole.cpu() if accelerator.is_main_process else None
 
-    tensors = {index: {name: gathered(value) for name, value in each.items()} for index, each in state["state"].items()}
+    tensors = {index: {name: on_main(value) for name, value in each.items()} for index, each in state["state"].items()}
     return state | {"state": tensors}
 
 

@@ -221,6 +221,24 @@ def test_lengths_are_checked_in_windows(run, expected, monkeypatch):
     assert sizes == [3] * 4 + [3, 2, 1] * 4  # all are checked; then each window is read, and translated
 
 
+def test_a_large_file_is_shared_out_and_nothing_changes(run, folder, tmp_path, capfd):
+    """By two models together, with lines that cannot be translated."""
+    source = tmp_path / "source.txt"
+    rows = [f"{sentence}\n".encode() for sentence in SENTENCES * 30]
+    rows[200], rows[210] = b"cat " * 200 + b"\n", b"\xff\n"
+    source.write_bytes(b"".join(rows))
+    assert text_input.workers_for(source) is None
+    options = {"others": [str(folder)], "input": str(source), "n_best": 2, "keep_going": True, "max_new_tokens": 8}
+    alone = run(workers=0, **options)
+    shared = run(workers=2, **options)
+    assert shared == alone
+    assert alone[0] == 0
+    assert "line 201: " in alone[2]
+    assert "line 211: not valid UTF-8" in alone[2]
+    written = [row.split("\t") for row in alone[1].decode().splitlines()]
+    assert [row[:2] for row in written] == [[str(line), rank] for line in range(1, 361) for rank in ("1", "2")]
+
+
 def test_standard_input_and_output_that_are_closed(run, folder, tmp_path, monkeypatch):
     def close(name):
         def load(*_):

@@ -83,6 +83,16 @@ def test_scratch_to_torch_and_back_is_bit_identical(fields):
     assert again.lm_head.weight is not model.lm_head.weight
 
 
+@pytest.mark.parametrize("prefix", ["", "net."])
+def test_embeddings_and_positions_beside_the_layers(prefix):
+    """The torch.nn.Transformer need not be a module of its own, as in a subclass of it."""
+    user = tutorial()
+    expected = from_torch(user.state_dict(), **NAMES, **TOLD, **SPECIAL)
+    state = {f"{prefix}{name.removeprefix('transformer.')}": value for name, value in user.state_dict().items()}
+    names = {role: f"{prefix}{name}" for role, name in NAMES.items()}
+    assert identical(from_torch(state, **names, **TOLD, **SPECIAL), expected)
+
+
 def change(state: dict, **changes) -> dict:
     """A state dict with changed tensors; None removes one."""
     state = state | {name.replace("/", "."): value for name, value in changes.items()}
@@ -95,13 +105,19 @@ def change(state: dict, **changes) -> dict:
         ({"transformer.encoder.layers.1.norm2.bias": None}, {}, "Missing .*transformer.encoder.layers.1.norm2.bias"),
         ({"transformer.decoder.norm.weight": None}, {}, "Missing .*transformer.decoder.norm.weight"),
         ({"transformer.encoder.norm.weight": None}, {}, "Unexpected .*transformer.encoder.norm.bias"),
-        ({"transformer.extra": torch.ones(2)}, {}, "Unexpected .*transformer.extra"),
+        ({"transformer.extra": torch.ones(2)}, {}, "corresponds to transformer.extra"),
         ({"positions": torch.ones(9, 24)}, {}, "learned positions are not converted"),
         ({"transformer.decoder.layers.2.linear1.weight": torch.ones(41, 24)}, {}, r"mismatch .*2.linear1.*\[41, 24\]"),
         ({"transformer.encoder.layers.1.linear1.weight": None}, {}, "Missing .*encoder.layers.1.linear1.weight"),
         ({"transformer.decoder.layers.0.linear1.weight": None}, {}, "decoder.layers.0.linear1.weight is missing"),
         ({"tgt_tok_emb.embedding.weight": torch.ones(29, 23)}, {}, r"mismatch for tgt_tok_emb.*\[29, 23\]"),
         ({"generator.weight": torch.ones(30, 24)}, {}, r"mismatch for generator.weight.*\[30, 24\]"),
+        ({"generator.bias": torch.ones(29).double()}, {}, "one floating dtype, not torch.float32, torch.float64"),
+        (
+            {"transformer.encoder.layers.1.linear1.weight": torch.ones(40, 24, dtype=torch.int8)},
+            {},
+            "one floating dtype, not torch.float32, torch.int8",
+        ),
         ({"epoch": 3}, {}, "not a state dict: epoch is not a tensor"),
         ({"other.encoder.layers.0.self_attn.in_proj_weight": torch.ones(72, 24)}, {}, "hold several .*'other.'"),
         ({"transformer.encoder.layers.0.self_attn.in_proj_weight": None}, {}, "not the weights of a torch.nn.Trans"),

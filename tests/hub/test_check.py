@@ -75,7 +75,7 @@ DAMAGE = {
     "imports": r"loss.py: line 1 imports datasets; code that travels may import",
     "neighbour": "loss.py is imported but missing",
     "generation": r"generation_config.json: .*early_stopping",
-    "weights missing": r"missing or unexpected with this project: model.encoder.layers.0.self_attn.q_proj.weight",
+    "weights missing": r"this project, weights are missing or unexpected: model.encoder.layers.0.self_attn.q_proj",
     "other code": r"gives other .*logits \(by .*save it there again",
     "ties": "tie_word_embeddings is True, but with this project the weights are not tied",
     "token": r"config.json: it holds what looks like a token",

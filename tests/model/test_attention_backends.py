@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import padded
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import DynamicCache
 
 from modeling_scratch.model import attention
 
@@ -116,7 +116,7 @@ def test_no_needless_mask(implementation, model, sentences, monkeypatch):
     assert seen() == (None, None, None)
     assert seen(attention_mask=mask) == ((3, 1, 1, 8), None, (3, 1, 1, 8))
     assert seen(decoder_attention_mask=target_mask) == (None, (3, 1, 5, 5), None)
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    cache = DynamicCache()
     assert seen(past_key_values=cache) == (None, None, None)
     step = {"past_key_values": cache, "decoder_input_ids": target[:, :1]}
     assert seen(**step) == (None, None, None)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import SHALLOW, SMALL_MODEL, every_choice, padded
 from torch import nn
-from transformers import AutoModel, AutoModelForSeq2SeqLM
+from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
 from modeling_scratch.training.loss import fused_cross_entropy
@@ -372,10 +372,13 @@ def test_a_wrapped_head_is_called(change, make_model, sentences):
     torch.testing.assert_close(output.loss, expected)
 
 
-def test_encoder_outputs_as_a_dict(make_model, sentences):
+def test_encoder_outputs_as_a_dict_and_a_plain_cache(make_model, sentences):
     model = make_model()
     ids, target = sentences[0][None], torch.tensor([[1, 5, 6]])
     expected = model(input_ids=ids, decoder_input_ids=target).logits
     states = model.get_encoder()(ids).last_hidden_state
     given = model(encoder_outputs={"last_hidden_state": states}, decoder_input_ids=target).logits
     assert torch.equal(given, expected)
+    cached = model(input_ids=ids, decoder_input_ids=target, past_key_values=DynamicCache())
+    torch.testing.assert_close(cached.logits, expected)
+    assert cached.past_key_values.get_seq_length() == 3

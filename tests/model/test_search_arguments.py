@@ -284,9 +284,11 @@ def test_arguments_that_are_spelt_out(make_model, sentences, loops):
     assert loops == ["beam_search"]
 
 
-def test_gradient_checkpointing_takes_the_inherited_loop(make_model, sentences, loops):
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_training_mode_takes_the_inherited_loop(checkpointing, make_model, sentences, loops):
     model = make_model()
-    model.activation_checkpointing_enable()
+    if checkpointing:
+        model.activation_checkpointing_enable()
     model.train()
     model.generate(padded(sentences, 9)[0], max_new_tokens=2, num_beams=2)
     assert loops == []

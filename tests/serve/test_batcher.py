@@ -7,6 +7,7 @@ from services import Slow
 
 from modeling_scratch.serve.batcher import Batcher, Busy, TooMuch
 from modeling_scratch.serve.engines import Search
+from modeling_scratch.workers import WorkerLost
 
 
 class Queue:
@@ -14,8 +15,14 @@ class Queue:
 
     def __init__(self, longest_queue=1_000, translators=1):
         self.engine = Slow()
-        translate = [lambda engine, sentences, search: engine.translate(sentences, search)] * translators
-        self.batcher = Batcher(longest_queue, translators=translate)
+        self.batcher = Batcher(longest_queue, translators=[self._translate] * translators)
+
+    @staticmethod
+    def _translate(engine, sentences, search):
+        found = engine.translate(sentences, search)
+        if "lost" in sentences:
+            raise WorkerLost("its process has ended")
+        return found
 
     async def __aenter__(self):
         await self.batcher.__aenter__()
@@ -107,6 +114,31 @@ async def test_what_nobody_waits_for_is_not_translated():
         queue.engine.go.set()
         assert await queue.ask("three") == ["THREE"]
     assert queue.engine.batches == [["one"], ["three"]]
+
+
+@running
+async def test_a_failed_batch_is_not_retried_for_clients_that_have_gone():
+    async with Queue() as queue:
+        bad = await queue.begin("bad", "beside it")
+        bad.cancel()
+        await asyncio.wait({bad})
+        queue.engine.go.set()
+        assert await queue.ask("next") == ["NEXT"]
+    assert queue.engine.batches == [["bad", "beside it"], ["next"]]
+
+
+@running
+async def test_without_translators_requests_fail_at_once():
+    async with Queue() as queue:
+        first = await queue.begin("lost")
+        waiting = await queue.enqueue("waiting")
+        queue.engine.go.set()
+        for task in (first, waiting):
+            with pytest.raises(Busy, match="has ended"):
+                await task
+        assert not queue.batcher.is_alive
+        with pytest.raises(Busy, match="all processes that translate have ended"):
+            await queue.ask("more")
 
 
 @running
