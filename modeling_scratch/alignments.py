@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -14,15 +15,28 @@ Links = list[tuple[int, int]]  # of a pair: source word and target word, from 0;
 Heads = list[list[int]]  # [layer, head] of each, from 0
 
 
+@contextmanager
+def returning_weights(model: PreTrainedModel) -> Iterator[None]:
+    """A context in which a model returns attention weights, without dropout."""
+    training, implementation = model.training, model.config._attn_implementation
+    model.eval()
+    model.set_attn_implementation("eager")  # the one that has weights
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(implementation)
+        model.train(training)
+
+
 class Aligner:
     """
-    Aligns the words of sentences with those of their translations by cross-attention, in one teacher-forced pass.
+    Aligns the words of sentences with those of their translations by cross-attention, in one teacher-forced pass. The
+    attention of some heads is averaged: `alignment_heads` of the model's generation config, as Whisper names it, or all
+    heads if there is none.
 
     Args:
         model: a translator, but not an ensemble. Whatever its attention implementation, the pass uses eager attention.
         source_tokenizer, target_tokenizer: one object if they are shared.
-        heads: whose attention is averaged. None: `alignment_heads` of the model's generation config, as Whisper names
-            it, or all heads if there is none.
 
     Raises:
         ValueError: the model has no such heads.
@@ -33,10 +47,9 @@ class Aligner:
         model: PreTrainedModel,
         source_tokenizer: PreTrainedTokenizerBase,
         target_tokenizer: PreTrainedTokenizerBase,
-        heads: Heads | None = None,
     ):
         self.model, self.source_tokenizer, self.target_tokenizer = model, source_tokenizer, target_tokenizer
-        self.heads = alignment_heads(model) if heads is None else _checked(heads, model)
+        self.heads = alignment_heads(model)
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links]:
         """The links of each pair; see `links_of`."""
@@ -68,16 +81,10 @@ class Aligner:
         pairs, shape = list(zip(read, written, strict=True)), _shape(self.model)
         lengths = [len(x.ids) + len(y.ids) if x.ids and y.ids else 0 for x, y in pairs]
         found: list[torch.Tensor | None] = [None] * len(pairs)
-        implementation, training = self.model.config._attn_implementation, self.model.training
-        self.model.eval()
-        self.model.set_attn_implementation("eager")  # the one that returns weights
-        try:
+        with returning_weights(self.model):
             for batch in batches_by_length(lengths, batch_tokens=DEFAULT_BATCH_TOKENS):
                 for index, weights in zip(batch, self._attend([pairs[index] for index in batch]), strict=True):
                     found[index] = reduce(weights)
-        finally:
-            self.model.set_attn_implementation(implementation)
-            self.model.train(training)
         return [
             reduce(torch.zeros(*shape, len(y.words), len(x.words))) if weights is None else weights
             for weights, (x, y) in zip(found, pairs, strict=True)
@@ -159,8 +166,11 @@ def _shape(model: PreTrainedModel) -> tuple[int, int]:
     return model.config.decoder_layers, model.config.decoder_attention_heads
 
 
-def _checked(heads: Heads, model: PreTrainedModel) -> Heads:
-    shape = _shape(model)
+def alignment_heads(model: PreTrainedModel) -> Heads | None:
+    """The heads that a model's generation config names for alignments, if any. ValueError if the model lacks one."""
+    heads, shape = getattr(model.generation_config, "alignment_heads", None), _shape(model)
+    if heads is None:
+        return None
     try:
         known = bool(heads) and all(0 <= layer < shape[0] and 0 <= head < shape[1] for layer, head in heads)
     except (TypeError, ValueError):
@@ -171,12 +181,6 @@ def _checked(heads: Heads, model: PreTrainedModel) -> Heads:
             f"with {shape[1]} heads each"
         )
     return heads
-
-
-def alignment_heads(model: PreTrainedModel) -> Heads | None:
-    """The heads that a model's generation config names for alignments, if any. ValueError if the model lacks one."""
-    heads = getattr(model.generation_config, "alignment_heads", None)
-    return None if heads is None else _checked(heads, model)
 
 
 def average_heads(weights: torch.Tensor, heads: Heads | None) -> torch.Tensor:

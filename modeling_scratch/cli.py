@@ -22,7 +22,7 @@ STOPPED = 75  # EX_TEMPFAIL in sysexits.h: try again
 BUG = 1  # Python's own exit code after a traceback
 
 # Modules that only some commands need, and the extra of this package that installs each.
-EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil", "pydantic"], "train")
+EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil"], "train")
 EXTRAS |= dict.fromkeys(["sacrebleu", "sacremoses", "tiktoken"], "train")
 EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
 EXTRAS |= dict.fromkeys(["prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"], "serve")

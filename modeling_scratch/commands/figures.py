@@ -56,12 +56,11 @@ def attention(
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
         from ..figures.attention import attention_maps, parse_layer, save_attention
-        from ..loading import load_tokenizers, load_translator
-        from ..runs.processes import make_accelerator
+        from ..loading import best_device, load_tokenizers, load_translator
 
         parse_layer(layer)  # fail before loading anything
         tokenizers = load_tokenizers(model)
-        translator = load_translator(model).to(make_accelerator().device)
+        translator = load_translator(model).to(best_device())
         with as_user_error():
             maps = attention_maps(translator, *tokenizers, sentence, beams)
         paths = save_attention(maps, out, layer)

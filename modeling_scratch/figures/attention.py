@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from ..alignments import returning_weights
 from ..errors import UserError
 from .saving import HEAT, PAGE_WIDTH, save
 
@@ -99,16 +100,10 @@ def attention_maps(
     inputs = source_tokenizer([sentence], return_tensors="pt").to(model.device)
     inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}  # (1, S)
     _check_length("sentence", inputs["input_ids"].shape[1])
-    training, implementation = model.training, model.config._attn_implementation
-    model.eval()
-    model.set_attn_implementation("eager")
-    try:
+    with returning_weights(model):
         sequence = model.generate(**inputs, **({} if num_beams is None else {"num_beams": num_beams}))  # (1, T + 1)
         _check_length("translation", sequence.shape[1] - 1)
         outputs = model(**inputs, decoder_input_ids=sequence[:, :-1], output_attentions=True, use_cache=False)
-    finally:
-        model.train(training)
-        model.set_attn_implementation(implementation)
     labels = token_labels(target_tokenizer, sequence[0].tolist())
     return AttentionMaps(
         sentence=sentence.strip(),
