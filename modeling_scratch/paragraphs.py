@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -83,31 +83,38 @@ def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str)
     return written
 
 
-def translate_paragraphs(
-    paragraphs: list[str],
-    translate: TranslateParagraphs,
-    source_language: str | None,
-    target_language: str | None,
-) -> list[Translated]:
+class Paragraphs:
     """
-    Paragraphs, of any number of sentences each, translated sentence by sentence; white space between sentences stays.
+    Paragraphs, of any number of sentences each, cut into their sentences.
 
     Args:
-        translate: called once, with the sentences of all paragraphs.
-        source_language, target_language: ISO 639 codes; None if unknown: sentences are cut by general rules, and have
-            spaces between them.
-
-    Returns:
-        The translation of each paragraph, with links that count words from the beginning of the paragraph.
+        language: an ISO 639 code; None if unknown: sentences are cut by general rules.
     """
-    rows = [cut(paragraph, source_language or "") for paragraph in paragraphs]
-    found = iter(translate([piece.sentence for row in rows for piece in row if piece.sentence]))
-    results = []
-    for row in rows:
+
+    def __init__(self, paragraphs: Sequence[str], language: str | None):
+        self.rows = [cut(paragraph, language or "") for paragraph in paragraphs]
+        self.sentences = [piece.sentence for row in self.rows for piece in row if piece.sentence]
+
+    def translated(self, sentences: Iterable[Translated], language: str | None) -> list[Translated]:
+        """
+        The translation of each paragraph, with links that count words from the beginning of the paragraph. White space
+        between sentences stays.
+
+        Args:
+            sentences: the translation of each sentence.
+            language: the target's ISO 639 code; None if unknown: sentences have spaces between them.
+        """
+        found = iter(sentences)
+        return [self._joined(row, found, language or "") for row in self.rows]
+
+    @staticmethod
+    def _joined(row: list[Piece], found: Iterator[Translated], language: str) -> Translated:
         sentences = list(islice(found, sum(bool(piece.sentence) for piece in row)))
         rest = iter(sentences)
         texts = [next(rest).text if piece.sentence else "" for piece in row]
-        written = _spaced(row, texts, target_language or "")
+        written = _spaced(row, texts, language)
+        if not any(sentence.links for sentence in sentences):
+            return Translated("".join(map("".join, written)))
         sources = _first_words([(piece.before, piece.sentence, piece.after) for piece in row])
         starts = zip(sources, _first_words(written), strict=True)
         starts = [start for start, piece in zip(starts, row, strict=True) if piece.sentence]
@@ -116,8 +123,23 @@ def translate_paragraphs(
             for (first_source, first_target), sentence in zip(starts, sentences, strict=True)
             for source, target in sentence.links
         ]
-        results.append(Translated("".join(map("".join, written)), links))
-    return results
+        return Translated("".join(map("".join, written)), links)
+
+
+def translate_paragraphs(
+    paragraphs: list[str],
+    translate: TranslateParagraphs,
+    source_language: str | None,
+    target_language: str | None,
+) -> list[Translated]:
+    """
+    Paragraphs translated sentence by sentence; see `Paragraphs`.
+
+    Args:
+        translate: called once, with the sentences of all paragraphs.
+    """
+    cut_up = Paragraphs(paragraphs, source_language)
+    return cut_up.translated(translate(cut_up.sentences), target_language)
 
 
 def _first_words(pieces: Sequence[tuple[str, str, str]]) -> list[int]:

@@ -7,9 +7,9 @@ from html import unescape
 from html.parser import HTMLParser
 
 from ..errors import UserError
-from ..paragraphs import TranslateParagraphs
+from .document import Document
 from .marked_text import Markup, Slot, Text, Token
-from .regions import Region, translate_regions
+from .regions import Region, read_regions
 
 # Elements that occur within a sentence. All others end a paragraph, as <br> does.
 _INLINE = {"a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "ins"}
@@ -26,9 +26,9 @@ _ATTRIBUTE = re.compile(r"""\s*([^\s=>/"'][^\s=>/]*)(?:\s*=\s*("[^"]*"|'[^']*'|[
 _MOST_UNENDED = 200
 
 
-def translate_html(text: str, translate: TranslateParagraphs) -> str:
-    """Translate a page's text and the attributes in _READ_ATTRIBUTES."""
-    return translate_regions([Region(shielded(html_tokens(text)), write_html)], translate)[0]
+def read_html(text: str) -> Document:
+    """A page's text and the attributes in _READ_ATTRIBUTES."""
+    return read_regions([Region(shielded(html_tokens(text)), write_html)], "".join)
 
 
 def write_html(text: str, written: dict[str, str]) -> str:

@@ -10,10 +10,10 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
 from ..errors import UserError
-from ..paragraphs import TranslateParagraphs
+from .document import Document
 from .html import html_tokens, shielded, write_html
 from .marked_text import Markup, Slot, Text, Token
-from .regions import Region, translate_regions
+from .regions import Region, read_regions
 
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _ESCAPED = re.compile(r"[\\`*\[\]<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~|&(?=#?\w+;)")
@@ -26,16 +26,19 @@ _TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
 _MOST_BRACKETS = 2000
 
 
-def translate_markdown(text: str, translate: TranslateParagraphs) -> str:
+def read_markdown(text: str) -> Document:
     """A document in CommonMark with tables and strikethrough; pictures' descriptions and titles are translated too."""
     begin = match.end() if (match := _FRONT_MATTER.match(text)) else 0
     places = list(_Reader(text, begin).places())
-    found = translate_regions([place.region for place in places], translate)
-    parts, done = [], 0
-    for place, written in zip(places, found, strict=True):
-        parts += [text[done : place.start], written]
-        done = place.end
-    return "".join(parts) + text[done:]
+
+    def joined(found: list[str]) -> str:
+        parts, done = [], 0
+        for place, written in zip(places, found, strict=True):
+            parts += [text[done : place.start], written]
+            done = place.end
+        return "".join(parts) + text[done:]
+
+    return read_regions([place.region for place in places], joined)
 
 
 def write_markdown(text: str, written: dict[str, str]) -> str:

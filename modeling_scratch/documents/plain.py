@@ -1,13 +1,21 @@
 """Plain text: each line is a paragraph."""
 
-from ..paragraphs import TranslateParagraphs
+from collections.abc import Sequence
+
+from ..paragraphs import Translated
+from .document import Document
 
 
-def translate_plain(text: str, translate: TranslateParagraphs) -> str:
-    """Translate each line of a text; line breaks of all kinds, and white space around lines, stay."""
+def read_plain(text: str) -> Document:
+    """Each line of a text; line breaks of all kinds, and white space around lines, stay."""
     lines = text.splitlines(keepends=True)
     places = [place for place, line in enumerate(lines) if line.strip()]
-    for place, found in zip(places, translate([lines[place].strip() for place in places]), strict=True):
-        before, _, after = lines[place].partition(lines[place].strip())
-        lines[place] = before + found.text + after
-    return "".join(lines)
+
+    def write(translations: Sequence[Translated]) -> str:
+        written = list(lines)
+        for place, found in zip(places, translations, strict=True):
+            before, _, after = lines[place].partition(lines[place].strip())
+            written[place] = before + found.text + after
+        return "".join(written)
+
+    return Document([lines[place].strip() for place in places], write)

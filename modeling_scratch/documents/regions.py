@@ -1,9 +1,10 @@
-"""Translates all the regions of a document that hold text in one call, and writes them back."""
+"""Finds the paragraphs in the regions of a document that hold text, and writes their translations back."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..paragraphs import TranslateParagraphs
+from ..paragraphs import Translated
+from .document import Document
 from .marked_text import Markup, Paragraph, Token, paragraph_of, split_white_space, units
 from .placement import Write, placed
 
@@ -34,20 +35,33 @@ class _Unit:
     paragraph: Paragraph | None
 
 
-def translate_regions(regions: Sequence[Region], translate: TranslateParagraphs) -> list[str]:
+def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str]) -> Document:
     """
-    Translate the text of a document's regions, and return them with their markup.
+    The document that consists of these regions, whose paragraphs are those of all regions followed by all slots.
 
     Args:
-        translate: called once, with the paragraphs of all regions followed by all slots.
+        joined: makes the document of the regions that have been written, and whatever is between them.
     """
     rows = [[_unit(tokens) for tokens in units(region.tokens)] for region in regions]
     paragraphs = [unit.paragraph.text for row in rows for unit in row if unit.paragraph]
     tokens = [token for region in regions for token in region.tokens if isinstance(token, Markup)]
     slots = list(dict.fromkeys(slot.plain for token in tokens for slot in token.slots))
-    results = translate(paragraphs + slots)
-    found = iter(results[: len(paragraphs)])
-    said = dict(zip(slots, (result.text for result in results[len(paragraphs) :]), strict=True))
+
+    def write(translations: Sequence[Translated]) -> str:
+        found = iter(translations[: len(paragraphs)])
+        said = dict(zip(slots, (each.text for each in translations[len(paragraphs) :]), strict=True))
+        return joined(
+            [
+                "".join(part for unit in row for part in _written(region, unit, found, said))
+                for region, row in zip(regions, rows, strict=True)
+            ]
+        )
+
+    return Document(paragraphs + slots, write)
+
+
+def _written(region: Region, unit: _Unit, found: Iterator[Translated], said: dict[str, str]) -> Iterator[str]:
+    """The parts of a unit, with the next of the translations found, and what is said in slots."""
 
     def raw(token: Token) -> str:
         text = token.raw
@@ -55,19 +69,13 @@ def translate_regions(regions: Sequence[Region], translate: TranslateParagraphs)
             text = text[: slot.start] + slot.write(said[slot.plain]) + text[slot.end :]
         return text
 
-    def written(region: Region, unit: _Unit) -> Iterator[str]:
-        yield from map(raw, unit.before)
-        if unit.paragraph is None:
-            yield from map(raw, unit.within)
-        else:
-            source = "".join(token.raw for token in unit.within)
-            yield region.begin(source, placed(unit.paragraph, next(found), region.write, raw))
-        yield from map(raw, unit.after)
-
-    return [
-        "".join(part for unit in row for part in written(region, unit))
-        for region, row in zip(regions, rows, strict=True)
-    ]
+    yield from map(raw, unit.before)
+    if unit.paragraph is None:
+        yield from map(raw, unit.within)
+    else:
+        source = "".join(token.raw for token in unit.within)
+        yield region.begin(source, placed(unit.paragraph, next(found), region.write, raw))
+    yield from map(raw, unit.after)
 
 
 def _unit(tokens: list[Token]) -> _Unit:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pysubs2.formats.subrip import SubripFormat
 
 from ..errors import UserError
-from ..paragraphs import TranslateParagraphs
+from .document import Document
 from .marked_text import Markup, Text, Token
-from .regions import Region, translate_regions
+from .regions import Region, read_regions
 
 _NUMBER = re.compile(r"\n[ \t]*\d+[ \t]*\r?\n\Z")  # of the next cue
 _TAG = re.compile(r"<\s*(/?)\s*([A-Za-z]+)[^<>]*>|\{\\[^{}]*\}|\\[Nnh]")
@@ -18,9 +18,9 @@ _SPEAKER_BEGINS = re.compile(r"[-–—♪#\[(]")  # noqa: RUF001
 _PAUSE = 3000  # milliseconds; a sentence does not continue after a longer pause
 
 
-def translate_srt(text: str, translate: TranslateParagraphs) -> str:
+def read_srt(text: str) -> Document:
     """
-    Translate subtitles, keeping their cues and times.
+    Subtitles, which keep their cues and times.
 
     A sentence goes on over lines and cues until a cue ends with a mark that ends sentences, a new speaker begins (a
     dash, a bracket or a note), or there is a pause of three seconds. Its translation is spread over its lines in
@@ -29,7 +29,7 @@ def translate_srt(text: str, translate: TranslateParagraphs) -> str:
     Raises:
         UserError: there is no cue.
     """
-    return translate_regions([Region(list(_tokens(text)), lambda words, _: words)], translate)[0]
+    return read_regions([Region(list(_tokens(text)), lambda words, _: words)], "".join)
 
 
 def _cues(text: str) -> list[tuple[int, int, int, int]]:

@@ -1,15 +1,16 @@
 """Translates a request's texts: as documents for API clients, sentence by sentence for the page."""
 
 import asyncio
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ..alignments import links_of
-from ..documents import translate_document
+from ..documents import read_document
 from ..errors import beginning
 from ..files import one_line
-from ..paragraphs import Translated, TranslateParagraphs, cut, guessed_links, translate_paragraphs
+from ..paragraphs import Paragraphs, Translated, cut, guessed_links
 from .batcher import Batcher, TooMuch
 from .directions import Direction
 from .engines import Engine, Hypothesis, Search
@@ -43,54 +44,47 @@ async def translate_texts(
     if len(texts) > batcher.longest_queue:
         raise TooMuch(f"{len(texts):,} texts in a request; there may be {batcher.longest_queue:,}")
     size = sum(len(text) + _EACH for text in texts)
-    found = await _aside_if_long(size, _sentences_of, texts, format, directions)
-    for direction, sentences in found.items():  # of all texts together
-        hypotheses = await batcher.translate(direction.engine, list(sentences), search)
-        sentences.update(zip(sentences, hypotheses, strict=True))
-    return await _aside_if_long(size * search.several, _written, texts, format, directions, found, search.several)
+    read = await _aside_if_long(size, _read, texts, format, directions)
+    known: dict[tuple[Direction, str], list[Hypothesis]] = {}
+    for direction in dict.fromkeys(directions):  # the sentences of all its texts together
+        own = (each.sentences for each in read if each.direction is direction)
+        sentences = list(dict.fromkeys(itertools.chain.from_iterable(own)))
+        hypotheses = await batcher.translate(direction.engine, sentences, search)
+        known |= {(direction, sentence): found for sentence, found in zip(sentences, hypotheses, strict=True)}
+    return await _aside_if_long(size * search.several, _written, read, known, search.several)
 
 
-_Found = dict[Direction, dict[str, list[Hypothesis]]]  # for each direction, sentences and their translations
+class _Read:
+    """A text that has been read and cut into sentences."""
+
+    def __init__(self, text: str, format: str, direction: Direction):
+        self.direction, self.document = direction, read_document(text, format)
+        self.paragraphs = Paragraphs(self.document.paragraphs, direction.source)
+        self.sentences = self.paragraphs.sentences
+
+    def written(self, sentences: Iterable[Translated]) -> str:
+        return self.document.write(self.paragraphs.translated(sentences, self.direction.target))
 
 
-def _sentences_of(texts: Sequence[str], format: str, directions: Sequence[Direction]) -> _Found:
-    """The sentences of all texts, without translations."""
-    found: _Found = {}
-    for text, direction in zip(texts, directions, strict=True):
-        sentences = found.setdefault(direction, {})
-
-        def note(each: list[str], sentences: dict = sentences) -> list[Translated]:
-            sentences.update((sentence, []) for sentence in each)
-            return [Translated(sentence) for sentence in each]
-
-        try:
-            _rendered(text, format, direction, note)
-        except ValueError as error:
-            raise CannotTranslate(str(error)) from error
-    for direction, sentences in found.items():
-        for problem in _too_long(direction.engine, list(sentences)).values():
+def _read(texts: Sequence[str], format: str, directions: Sequence[Direction]) -> list[_Read]:
+    try:
+        read = [_Read(text, format, direction) for text, direction in zip(texts, directions, strict=True)]
+    except ValueError as error:
+        raise CannotTranslate(str(error)) from error
+    for each in read:
+        for problem in _too_long(each.direction.engine, each.sentences).values():
             raise CannotTranslate(problem)
-    return found
+    return read
 
 
-def _written(
-    texts: Sequence[str], format: str, directions: Sequence[Direction], found: _Found, several: int
-) -> list[list[str]]:
-    def written(text: str, direction: Direction, rank: int) -> str:
-        known = found[direction]
-        return _rendered(text, format, direction, lambda each: [_translated(one, known[one][rank]) for one in each])
-
+def _written(read: list[_Read], known: dict[tuple[Direction, str], list[Hypothesis]], several: int) -> list[list[str]]:
     return [
-        [written(text, direction, rank) for rank in range(several)]
-        for text, direction in zip(texts, directions, strict=True)
+        [
+            each.written(_translated(sentence, known[each.direction, sentence][rank]) for sentence in each.sentences)
+            for rank in range(several)
+        ]
+        for each in read
     ]
-
-
-def _rendered(text: str, format: str, direction: Direction, translate: TranslateParagraphs) -> str:
-    def paragraphs(found: list[str]) -> list[Translated]:
-        return translate_paragraphs(found, translate, direction.source, direction.target)
-
-    return translate_document(text, format, paragraphs)
 
 
 async def _aside_if_long(size: int, work: Callable[..., Result], *arguments) -> Result:
