@@ -113,8 +113,6 @@ class Paragraphs:
         rest = iter(sentences)
         texts = [next(rest).text if piece.sentence else "" for piece in row]
         written = _spaced(row, texts, language)
-        if not any(sentence.links for sentence in sentences):
-            return Translated("".join(map("".join, written)))
         sources = _first_words([(piece.before, piece.sentence, piece.after) for piece in row])
         starts = zip(sources, _first_words(written), strict=True)
         starts = [start for start, piece in zip(starts, row, strict=True) if piece.sentence]
