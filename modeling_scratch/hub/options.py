@@ -46,14 +46,12 @@ class PushOptions:
             raise PushError("--space pushes to main: --create-pr, --tag and --revision do not go with it")
 
     def command(self, folder: str) -> str:
-        """The command line of this push."""
+        """The command line of the push of a run, whose recipe can set these options."""
         words = ["scratch", "upload", folder, self.repo_id]
-        words += [f"--{name}" for name in ("private", "overwrite", "space") if getattr(self, name)]
-        for name in ("revision", "license", "tag", "author"):
+        words += [f"--{name}" for name in ("private", "overwrite") if getattr(self, name)]
+        for name in ("revision", "license"):
             if (value := getattr(self, name)) is not None:
                 words += [f"--{name}", value]
-        if self.languages:
-            words += ["--languages", *self.languages]
         if self.timeout != SECONDS_TO_ANSWER:
             words += ["--timeout", f"{self.timeout:g}"]
         return shlex.join(words)

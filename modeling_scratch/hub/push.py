@@ -89,12 +89,6 @@ SPACE = Kind("page", "space", lambda name: name not in EDITABLE)
 Preparation = Callable[[Path, PushOptions, Path, str | None], Prepared]
 
 
-class ArrivedError(PushError):
-    """The model was pushed, but a later step failed."""
-
-    prefix = ""
-
-
 # -- preparing ---------------------------------------------------------------------------------------------------------
 
 
@@ -184,9 +178,7 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
         kind, prepare: what is pushed instead of the model, and how it is made from the folder.
 
     Raises:
-        ArrivedError: the model was pushed, but a later step failed.
-        UnseenError: it is unknown whether it was pushed.
-        PushError, UserError: nothing was pushed; the message says what happened and what to do.
+        PushError, UserError: the message says what happened, what is on the Hub, and what to do.
     """
     options.check()
     opened, key = opened_repository(options.repo_id, options.timeout, kind.repo_type), kind.key(options.repo_id)
@@ -241,7 +233,7 @@ def _arrived(what: str, url: str, commit: str) -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(f"{there}; interrupted before all was recorded: {again}") from interrupt
     except Exception as error:
-        raise ArrivedError(f"{there}; what was left to do failed ({error or type(error).__name__}): {again}") from error
+        raise PushError(f"{there}; what was left to do failed ({error or type(error).__name__}): {again}") from error
 
 
 # -- for runs ----------------------------------------------------------------------------------------------------------
@@ -290,6 +282,6 @@ def try_push(recipe: Recipe, message: str) -> None:
     try:
         logger.info(f"pushed: {push(Path(recipe.output_dir), _options(recipe, message)).url}")
     except PushError as error:
-        logger.warning(redact(f"{error.prefix}{error}"))
+        logger.warning(redact(f"the push failed: {error}"))
     except Exception as error:  # training continues whatever it is
-        logger.warning(f"not pushed: {type(error).__name__}: {' '.join(redact(str(error)).split())}")
+        logger.warning(f"the push failed: {type(error).__name__}: {' '.join(redact(str(error)).split())}")

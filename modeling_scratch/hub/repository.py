@@ -33,15 +33,7 @@ COMMIT_ERRORS = (NoAnswer, httpx2.TransportError, HfHubHTTPError, *UNREADABLE)
 
 
 class PushError(UserError):
-    """Nothing was pushed; the message says why, and what to do."""
-
-    prefix = "not pushed: "
-
-
-class UnseenError(PushError):
-    """It is unknown whether anything was pushed."""
-
-    prefix = "perhaps pushed: "
+    """A push failed. The message says why, what to do, and whether anything is on the Hub or may be."""
 
 
 def has_identifier(content: bytes, identifier: str) -> bool:
@@ -246,8 +238,7 @@ class HubRepository:
             The commit's id.
 
         Raises:
-            UnseenError: the commit may have been made.
-            PushError: it was not.
+            PushError: it was not made, or may have been made.
         """
         lost = False
         with self._explained("committing"):
@@ -262,7 +253,7 @@ class HubRepository:
                     if (found := self._find_arrived(revision, mark)) is not None:
                         return found
                     if attempt == COMMIT_ATTEMPTS or not _may_have_arrived(error):
-                        raise UnseenError(
+                        raise PushError(
                             f"the answer to the commit was lost, and the Hub does not show it ({_said(error)}); push "
                             "again: what has arrived is not sent twice"
                         ) from error
@@ -277,7 +268,7 @@ class HubRepository:
             except COMMIT_ERRORS as error:
                 if not _may_have_arrived(error):
                     raise
-                raise UnseenError(
+                raise PushError(
                     f"the answer was lost ({_said(error)}): look whether the pull request is at "
                     f"{self.api.endpoint}/{self.place}/discussions before you push again"
                 ) from error
@@ -320,7 +311,7 @@ class HubRepository:
         try:
             return self.find_commit(revision, mark)
         except PushError as error:
-            raise UnseenError(
+            raise PushError(
                 "the connection was lost while the commit was on its way, and the Hub cannot be asked whether it "
                 f"arrived ({error}); push again: what has arrived is not sent twice"
             ) from error
