@@ -128,8 +128,8 @@ class CommandPipeline(ScratchTranslationPipeline):
         return results
 
     def _stream(self, inputs: Iterator[str], ahead: int, translate: Callable) -> Iterator[list[dict[str, Any]]]:
-        """As inherited; workers need many sentences, however few there are in a batch."""
-        return super()._stream(inputs, SENTENCES_AHEAD if self.workers else ahead, translate)
+        """As inherited; with workers, at least 1,024 sentences are read ahead, however small the batches."""
+        return super()._stream(inputs, max(ahead, SENTENCES_AHEAD) if self.workers else ahead, translate)
 
     def _shared(self, parts: list[list[str]], settings: dict[str, Any]) -> Iterator[Translations]:
         """The translations of each part, in order, each by whichever worker is free."""

@@ -1,10 +1,11 @@
 """Processes that translate beside each other, for cores that one batch of a small model does not keep busy."""
 
-import ctypes
 import multiprocessing
+import os
 import pickle
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ import torch
 from .errors import UserError
 
 _MOST_BY_DEFAULT = 8
-_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in Linux's <sys/prctl.h>
 
 
 class Translator(Protocol):
@@ -107,10 +107,14 @@ class _Failure:
         return error
 
 
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
 def _work(parents, connection, translators: list[Translator], threads: int) -> None:
-    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)  # also while it translates
-    # Without its copy of the other end, it would not notice that the process that made it has ended before.
-    parents.close()
+    threading.Thread(target=_end_with_parent, daemon=True).start()  # also while it translates
+    parents.close()  # its copy of the other end: otherwise, it would not notice that this is closed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all of its processes
     torch.set_num_threads(threads)
     while True:

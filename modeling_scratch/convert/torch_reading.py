@@ -87,7 +87,10 @@ def read_torch(
     renamed = {ours: state[theirs] for ours, theirs in names.items()}
     dtypes = {weight.dtype for weight in renamed.values()}
     if len(dtypes) > 1 or not renamed[GENERATOR].is_floating_point():
-        raise UserError(f"the weights must all be of one floating dtype, not {', '.join(sorted(map(str, dtypes)))}")
+        raise UserError(
+            f"the weights must all be of one floating dtype, not {', '.join(sorted(map(str, dtypes)))}; save "
+            "model.float().state_dict()"
+        )
     translator = TorchTranslator(implied_config(renamed, **settings)).to(renamed[SOURCE_EMBEDDING].dtype)
     try:
         translator.load_state_dict(renamed)

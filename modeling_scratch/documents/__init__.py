@@ -1,4 +1,4 @@
-"""Translates a document's text and keeps its structure; `FORMATS` has a function for each format."""
+"""Translates a document's text and keeps its structure; `FORMATS` has a module for each format."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -6,7 +6,7 @@ from importlib import import_module
 from ..paragraphs import TranslateParagraphs
 from .document import Document
 
-# Modules of this folder, with a function `read_` and its name; some need packages from an extra.
+# The module of each format, which has a function `read_NAME`; some need packages from an extra.
 FORMATS = {"text": "plain", "markdown": "markdown", "html": "html", "srt": "srt"}
 # Keys of FORMATS by file name suffix.
 ENDINGS = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".srt": "srt"}

@@ -61,7 +61,13 @@ def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str]) 
 
 
 def _written(region: Region, unit: _Unit, found: Iterator[Translated], said: dict[str, str]) -> Iterator[str]:
-    """The parts of a unit, with the next of the translations found, and what is said in slots."""
+    """
+    The parts of a unit with its translation.
+
+    Args:
+        found: the translations of paragraphs; this unit takes the next one.
+        said: the translations of the texts of slots.
+    """
 
     def raw(token: Token) -> str:
         text = token.raw

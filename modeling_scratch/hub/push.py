@@ -282,6 +282,6 @@ def try_push(recipe: Recipe, message: str) -> None:
     try:
         logger.info(f"pushed: {push(Path(recipe.output_dir), _options(recipe, message)).url}")
     except PushError as error:
-        logger.warning(redact(f"the push failed: {error}"))
+        logger.warning(redact(f"while pushing: {error}"))
     except Exception as error:  # training continues whatever it is
-        logger.warning(f"the push failed: {type(error).__name__}: {' '.join(redact(str(error)).split())}")
+        logger.warning(f"while pushing: {type(error).__name__}: {' '.join(redact(str(error)).split())}")

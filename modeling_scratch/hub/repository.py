@@ -33,7 +33,7 @@ COMMIT_ERRORS = (NoAnswer, httpx2.TransportError, HfHubHTTPError, *UNREADABLE)
 
 
 class PushError(UserError):
-    """A push failed. The message says why, what to do, and whether anything is on the Hub or may be."""
+    """Something went wrong in a push. The message says what, what is on the Hub or may be, and what to do."""
 
 
 def has_identifier(content: bytes, identifier: str) -> bool:
@@ -128,6 +128,8 @@ class HubRepository:
             raise PushError(
                 f"{doing}: no connection to the Hub, or it was lost ({_said(error)}); push again"
             ) from error
+        except ValueError as error:  # the Hub refuses the card; a token or an answer that is no text
+            raise PushError(f"{doing}: {_said(error)}") from error
 
     def url(self, commit: str) -> str:
         return f"{self.api.endpoint}/{self.place}/commit/{commit}"
@@ -286,21 +288,16 @@ class HubRepository:
         """Commit, and log huggingface_hub's warnings with tokens redacted."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            try:
-                done = self.api.create_commit(
-                    self.repo_id,
-                    operations,
-                    commit_message=message,
-                    commit_description=description,
-                    revision=revision,
-                    create_pr=create_pr,
-                    parent_commit=parent,
-                    repo_type=self.repo_type,
-                )
-            except ValueError as error:
-                if isinstance(error, UNREADABLE):
-                    raise
-                raise PushError(f"committing: {_said(error)}") from error  # the Hub refuses the card, for example
+            done = self.api.create_commit(
+                self.repo_id,
+                operations,
+                commit_message=message,
+                commit_description=description,
+                revision=revision,
+                create_pr=create_pr,
+                parent_commit=parent,
+                repo_type=self.repo_type,
+            )
         for warning in caught:
             if issubclass(warning.category, UserWarning):
                 logger.warning(redact(" ".join(str(warning.message).split())))

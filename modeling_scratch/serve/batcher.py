@@ -203,7 +203,9 @@ class Batcher:
         except Exception as error:
             if len(items) > 1:
                 for item in items:  # retried alone: one sentence must not fail the others
-                    if not (item[1].done() or self._closed):
+                    if self._closed:
+                        item[1].cancel()
+                    elif not item[1].done():
                         await self._translate(translate, request, [item])
                 return
             logger.error(f"a sentence could not be translated: {error!r}")

@@ -39,10 +39,11 @@ async def translate_texts(
 
     Raises:
         CannotTranslate: a text is not in this format, or a sentence has too many tokens.
-        Busy, TooMuch: as Batcher.translate says.
+        TooMuch: there are too many texts or sentences.
+        Busy: as Batcher.translate says.
     """
     if len(texts) > batcher.longest_queue:
-        raise TooMuch(f"{len(texts):,} texts in a request; there may be {batcher.longest_queue:,}")
+        raise TooMuch(f"{len(texts):,} texts in a request; at most {batcher.longest_queue:,} are allowed")
     size = sum(len(text) + _EACH for text in texts)
     read = await _aside_if_long(size, _read, texts, format, directions)
     known: dict[tuple[Direction, str], list[Hypothesis]] = {}

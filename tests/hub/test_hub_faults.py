@@ -197,7 +197,7 @@ def test_training_goes_on_while_the_hub_is_silent(hub, client, tmp_path):
     options = ["hub.repository=ada/silent", "hub.push=best", "hub.timeout=1", "optimization.max_steps=10"]
     code, said = client(client_train, output_dir=str(run), arguments=options)
     silent = "asking who you are: the Hub has not answered within 1 seconds"
-    assert f"the push failed: {silent}" in said
+    assert f"while pushing: {silent}" in said
     assert f"error: {silent}; push again later. The model is whole in " in said
     assert "--timeout 1" in said
     assert code == 2

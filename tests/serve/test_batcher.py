@@ -29,8 +29,10 @@ class Queue:
         return self
 
     async def __aexit__(self, *error):
+        ending = asyncio.create_task(self.batcher.__aexit__(*error))
+        await asyncio.sleep(0.01)
         self.engine.go.set()
-        await self.batcher.__aexit__(*error)
+        await ending
 
     async def ask(self, *sentences):
         found = await self.batcher.translate(self.engine, sentences, Search())
@@ -139,6 +141,15 @@ async def test_without_translators_requests_fail_at_once():
         assert not queue.batcher.is_alive
         with pytest.raises(Busy, match="all processes that translate have ended"):
             await queue.ask("more")
+
+
+@running
+async def test_a_batch_that_fails_while_the_service_ends_is_cancelled():
+    async with Queue() as queue:
+        bad = await queue.begin("bad", "beside it")
+    with pytest.raises(asyncio.CancelledError):
+        await bad
+    assert queue.engine.batches == [["bad", "beside it"]]
 
 
 @running
