@@ -61,7 +61,7 @@ def started_service(folder: str, engine: str, pair: str) -> tuple[subprocess.Pop
 class Clients:
     """
     Clients that each keep a connection open, and send a text as soon as the one before is translated. They take turns
-    in one thread, and read no more of an answer than its status, to leave the cores to the service.
+    in one thread, and look at no more of an answer than its status, to leave the cores to the service.
     """
 
     def __init__(self, port: int, number: int, pair: str):

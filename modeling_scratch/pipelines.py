@@ -15,7 +15,7 @@ from .errors import UserError
 from .loading import best_device
 from .model.batched_generation import setting_of, tokenize
 from .model.translation_pipeline import SENTENCES_AHEAD, ScratchTranslationPipeline
-from .workers import Worker, WorkerLost, start_workers
+from .workers import Worker, WorkerLost, before_forking, start_workers
 
 # A window of fewer sentences stays in this process; workers get parts of at most so many.
 _LEAST_FOR_WORKERS = 128
@@ -54,25 +54,10 @@ def load_pipeline_with_workers(names: list[str], revision: str | None, workers: 
     Raises:
         UserError: as in `load_pipeline`; or there can be no workers here.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # OpenMP's threads would not survive in forked workers
-    try:
+    with before_forking() as threads:
         pipeline = load_pipeline(names, revision)
-        pipeline.workers = start_workers([pipeline.alone], workers, threads)
-    finally:
-        torch.set_num_threads(threads)
+        pipeline.workers = start_workers([pipeline], workers, threads)
     return pipeline
-
-
-class _Alone:
-    """What a worker calls: the pipeline, in the worker's own process."""
-
-    def __init__(self, pipeline: "CommandPipeline"):
-        self.pipeline = pipeline
-        self.can_fork = pipeline.model.device.type == "cpu"
-
-    def translate(self, sentences: list[str], settings: dict[str, Any]) -> Translations:
-        return ScratchTranslationPipeline._translate(self.pipeline, sentences, progress=None, **settings)
 
 
 class CommandPipeline(ScratchTranslationPipeline):
@@ -81,10 +66,12 @@ class CommandPipeline(ScratchTranslationPipeline):
     sentences out among its `workers`.
     """
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.workers: Sequence[Worker] = ()
-        self.alone = _Alone(self)
+    workers: Sequence[Worker] = ()
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether forked processes can translate with it."""
+        return self.model.device.type == "cpu"
 
     @property
     def limit(self) -> int:
@@ -105,6 +92,10 @@ class CommandPipeline(ScratchTranslationPipeline):
             for translation, is_whole in zip(translations, whole, strict=True):
                 translation["cut"] = not is_whole
         return results
+
+    def translate(self, sentences: list[str], settings: dict[str, Any]) -> Translations:
+        """Translate sentences in this process, as a worker does."""
+        return super()._translate(sentences, progress=None, **settings)
 
     def _translate(
         self, sentences: list[str], progress: Callable[[int], Any] | None, first: int = 0, **settings
@@ -140,7 +131,7 @@ class CommandPipeline(ScratchTranslationPipeline):
         def translated(part: list[str]) -> Translations:
             worker = free.get()
             try:
-                return worker(self.alone, part, settings)
+                return worker(self, part, settings)
             finally:
                 free.put(worker)
 

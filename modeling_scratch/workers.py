@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +26,20 @@ class Translator(Protocol):
 
     def translate(self, *arguments) -> Any:
         """The translations of some sentences."""
+
+
+@contextmanager
+def before_forking() -> Iterator[int]:
+    """
+    A context in which to load models and start workers. In it, PyTorch computes with one thread, since OpenMP's would
+    not survive in forked processes. Its value is the number of threads before and after.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
 
 
 def start_workers(translators: Sequence[Translator], count: int | None, cores: int) -> list["Worker"]:
@@ -63,7 +78,7 @@ class Worker:
     def __init__(self, translators: Sequence[Translator], threads: int = 1):
         self._translators = list(translators)
         self._connection, others = multiprocessing.Pipe()
-        arguments = (self._connection, others, self._translators, threads)
+        arguments = (others, self._translators, threads)
         self.process = multiprocessing.get_context("fork").Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         others.close()
@@ -112,21 +127,14 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(parents, connection, translators: list[Translator], threads: int) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()  # also while it translates
-    parents.close()  # its copy of the other end: otherwise, it would not notice that this is closed
+def _work(connection, translators: list[Translator], threads: int) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all of its processes
     torch.set_num_threads(threads)
     while True:
-        try:
-            number, arguments = pickle.loads(connection.recv_bytes())
-        except (EOFError, OSError):
-            return
+        number, arguments = pickle.loads(connection.recv_bytes())
         try:
             found = translators[number].translate(*arguments)
         except Exception as error:
             found = _Failure(isinstance(error, ValueError), str(error), repr(error), traceback.format_exc())
-        try:
-            connection.send_bytes(pickle.dumps(found))
-        except OSError:
-            return
+        connection.send_bytes(pickle.dumps(found))

@@ -23,7 +23,6 @@ class SentenceTranslator:
         aligner: links words of sentences and translations; None: links are guessed, so that markup stays with its
             sentence.
         options: passed to the pipeline.
-        path: of the document; None: standard input.
         keep_going: leave a sentence that cannot be translated as it is, with a warning; otherwise it is an error.
         is_seen: show a progress bar.
     """
@@ -33,11 +32,10 @@ class SentenceTranslator:
         pipeline: CommandPipeline,
         aligner: Aligner | None,
         options: dict[str, Any],
-        path: Path | None,
         keep_going: bool,
         is_seen: bool,
     ):
-        self.pipeline, self.aligner, self.options, self.path = pipeline, aligner, options, path
+        self.pipeline, self.aligner, self.options = pipeline, aligner, options
         self.keep_going, self.is_seen = keep_going, is_seen
         self.remarks = Remarks("sentence")
 
@@ -78,11 +76,14 @@ class SentenceTranslator:
         return fitting, kept
 
 
-def translated_document(format: str, languages: tuple[str, str], translate: SentenceTranslator) -> str:
+def translated_document(
+    path: Path | None, format: str, languages: tuple[str, str], translate: SentenceTranslator
+) -> str:
     """
     Read a document and translate its text.
 
     Args:
+        path: a file; None: standard input.
         format: a key of `documents.FORMATS`.
         languages: source and target language.
 
@@ -90,10 +91,10 @@ def translated_document(format: str, languages: tuple[str, str], translate: Sent
         UserError: standard input is closed, the document is not UTF-8 or not in this format, or a sentence is too
             long for the model.
     """
-    if translate.path is None and sys.stdin is None:
+    if path is None and sys.stdin is None:
         raise UserError("standard input is closed; give a file with --input")
-    content = sys.stdin.buffer.read() if translate.path is None else translate.path.read_bytes()
-    name = translate.path or "standard input"
+    content = sys.stdin.buffer.read() if path is None else path.read_bytes()
+    name = path or "standard input"
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -49,20 +49,15 @@ def main(
             raise UserError("--api-key: it is empty")
         if not 0 < timeout <= _LONGEST_TIMEOUT:
             raise UserError(f"--timeout {timeout:g}: it must be more than 0 and at most {_LONGEST_TIMEOUT:,} seconds")
-        import torch
-
         from ..serve.directions import Directions, load_direction
         from ..serve.engines import ENGINES
         from ..serve.service import Limits, Service
-        from ..workers import start_workers
+        from ..workers import before_forking, start_workers
 
         with listening(host, port) as listener:  # first: fails fast if the port is taken
-            threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # OpenMP's threads would not survive in forked workers
-            directions = Directions(load_direction(model, ENGINES[engine]) for model in models)
-            forked = start_workers([each.engine for each in directions.all.values()], workers, threads)
-            if not forked:
-                torch.set_num_threads(threads)
+            with before_forking() as threads:
+                directions = Directions(load_direction(model, ENGINES[engine]) for model in models)
+                forked = start_workers([each.engine for each in directions.all.values()], workers, threads)
             limits = Limits(max_characters, max_waiting, timeout)
             service = Service(directions, limits, api_key, tuple(allow_origin or ()), forked)
             _run(service.app, listener)

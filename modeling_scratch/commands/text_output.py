@@ -13,7 +13,7 @@ from ..alignments import Aligner, pharaoh
 from ..ensemble import first_member
 from ..errors import UserError, as_user_error
 from ..files import one_line, written_whole
-from ..model.translation_pipeline import ScratchTranslationPipeline
+from ..pipelines import CommandPipeline
 from .text_input import CUT, CUT_ADVICE, LineReader, TextInput
 
 _ALIGNED_AT_ONCE = 64  # sentences
@@ -76,7 +76,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
             yield file
 
 
-def beams_for(n_best: int, num_beams: int | None, pipeline: ScratchTranslationPipeline) -> int:
+def beams_for(n_best: int, num_beams: int | None, pipeline: CommandPipeline) -> int:
     """The beam width for an n-best list, by default at least the model's. UserError if `num_beams` is too small."""
     beams = num_beams or max(n_best, pipeline.model.generation_config.num_beams or 1)
     if n_best > beams:
@@ -85,7 +85,7 @@ def beams_for(n_best: int, num_beams: int | None, pipeline: ScratchTranslationPi
 
 
 def pipeline_options(
-    pipeline: ScratchTranslationPipeline, settings: dict[str, Any], n_best: int | None, scores: bool
+    pipeline: CommandPipeline, settings: dict[str, Any], n_best: int | None, scores: bool
 ) -> dict[str, Any]:
     """The pipeline's arguments: the settings that are not None, and what n-best lists and scores need."""
     options = {name: value for name, value in settings.items() if value is not None}
@@ -94,12 +94,12 @@ def pipeline_options(
     return options | {"return_scores": scores or n_best is not None}
 
 
-def make_aligner(pipeline: ScratchTranslationPipeline) -> Aligner:
+def make_aligner(pipeline: CommandPipeline) -> Aligner:
     with as_user_error():  # for alignment_heads that the model does not have
         return Aligner(first_member(pipeline.model), pipeline.tokenizer, pipeline.target_tokenizer)
 
 
-def languages_of(pipeline: ScratchTranslationPipeline, format: str, language: str | None) -> tuple[str, str]:
+def languages_of(pipeline: CommandPipeline, format: str, language: str | None) -> tuple[str, str]:
     """The source language (default: the tokenizer's) and the target language. UserError if the source is unknown."""
     named = pipeline.tokenizer.init_kwargs
     source = language or named.get("source_lang")
@@ -117,7 +117,7 @@ def is_seen(quiet: bool) -> bool:
 
 def translate_lines(
     path: Path | None,
-    pipeline: ScratchTranslationPipeline,
+    pipeline: CommandPipeline,
     options: dict[str, Any],
     rows: Callable[..., Iterator[str]],
     file: TextIO,

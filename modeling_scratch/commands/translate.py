@@ -109,8 +109,8 @@ def main(
             aligner = text_output.make_aligner(pipeline) if alignments or format in WITH_INLINE_MARKUP else None
             if format in FORMATS:
                 languages = text_output.languages_of(pipeline, format, language)
-                translate = SentenceTranslator(pipeline, aligner, options, path, keep_going, text_output.is_seen(quiet))
-                file.write(translated_document(format, languages, translate))
+                translate = SentenceTranslator(pipeline, aligner, options, keep_going, text_output.is_seen(quiet))
+                file.write(translated_document(path, format, languages, translate))
             else:
                 rows = partial(text_output.write_rows, n_best=n_best is not None, scores=scores)
                 text_output.translate_lines(path, pipeline, options, rows, file, keep_going, quiet, aligner)

@@ -90,10 +90,15 @@ class Batcher:
     @property
     def is_alive(self) -> bool:
         """Whether all translators still translate."""
-        return not any(task.done() for task in self._tasks)
+        return self._alive() == len(self._tasks)
 
-    def _translating_tasks(self) -> int:
+    def _alive(self) -> int:
         return sum(not task.done() for task in self._tasks)
+
+    def check_size(self, sentences: int) -> None:
+        """Raise TooMuch if the queue can never hold so many sentences."""
+        if sentences > self.longest_queue:
+            raise TooMuch(f"{sentences:,} sentences in a request; at most {self.longest_queue:,} may wait")
 
     async def translate(self, engine: Engine, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
         """
@@ -104,11 +109,10 @@ class Batcher:
             Busy: the queue has no room now, or the translator is lost.
             TooMuch: the queue can never hold so many.
         """
-        if len(sentences) > self.longest_queue:
-            raise TooMuch(f"{len(sentences):,} sentences in a request; at most {self.longest_queue:,} may wait")
+        self.check_size(len(sentences))
         if self._closed or self.waiting + len(sentences) > self.longest_queue:
             raise Busy(f"{self.waiting:,} sentences are waiting; try again later")
-        if not self._translating_tasks():
+        if not self._alive():
             raise Busy("all processes that translate have ended; try again later")
         if not sentences:
             return []
@@ -134,7 +138,7 @@ class Batcher:
             except WorkerLost as error:
                 logger.error(f"{error}; restart the service")
                 lost = list(batch[1])
-                if self._translating_tasks() == 1:  # this is the last one
+                if self._alive() == 1:  # this is the last one
                     lost += [item for request in self._requests for item in request.waiting]
                 for _, future in lost:
                     if not future.done():
@@ -176,7 +180,7 @@ class Batcher:
     def _fair_share(self) -> int:
         """A translator's share of the sentences in the service, now or when a batch was last finished."""
         all_of_them = max(self._expected, self.waiting + self._translating)
-        return min(math.ceil(all_of_them / max(1, self._translating_tasks())), _LARGEST_BATCH)
+        return min(math.ceil(all_of_them / max(1, self._alive())), _LARGEST_BATCH)
 
     def _take(self, most: int) -> tuple[_Request, list[_Item]]:
         """The first request, and up to `most` sentences that can share a batch with its own."""
@@ -209,9 +213,9 @@ class Batcher:
                         await self._translate(translate, request, [item])
                 return
             logger.error(f"a sentence could not be translated: {error!r}")
-            results = []
             if not items[0][1].done():
                 items[0][1].set_exception(error)
+            return
         for (_, future), hypotheses in results:
             if not future.done():  # its client has not gone
                 future.set_result(hypotheses)

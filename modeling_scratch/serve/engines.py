@@ -76,7 +76,7 @@ class TorchEngine:
         self.pipeline = load_pipeline([name])
         self.limit, self.tokenizer = self.pipeline.limit, self.pipeline.tokenizer
         self.num_beams = self.pipeline.model.generation_config.num_beams or 1
-        self.can_fork = self.pipeline.model.device.type == "cpu"
+        self.can_fork = self.pipeline.can_fork
         self._aligner = Aligner(self.pipeline.model, self.tokenizer, self.pipeline.target_tokenizer)
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:

@@ -44,15 +44,14 @@ async def translate_texts(
     """
     if len(texts) > batcher.longest_queue:
         raise TooMuch(f"{len(texts):,} texts in a request; at most {batcher.longest_queue:,} are allowed")
-    size = sum(len(text) + _EACH for text in texts)
-    read = await _aside_if_long(size, _read, texts, format, directions)
+    read = await _aside_if_long(texts, 1, _read, texts, format, directions)
     known: dict[tuple[Direction, str], list[Hypothesis]] = {}
     for direction in dict.fromkeys(directions):  # the sentences of all its texts together
         own = (each.sentences for each in read if each.direction is direction)
         sentences = list(dict.fromkeys(itertools.chain.from_iterable(own)))
         hypotheses = await batcher.translate(direction.engine, sentences, search)
         known |= {(direction, sentence): found for sentence, found in zip(sentences, hypotheses, strict=True)}
-    return await _aside_if_long(size * search.several, _written, read, known, search.several)
+    return await _aside_if_long(texts, search.several, _written, read, known, search.several)
 
 
 class _Read:
@@ -88,9 +87,15 @@ def _written(read: list[_Read], known: dict[tuple[Direction, str], list[Hypothes
     ]
 
 
-async def _aside_if_long(size: int, work: Callable[..., Result], *arguments) -> Result:
-    """What `work` returns, called in a thread if it takes long: the event loop has other requests to answer."""
-    return await asyncio.to_thread(work, *arguments) if size > _LONG else work(*arguments)
+async def _aside_if_long(texts: Sequence[str], times: int, work: Callable[..., Result], *arguments) -> Result:
+    """
+    What `work` returns. It is called in a thread if it takes long, because the event loop has other requests to answer.
+
+    Args:
+        texts: what it works on, so many times.
+    """
+    is_long = times * sum(len(text) + _EACH for text in texts) > _LONG
+    return await asyncio.to_thread(work, *arguments) if is_long else work(*arguments)
 
 
 def _too_long(engine: Engine, sentences: Sequence[str]) -> dict[int, str]:
@@ -127,13 +132,11 @@ async def translate_sentences(
     Raises:
         Busy, TooMuch: as Batcher.translate says.
     """
-    if len(sentences) > batcher.longest_queue:
-        raise TooMuch(f"{len(sentences):,} sentences in a request; at most {batcher.longest_queue:,} may wait")
-    size = sum(len(sentence) + _EACH for sentence in sentences)
-    problems = await _aside_if_long(size, _too_long, direction.engine, sentences)
+    batcher.check_size(len(sentences))
+    problems = await _aside_if_long(sentences, 1, _too_long, direction.engine, sentences)
     fine = [sentence for place, sentence in enumerate(sentences) if place not in problems]
     hypotheses = await batcher.translate(direction.engine, fine, search)
-    return await _aside_if_long(size * search.several, _all_described, sentences, problems, hypotheses)
+    return await _aside_if_long(sentences, search.several, _all_described, sentences, problems, hypotheses)
 
 
 def _all_described(

@@ -129,6 +129,13 @@ def test_forms_and_json_are_the_same(url, expected):
         ("/translate", {"q": "a", "source": "en", "target": "de", "format": "pdf"}, 400, "format must be one of text"),
         ("/translate", {"q": "a", "source": "en", "target": "de", "format": [1]}, 400, "format must be a string"),
         ("/translate", {"q": "a " * 1001, "source": "en", "target": "de"}, 413, "2,002 characters"),
+        ("/translate", {"q": [""] * 501, "source": "en", "target": "de"}, 413, "501 texts in a request; at most 500"),
+        (
+            "/page/translate",
+            {"sentences": ["a"] * 501, "source": "en", "target": "de"},
+            413,
+            "501 sentences in a request; at most 500 may wait",
+        ),
         ("/translate", {"q": "ab" * 300, "source": "en", "target": "de"}, 400, "tokens, and the model takes 60"),
         ("/translate", {"q": "a\n", "source": "en", "target": "de", "format": "srt"}, 400, "no subtitles"),
         ("/detect", {}, 400, "q is missing"),
