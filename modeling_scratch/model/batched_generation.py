@@ -102,6 +102,9 @@ def generate_batch(
         Target tokens, (batch_size, num_return_sequences, target_length), with the decoder's start token; and scores,
         (batch_size, num_return_sequences), or None. A score is the natural logarithm of the translation's probability
         under the model, the end token included. The best translation comes first, except among samples without scores.
+
+    Raises:
+        ValueError: there are to be scores, but Transformers' own loops ran, which do not have them.
     """
     rows = [torch.tensor(row) for row in ids]
     inputs = {
@@ -112,55 +115,25 @@ def generate_batch(
     inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
     several = setting_of(model, generation, "num_return_sequences") or 1
     wants_scores = several > 1 if return_scores is None else return_scores
+    if wants_scores:
+        generation = generation | {"return_dict_in_generate": True}
     training = model.training
-    if training:
-        model.eval()
+    model.eval()
     try:
-        if wants_scores:
-            generation = generation | {"return_dict_in_generate": True}
         output = model.generate(**inputs, **generation)
-        sequences = getattr(output, "sequences", output)  # (batch_size * num_return_sequences, target_length)
-        scores = None
-        if wants_scores:
-            scores = getattr(output, "log_probabilities", None)  # from our own search
-            if scores is None:
-                eos, pad = (setting_of(model, generation, name) for name in ("eos_token_id", "pad_token_id"))
-                scores = log_probabilities(model, inputs, sequences, eos, pad)
-            scores = scores.view(len(ids), -1)
     finally:
-        if training:
-            model.train()
+        model.train(training)
+    sequences = getattr(output, "sequences", output)  # (batch_size * num_return_sequences, target_length)
     sequences = sequences.reshape(len(ids), -1, sequences.shape[-1])
-    if scores is not None and (setting_of(model, generation, "num_beams") or 1) == 1:
+    if not wants_scores:
+        return sequences, None
+    if (scores := getattr(output, "log_probabilities", None)) is None:
+        raise ValueError(
+            "return_scores: scores come from this project's own search loops, which do not support this model or these "
+            "arguments of generate"
+        )
+    scores = scores.view(len(ids), -1)
+    if (setting_of(model, generation, "num_beams") or 1) == 1:
         scores, order = scores.sort(dim=1, descending=True, stable=True)
         sequences = sequences.take_along_dim(order[..., None], dim=1)
     return sequences, scores
-
-
-def log_probabilities(
-    model: PreTrainedModel,
-    inputs: dict[str, torch.Tensor],
-    sequences: torch.Tensor,
-    eos: int | list[int] | None,
-    pad: int | None,
-) -> torch.Tensor:
-    """
-    Natural logarithms of the probabilities of whole translations, (translations,), computed by forward passes.
-
-    Args:
-        inputs: input_ids and attention_mask, (batch_size, source_length).
-        sequences: (translations, target_length), the same number for each source.
-        eos, pad: end tokens and the padding token. Padding, and whatever follows the first end token, does not count.
-    """
-    targets = sequences[:, 1:]
-    is_end = torch.isin(targets, torch.tensor([] if eos is None else eos, dtype=targets.dtype, device=targets.device))
-    is_padding = (targets == (-1 if pad is None else pad)) & ~is_end
-    ends_before = is_end.cumsum(dim=1) - is_end.long()
-    labels = targets.masked_fill(is_padding | (ends_before > 0), -100)
-    per_source = len(sequences) // len(inputs["input_ids"])
-    sums = []
-    for row, target in enumerate(labels):  # one at a time, since the logits of all might not fit into memory
-        source = {name: value[row // per_source, None] for name, value in inputs.items()}
-        read = sequences[row, None, :-1]
-        sums.append(-model(**source, decoder_input_ids=read, labels=target[None], num_items_in_batch=1).loss.float())
-    return torch.stack(sums)

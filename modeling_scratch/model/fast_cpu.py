@@ -2,20 +2,18 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import nn
 
 _BLOCK = 64  # tokens per block in `best_continuations`
-# Linear layers whose weight has fewer elements are left alone, unless many rows make enough work on AMD's processors.
-_LARGE = 2**18
 # On AMD's processors the BLAS behind `nn.Linear` does not use AVX-512, and does not share the weight out among threads.
 # oneDNN costs 30 microseconds more per call; it pays from _MUCH_WORK multiplications on, or from _MUCH_TO_READ elements
-# times rows, of which at most four count.
-_MUCH_WORK, _MUCH_TO_READ = 5 * 2**20, 1.2e6
-# On Intel's the threads share the weight out, and the BLAS is slow for these numbers of rows alone.
-_INTEL_ROWS = range(8, 24)
+# times rows, of which at most four count. Otherwise weights with _LARGE elements are divided.
+_MUCH_WORK, _MUCH_TO_READ, _LARGE = 5 * 2**20, 1.2e6, 2**18
+# On Intel's the BLAS is slow for these numbers of rows alone, with weights at least as wide and large as these.
+_INTEL_ROWS, _INTEL_WIDTH, _INTEL_LARGE = range(8, 17), 512, 2**20
 _PART = 512  # outputs per part, roughly; fewer if some threads would have no part
 # Elements of what oneDNN returns at a time. For larger results the allocator would ask the system for new memory each
 # time, and touching that takes longer than the product itself.
@@ -54,28 +52,24 @@ def _by_onednn(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
     return output.view(*inputs.shape[:-1], outputs)
 
 
+@cache
 def is_amd_cpu() -> bool:
     """Whether the processor is AMD's: no other has SSE4a. Older releases of PyTorch do not say."""
     return bool(getattr(torch.cpu, "get_capabilities", dict)().get("sse4a"))
 
 
-def _on_amd(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-    """`nn.Linear.forward` by the method that is fastest for these inputs on AMD's processors."""
-    if not torch.compiler.is_compiling():  # first: a compiled graph would depend on the number of rows
-        rows, elements = inputs.shape[:-1].numel(), layer.in_features * layer.out_features
-        if rows * elements >= _MUCH_WORK or min(rows, 4) * elements >= _MUCH_TO_READ:
-            if _is_plain(inputs) and torch.backends.mkldnn.is_available():
+def _fast_linear(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    """`nn.Linear.forward` by the method that is fastest for these inputs on this processor."""
+    if not torch.compiler.is_compiling() and _is_plain(inputs):  # a compiled graph would depend on the number of rows
+        rows, elements = inputs.shape[:-1].numel(), layer.weight.numel()
+        if not is_amd_cpu():
+            if rows in _INTEL_ROWS and layer.in_features >= _INTEL_WIDTH and elements >= _INTEL_LARGE:
+                return _by_parts(layer, inputs)
+        elif rows * elements >= _MUCH_WORK or min(rows, 4) * elements >= _MUCH_TO_READ:
+            if torch.backends.mkldnn.is_available():
                 return _by_onednn(layer, inputs)
-        elif rows and elements >= _LARGE and _is_plain(inputs):
+        elif rows and elements >= _LARGE:
             return _by_parts(layer, inputs)
-    return nn.functional.linear(inputs, layer.weight, layer.bias)
-
-
-def _on_others(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-    """The same on other processors, for large layers."""
-    is_compiling = torch.compiler.is_compiling()
-    if not is_compiling and inputs.shape[:-1].numel() in _INTEL_ROWS and _is_plain(inputs):
-        return _by_parts(layer, inputs)
     return nn.functional.linear(inputs, layer.weight, layer.bias)
 
 
@@ -99,7 +93,7 @@ def fast_products(modules: Iterable[nn.Module], rows: int = 320) -> Iterator[Non
     Args:
         rows: tokens per product, roughly. Small layers are left alone if there are few.
     """
-    linear, least = (_on_amd, min(_LARGE, _MUCH_WORK / rows)) if is_amd_cpu() else (_on_others, _LARGE)
+    least = min(_LARGE, _MUCH_WORK / rows) if is_amd_cpu() else _INTEL_LARGE
     changed = []
     try:
         for module in modules:
@@ -107,7 +101,7 @@ def fast_products(modules: Iterable[nn.Module], rows: int = 320) -> Iterator[Non
                 continue
             if type(module) is nn.Linear and _is_plain_weight(module.weight) and module.weight.numel() >= least:
                 # A partial, not a closure, so that a copy of the layer computes with its own weights.
-                module.forward = partial(linear, module)
+                module.forward = partial(_fast_linear, module)
                 changed.append(module)
             elif isinstance(module, nn.Dropout) and not module.training:
                 module.forward = _same

@@ -21,8 +21,6 @@ def check_mask(
             the first three may be 1.
         key_length: None if it cannot be known without waiting for the device.
     """
-    if not isinstance(attention_mask, torch.Tensor):
-        raise ValueError(f"{name} is a {type(attention_mask).__name__}; it must be a tensor")
     shape, fits = attention_mask.shape, attention_mask.ndim in (2, 4)
     fits = fits and (key_length is None or shape[-1] == key_length)
     if attention_mask.ndim == 2:
@@ -34,12 +32,6 @@ def check_mask(
         raise ValueError(
             f"{name} has shape {tuple(shape)}; these inputs need ({batch_size}, {key_length}) or "
             f"({batch_size}, {num_heads} or 1, {query_length}, {key_length})"
-        )
-    may_be_bias = attention_mask.ndim == 2 and attention_mask.is_floating_point() and can_look_at(attention_mask)
-    if may_be_bias and (attention_mask < 0).any():
-        raise ValueError(
-            f"{name} has two dimensions and negative values; a mask to be added to the scores needs four, "
-            f"({batch_size}, 1, 1, {key_length}), and one of two dimensions marks with 1 or True what to attend to"
         )
 
 

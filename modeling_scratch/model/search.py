@@ -18,6 +18,7 @@ from transformers.generation import GenerationMixin, StoppingCriteriaList, StopS
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
+from .batched_generation import setting_of
 from .beam_search import beam_search
 from .fast_cpu import fast_products
 from .masking import check_mask
@@ -27,8 +28,8 @@ logger = logging.get_logger(__name__)
 
 # Arguments of `generate` that our loops support, in addition to the fields of a GenerationConfig.
 _ARGUMENTS = {"inputs", "input_ids", "inputs_embeds", "attention_mask", "position_ids", "encoder_outputs"}
-_ARGUMENTS |= {"decoder_input_ids", "generation_config", "logits_processor", "stopping_criteria", "streamer"}
-_ARGUMENTS |= {"prefix_allowed_tokens_fn", "synced_gpus", "tokenizer", "trust_remote_code"}
+_ARGUMENTS |= {"decoder_input_ids", "generation_config", "logits_processor", "stopping_criteria", "synced_gpus"}
+_ARGUMENTS |= {"prefix_allowed_tokens_fn", "tokenizer", "trust_remote_code"}
 # Fields of a GenerationConfig that our loops do not support.
 _UNSUPPORTED = ("output_attentions", "output_hidden_states", "low_memory", "prefill_chunk_size", "is_assistant")
 _UNSUPPORTED += ("prompt_lookup_num_tokens", "penalty_alpha", "dola_layers", "constraints", "force_words_ids")
@@ -61,7 +62,7 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
         if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
             raise _Unsupported("custom_generate missing")
         with fast_products(model.get_encoder().modules()):
-            return inherited(*args, **ours, custom_generate=partial(_run, streamer=kwargs.get("streamer")))
+            return inherited(*args, **ours, custom_generate=_run)
     except _Unsupported as reason:
         if str(reason):
             logger.warning_once(
@@ -78,18 +79,14 @@ def _is_distributed() -> bool:
 
 def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool:
     """Whether our loops do what `generate` with these arguments asks for."""
-    configs = [kwargs.get("generation_config", args[1] if len(args) > 1 else None), model.generation_config]
+    given = {"generation_config": args[1] if len(args) > 1 else None} | kwargs
+    setting = partial(setting_of, model, given)
     wanted = {name for name, value in kwargs.items() if value is not None and value is not False}
-
-    def setting(name: str) -> Any:
-        values = [kwargs.get(name), *(getattr(config, name, None) for config in configs)]
-        return next((value for value in values if value is not None), None)
-
     if _is_distributed() and kwargs.get("synced_gpus") is None and torch.distributed.get_world_size() > 1:
         return False  # the processes of a sharded model must take the same steps
     # Stop strings cannot be taken out of a config, and `generate` would look for them without a tokenizer.
     stops_by_argument = kwargs.get("stop_strings") and kwargs.get("tokenizer")
-    stops_by_config = any(getattr(config, "stop_strings", None) for config in configs)
+    stops_by_config = setting_of(model, given | {"stop_strings": None}, "stop_strings")
     return bool(
         len(args) <= 2
         and not kwargs.get("synced_gpus")
@@ -97,14 +94,14 @@ def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool
         and not any(setting(name) for name in _UNSUPPORTED)
         and setting("cache_implementation") in (None, "dynamic")
         and setting("use_cache") is not False
-        and not ((setting("do_sample") or kwargs.get("streamer")) and (setting("num_beams") or 1) > 1)
+        and not (setting("do_sample") and (setting("num_beams") or 1) > 1)
         and not model.training  # gradient checkpointing disables the cache in training mode
         and not stops_by_config
         and (stops_by_argument or not kwargs.get("stop_strings"))
     )
 
 
-def _run(model: nn.Module, input_ids: torch.Tensor, *args, streamer: Any = None, **prepared):
+def _run(model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
     """The `custom_generate` that `generate` calls with everything it has prepared."""
     names = ("logits_processor", "stopping_criteria", "generation_config", "encoder_outputs")
     if missing := [name for name in names if prepared.get(name) is None]:
@@ -127,7 +124,7 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, streamer: Any = None,
         if is_beam_search:
             found = beam_search(decoder, input_ids, processors, criteria, config)
         else:
-            found = sample(decoder, input_ids, processors, criteria, config, streamer)
+            found = sample(decoder, input_ids, processors, criteria, config)
     return _clone(found)
 
 

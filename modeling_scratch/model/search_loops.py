@@ -126,23 +126,16 @@ def sample(
     processors: LogitsProcessorList,
     criteria: StoppingCriteriaList,
     config: GenerationConfig,
-    streamer: Any = None,
 ) -> torch.Tensor | SearchOutput:
     """Greedy search and sampling, as in GenerationMixin. input_ids: (batch_size, length)."""
     search = _Sampling(decoder, input_ids, processors, criteria, config)
-    is_last = False
-    while not is_last:
-        chosen = search.step()
-        if streamer is not None:
-            streamer.put(chosen.cpu())
+    while True:
+        search.step()
         finished = int(search.done.sum())
-        is_last = finished == len(search.done)
-        may_leave = search.may_leave and streamer is None
-        if not is_last and may_leave and is_worth_removing(finished, len(search.done)):
+        if finished == len(search.done):
+            return search.result()
+        if search.may_leave and is_worth_removing(finished, len(search.done)):
             search.remove_finished()
-    if streamer is not None:
-        streamer.end()
-    return search.result()
 
 
 class _Sampling:
@@ -171,8 +164,8 @@ class _Sampling:
         self.log_probs = torch.zeros_like(self.rows, dtype=torch.float32)
         self.left: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []  # rows, sequences, log_probs
 
-    def step(self) -> torch.Tensor:
-        """Choose and append the next token of every row. Returns the tokens, (rows,)."""
+    def step(self) -> None:
+        """Choose and append the next token of every row."""
         logits = self.decoder(self.sequences)
         # A copy, because some processors modify their input.
         model_logits = logits.clone() if self.returns_dict and self.processors else logits
@@ -192,7 +185,6 @@ class _Sampling:
             chosen = torch.where(self.done, self.pad, chosen)
         self.sequences = torch.cat([self.sequences, chosen[:, None]], dim=1)
         self.done = self.done | self.criteria(self.sequences, None if self.scores is None else tuple(self.scores))
-        return chosen
 
     def remove_finished(self) -> None:
         """Take the finished rows out of the batch."""

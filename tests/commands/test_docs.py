@@ -143,6 +143,8 @@ def test_other_names_in_the_code_s_font_exist(make_model):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 known |= {node.name, *(argument.arg for argument in node.args.args)}
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):  # fields of data classes
+                known.add(node.target.id)
     prose = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
     spoken = set(re.findall(r"`([a-z]\w*_\w+)`", prose))
     # Of Transformers: what from_pretrained and generate take, what a type of rotary positions needs.

@@ -56,6 +56,24 @@ def enliven(model, seed):
     return model
 
 
+def log_probabilities(model, inputs, sequences, eos, pad):
+    """
+    Natural logarithms of the probabilities of translations, (translations,), by a forward pass over each. Padding, and
+    whatever follows the first end token, does not count.
+    """
+    targets = sequences[:, 1:]
+    is_end = torch.isin(targets, torch.tensor(eos))
+    is_padding = (targets == (-1 if pad is None else pad)) & ~is_end
+    labels = targets.masked_fill(is_padding | (is_end.cumsum(dim=1) > is_end.long()), -100)
+    per_source = len(sequences) // len(inputs["input_ids"])
+    sums = []
+    for row, target in enumerate(labels):
+        source = {name: value[row // per_source, None] for name, value in inputs.items()}
+        read = sequences[row, None, :-1]
+        sums.append(-model(**source, decoder_input_ids=read, labels=target[None], num_items_in_batch=1).loss.float())
+    return torch.stack(sums)
+
+
 def inherited(model, **settings):
     """Generate with GenerationMixin's loops."""
     return GenerationMixin.generate(model, **settings)

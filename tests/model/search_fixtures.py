@@ -31,7 +31,7 @@ def models():
 @pytest.fixture
 def faster_layers(monkeypatch):
     """Has small models' layers computed as large ones' are."""
-    for name, value in {"_LARGE": 0, "_MUCH_WORK": 5_000}.items():
+    for name, value in {"_LARGE": 0, "_MUCH_WORK": 5_000, "_INTEL_WIDTH": 0, "_INTEL_LARGE": 0}.items():
         monkeypatch.setattr(fast_cpu, name, value)
 
 

@@ -127,14 +127,6 @@ def test_inherited_loops_find_the_same(settings, members, loops):
     assert len(loops) == 1
 
 
-def test_scores_without_our_loops(members):
-    ids, ensemble = [sentence.tolist() for sentence in BATCH], Ensemble(members)
-    tokens, scores = generate_batch(ensemble, ids, True, max_new_tokens=8)
-    again, computed = generate_batch(ensemble, ids, True, max_new_tokens=8, use_cache=False)
-    assert torch.equal(again, tokens)
-    torch.testing.assert_close(computed, scores)
-
-
 def test_probabilities_that_vanish_are_averaged_without_overflow(members):
     """One member is certain beyond the range of exp; the mean is half of its probability."""
     certain, other = members[0].float(), members[1].float()

@@ -268,14 +268,6 @@ WRONG_INPUTS = {
     "positions of another length": (SOURCE | TARGET | {"position_ids": [[0, 1, 2]]}, r"\(1, 3\).*need \(1, 2\)"),
     "labels of another length": (SOURCE | TARGET | {"labels": [[5, 6]]}, r"labels has shape \(1, 2\).*\(1, 1\)"),
     "too long for learned": (TARGET | {"input_ids": [[5] * 9]}, r"no position 8.*max_position_embeddings \(8\)"),
-    "additive mask of two dimensions": (
-        SOURCE | TARGET | {"attention_mask": [[0.0, -1e9]]},
-        r"attention_mask has two dimensions and negative values.*\(1, 1, 1, 2\)",
-    ),
-    "additive target mask of two dimensions": (
-        SOURCE | TARGET | {"decoder_attention_mask": [[-1e9]]},
-        "decoder_attention_mask has two dimensions and negative values",
-    ),
     "position": (SOURCE | TARGET | {"position_ids": [[0, 8]]}, r"no position 8.*max_position_embeddings \(8\)"),
 }
 
@@ -308,8 +300,6 @@ def test_more_wrong_inputs(make_model, sentences):
     inputs = {"input_ids": torch.tensor([[5, 2]]), "decoder_input_ids": torch.tensor([[1]])}
     with pytest.raises(ValueError, match=r"encoder_hidden_states has shape \(2, 3, 32\).*need"):
         model(encoder_outputs=(torch.zeros(2, 3, 32),), decoder_input_ids=inputs["decoder_input_ids"])
-    with pytest.raises(ValueError, match="attention_mask is a list"):
-        model(**inputs, attention_mask=[[1, 1]])
     model.config.decoder_start_token_id = None
     with pytest.raises(ValueError, match=r"cannot be made from labels.*decoder_start_token_id"):
         model(input_ids=inputs["input_ids"], labels=torch.tensor([[5]]))

@@ -3,10 +3,9 @@
 import pytest
 import torch
 from conftest import every_choice_and_slowly_every_variant, padded
-from search_cases import SETTINGS, check_random_cases, inherited, same
+from search_cases import SETTINGS, check_random_cases, inherited, log_probabilities, same
 
 from modeling_scratch.model import cache
-from modeling_scratch.model.batched_generation import log_probabilities
 
 pytest_plugins = ["search_fixtures"]
 

@@ -94,6 +94,7 @@ def test_generation_under_autocast(make_model, sentences, faster_layers, loops):
 def test_products(is_amd, bias, rows, monkeypatch):
     monkeypatch.setattr(fast_cpu, "is_amd_cpu", lambda: is_amd)
     limits = {"_LARGE": 0, "_MUCH_TO_READ": 15_000, "_MUCH_WORK": 10_000, "_PART": 16, "_RESULT": 500}
+    limits |= {"_INTEL_WIDTH": 0, "_INTEL_LARGE": 0}
     for name, value in limits.items():
         monkeypatch.setattr(fast_cpu, name, value)
     layers = torch.nn.ModuleList([torch.nn.Linear(24, width, bias=bias) for width in (1, 40, 400, 41 * 9)])
@@ -122,14 +123,17 @@ def test_products(is_amd, bias, rows, monkeypatch):
         (128, 400, "_by_onednn", None),
         (512, 1, "_by_parts", None),
         (512, 3, "_by_parts", None),
-        (512, 8, "_by_parts", "_by_parts"),
-        (512, 23, "_by_onednn", "_by_parts"),
+        (512, 8, "_by_parts", None),
+        (512, 23, "_by_onednn", None),
         (512, 24, "_by_onednn", None),
         (560, 3, "_by_parts", None),
         (560, 4, "_by_onednn", None),
         (1024, 1, "_by_parts", None),
         (1100, 1, "_by_onednn", None),
-        (1024, 2, "_by_onednn", None),
+        (1024, 7, "_by_onednn", None),
+        (1024, 8, "_by_onednn", "_by_parts"),
+        (1024, 16, "_by_onednn", "_by_parts"),
+        (1024, 17, "_by_onednn", None),
     ],
 )
 @pytest.mark.parametrize("is_amd", [True, False])

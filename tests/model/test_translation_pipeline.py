@@ -25,7 +25,6 @@ from modeling_scratch import (
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
-from modeling_scratch.model import batched_generation
 from modeling_scratch.model.batched_generation import generate_batch
 from modeling_scratch.pipelines import load_pipeline
 from modeling_scratch.training.loss import fused_cross_entropy
@@ -179,7 +178,6 @@ def reported(model, source, **generation) -> list[float]:
     return sums
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -191,12 +189,8 @@ def reported(model, source, **generation) -> list[float]:
     ],
     ids=str,
 )
-def test_scores_are_the_log_probabilities_that_generate_reports(settings, use_cache, folders, monkeypatch):
-    """Reported by our own search; and without a cache, where Transformers' loops run, from a forward pass."""
-    passes = []
-    by_forward = batched_generation.log_probabilities
-    monkeypatch.setattr(batched_generation, "log_probabilities", lambda *args: passes.append(1) or by_forward(*args))
-    translator = load(folders["two"], use_cache=use_cache)
+def test_scores_are_the_log_probabilities_that_generate_reports(settings, folders):
+    translator = load(folders["two"])
     sample = settings.get("do_sample", False)
     batch = SENTENCES[:1] if sample else SENTENCES  # what is sampled depends on the batch
     torch.manual_seed(5)
@@ -209,7 +203,15 @@ def test_scores_are_the_log_probabilities_that_generate_reports(settings, use_ca
             expected.sort(reverse=True)  # the best first
         assert [each["score"] for each in result] == pytest.approx(expected, abs=1e-4)
     assert len({each["score"] for result in results for each in (result if isinstance(result, list) else [result])}) > 1
-    assert bool(passes) != use_cache
+
+
+def test_there_are_no_scores_from_the_inherited_loops(translator):
+    settings = {"num_beams": 2, "num_return_sequences": 2, "use_cache": False}
+    with pytest.raises(ValueError, match="return_scores: scores come from this project's own search loops"):
+        translator(SENTENCES[0], **settings)
+    assert translator(SENTENCES[0], return_scores=False, **settings) == translator(
+        SENTENCES[0], **settings | {"use_cache": True, "return_scores": False}
+    )
 
 
 class Texts(torch.utils.data.Dataset):
@@ -282,11 +284,9 @@ def test_what_every_pipeline_takes(translator, folders):
     assert load(folders["one"], num_workers=2, local_files_only=True)(SENTENCES[:2]) == expected
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_scores_do_not_count_padding(use_cache, translator):
+def test_scores_do_not_count_padding(translator):
     """A translation ended by `stop_strings` has padding in a batch but no end token."""
     settings = {"stop_strings": ["e"], "tokenizer": translator.tokenizer, "num_beams": 1, "return_scores": True}
-    settings["use_cache"] = use_cache
     together = translator(SENTENCES, **settings)
     assert len({len(result["translation_text"]) for result in together}) > 1
     for sentence, result in zip(SENTENCES, together, strict=True):
@@ -302,11 +302,9 @@ def test_learned_positions_end_translations(tmp_path):
     model = ScratchForConditionalGeneration(ScratchConfig(**config)).eval()
     model.generation_config.update(max_new_tokens=50, suppress_tokens=[2])  # it does not end by itself
     translator = ScratchTranslationPipeline(model, source)
-    sequences, _ = generate_batch(model, [[5, 2]], **translator._bounded_length({}))
-    assert sequences.shape == (1, 1, 10)
-    assert translator("a", return_scores=True, max_new_tokens=9) == translator("a", return_scores=True)
-    with pytest.raises(ValueError, match=r"max_new_tokens is 10, but learned positions end at .* \(9\)"):
-        translator("a", max_new_tokens=10)
+    assert generate_batch(model, [[5, 2]], max_new_tokens=9)[0].shape == (1, 1, 10)
+    with pytest.raises(ValueError, match=r"there is no position 9: learned positions are in .* \(9\)"):
+        translator("a")
 
 
 def test_the_config_is_never_another_s(folders, monkeypatch):
