@@ -51,7 +51,7 @@ def main(
         with explained_loss_of_a_process(accelerator):
             found = on_main(accelerator, lambda: stages(plan, accelerator.num_processes))
             if is_main_process():
-                print_if_possible("\n".join(_describe(found)))
+                print_if_possible("\n".join(_describe(found, plan.records.machine.get("device_name"))))
             result = None if dry_run else improve(plan, accelerator, stop)
         if is_main_process() and not dry_run:
             lines = [f"{output} is finished"] if result is None else training.describe_result(result)
@@ -64,11 +64,12 @@ def _beside(run: Path) -> Path:
     return named.with_name(f"{named.name}-improved")
 
 
-def _describe(plan: list[tuple[str, float | None]]) -> list[str]:
-    """A line for each stage with its estimated time, and one for the total."""
+def _describe(plan: list[tuple[str, float | None]], device: str | None) -> list[str]:
+    """A line for each stage with its estimated time, and one for the total; `device` made the run."""
     from ..training.log import spoken_duration
 
     width = max(len(what) for what, _ in plan)
     lines = [f"{what:<{width}}  {'done' if left is None else f'about {spoken_duration(left)}'}" for what, left in plan]
     total = sum(left for _, left in plan if left is not None)
-    return [*lines, f"{'all that is left':<{width}}  about {spoken_duration(total)}, evaluations not counted"]
+    rest = f"{'all that is left':<{width}}  about {spoken_duration(total)}, evaluations not counted"
+    return [*lines, f"{rest}, if training takes as long as the run's took{f' on {device}' if device else ''}"]

@@ -5,6 +5,7 @@ import math
 import time
 
 from accelerate.utils import gather_object
+from tqdm.auto import tqdm
 
 from ..errors import ProcessError, Stopped, UserError
 from ..hub.push import try_push
@@ -39,26 +40,32 @@ def train(run: TrainingRun) -> None:
     run.record({"split": "run", **describe_data(run.pairs, run.batches), **describe(accelerator, run.unwrapped)})
     run.model.train()
     lost = explained_loss_of_a_process(accelerator, lambda: f"in or after update {progress.step}")
-    with run.log.progress_bar(progress.step, run.total_updates) as bar, run.stoppable(), lost:
+    with run.stoppable(), lost:
         if run.recipe.model.start_from and progress.step == 0:
             _score_start(run)
         if progress.compiled and progress.step < run.total_updates:
             make_graphs(run.unwrapped, run.training_step, accelerator, run.optimizer)
         if progress.unsettled:  # stopped between an update and what was due after it
             _do_what_is_due(run, _due(run))
-        batches = run.batches.iterate(run.stop)
-        while progress.step < run.total_updates and not out_of_patience(run.recipe, progress.without_better):
-            started = time.perf_counter()
-            batch = next(batches, None)
-            if batch is None:  # a process was asked to stop while it read
-                _stop_here(run)
-            result = _update(run, batch, started)
-            bar.update()
-            bar.set_postfix_str(loss_and_speed(result.loss, progress))
-            due = _due(run, late=result.answers["late"])
-            if due.log:
-                _log_training(run)
-            _do_what_is_due(run, due, asked_to_stop=result.answers["stop"])
+        # Not before: from here on the time left is estimated, and compiling would make it too long.
+        with run.log.progress_bar(progress.step, run.total_updates) as bar:
+            _make_updates(run, bar)
+
+
+def _make_updates(run: TrainingRun, bar: tqdm) -> None:
+    progress, batches = run.progress, run.batches.iterate(run.stop)
+    while progress.step < run.total_updates and not out_of_patience(run.recipe, progress.without_better):
+        started = time.perf_counter()
+        batch = next(batches, None)
+        if batch is None:  # a process was asked to stop while it read
+            _stop_here(run)
+        result = _update(run, batch, started)
+        bar.update()
+        bar.set_postfix_str(loss_and_speed(result.loss, progress))
+        due = _due(run, late=result.answers["late"])
+        if due.log:
+            _log_training(run)
+        _do_what_is_due(run, due, asked_to_stop=result.answers["stop"])
 
 
 def _score_start(run: TrainingRun) -> None:

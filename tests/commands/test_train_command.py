@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, SMALL_RUN, few_sentences, quick_run
@@ -18,6 +19,7 @@ from train_on_processes import meet_the_others, train_and_die, train_and_report_
 from modeling_scratch.cli import print_if_possible
 from modeling_scratch.hub import push as hub
 from modeling_scratch.runs.stopping import StopRequest
+from modeling_scratch.training import log, loop
 
 SHORT = ["optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2"]
 
@@ -99,6 +101,20 @@ def test_a_log_without_a_terminal_says_what_is_left_and_what_it_does(tmp_path, c
     assert re.search(r"step 10 of 20: loss [\d.]+, [\d,]+ target tokens/s, about \d+ s left", said)
     assert "translating the 40 sentences of the test split with the final weights" in said
     assert "\r" not in said
+
+
+def test_the_time_left_does_not_count_compiling(tmp_path, monkeypatch, capsys):
+    offset = 0
+
+    def compiling(*args):  # as if it took an hour
+        nonlocal offset
+        offset = 3600
+
+    monkeypatch.setattr(loop, "make_graphs", compiling)
+    monkeypatch.setattr(log, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + offset))
+    quick_run(tmp_path / "run", "compile=true")
+    assert offset == 3600
+    assert re.search(r"step 10 of 20: .*, about \d+ s left", capsys.readouterr().err)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

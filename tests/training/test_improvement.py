@@ -179,7 +179,9 @@ def test_text_in_one_language(run, tmp_path):
 
 def test_a_dry_run_lists_the_stages_and_writes_nothing(run, undisturbed, tmp_path, capsys):
     improved(run, tmp_path / "new", dry_run=True)
-    lines = [line.rsplit("  ", 1)[0].strip() for line in capsys.readouterr().out.splitlines()]
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1].endswith(f"if training takes as long as the run's took on {read_metrics(run)[0]['device_name']}")
+    lines = [line.rsplit("  ", 1)[0].strip() for line in shown]
     translate = "translate 80 sentences by"
     assert lines == [
         "train backward-1",
