@@ -69,11 +69,14 @@ def main(
 def _push(folder: Path, options: "PushOptions") -> None:
     from ..hub.push import push
 
-    if options.space:  # a missing extra must fail before anything is sent
-        from ..web.space import push_space
-    print_if_possible(push(folder, options).describe())
-    if options.space:
-        print_if_possible(push_space(folder, options).describe())
+    if not options.space:
+        print_if_possible(push(folder, options).describe())
+        return
+    from ..web.space import prepared_space
+
+    with prepared_space(folder, options) as push_page:
+        print_if_possible(push(folder, options).describe())
+        print_if_possible(push_page().describe())
 
 
 def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:

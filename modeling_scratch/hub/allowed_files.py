@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ ALLOWED = (
 RECORDS = (RECIPE, METRICS, SAMPLES, CONVERSION, CARD)
 
 
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a path in a repository or model folder matches a pattern, whose `*` stays within one folder."""
+    return any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in patterns)
+
+
 def _code_names(path: Path, config: dict[str, Any]) -> set[str]:
     """The `file` of each `file.Class` or `user/name--file.Class` in a config.json's auto_map and custom_pipelines."""
     try:
@@ -74,9 +80,7 @@ def _check_links(folder: Path) -> None:
     """Raise UserError for a link out of the folder: its target may not belong to the model, or may vanish."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        is_read = path.suffix == ".py" or any(
-            fnmatch(name, each) for each in (*ALLOWED, *COMPANIONS, *RECORDS, TARGET_FOLDER)
-        )
+        is_read = path.suffix == ".py" or matches(name, (*ALLOWED, *COMPANIONS, *RECORDS, TARGET_FOLDER))
         if is_read and path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
             raise UserError(
                 f"{path} is a symbolic link out of the folder, to {path.resolve()}: put the file itself there (cp -L), "
@@ -99,8 +103,7 @@ def chosen_files(folder: Path) -> dict[str, Path]:
     read_config(folder)
     _check_links(folder)
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    patterns = (*ALLOWED, *COMPANIONS)
-    chosen = {name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in patterns)}
+    chosen = {name: folder / name for name in names if matches(name, (*ALLOWED, *COMPANIONS))}
     if weight_files(folder)[0].name == WEIGHTS:
         chosen = {name: path for name, path in chosen.items() if not re.match(r"model-|model\.safetensors\.", name)}
     if "generation_config.json" not in chosen:

@@ -10,8 +10,11 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..card_markdown import hub_link
 from ..errors import UserError
+from ..recipe.reading import load_recipe
 from ..runs.folder import RECIPE
+from .allowed_files import CARD
 from .card_check import REQUIRED_METADATA
+from .card_edits import split_front_matter
 from .languages import language_code
 from .model_folder import Conversion, read_facts
 from .plain_card import METADATA, limits, make_card
@@ -25,6 +28,21 @@ def check_license(license: str | None) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
         raise UserError(f"license is {license!r}; see https://huggingface.co/docs/hub/repositories-licenses")
     return license
+
+
+def license_of(folder: Path, given: str | None = None) -> str | None:
+    """
+    The license of the model in a folder: the one given, the recipe's, that in the folder's card, for a run else
+    apache-2.0; None: it is not known.
+    """
+    folder, is_run = Path(folder), (Path(folder) / RECIPE).is_file()
+    if given is None and is_run:
+        given = load_recipe(folder / RECIPE).hub.license
+    if given is None and (folder / CARD).is_file():
+        given = split_front_matter((folder / CARD).read_text(encoding="utf-8"), str(folder / CARD))[0].get("license")
+    if given is None and not is_run:
+        return None
+    return check_license(given)
 
 
 def check_languages(*tags: str) -> None:

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from pathlib import Path
 
-from .allowed_files import ALLOWED, CARD
+from .allowed_files import ALLOWED, CARD, matches
 from .options import PushOptions
 from .record import LastPush
 from .repository import HubRepository, PushError, has_identifier
@@ -28,7 +27,7 @@ MODEL_FILES = (
 
 def is_model_file(name: str) -> bool:
     """Whether a file in a repository belongs to a model."""
-    return any(fnmatch(name, pattern) for pattern in MODEL_FILES)
+    return matches(name, MODEL_FILES)
 
 
 @dataclass
@@ -46,8 +45,11 @@ class Destination:
 
     def holds(self, files: dict[str, Path], card: str) -> bool:
         """Whether the Hub has exactly these contents under these names."""
-        contents = {name: path.read_bytes for name, path in files.items()} | {CARD: card.encode}
-        return all(has_identifier(read(), self.tree.get(name, "")) for name, read in contents.items())
+        return not self.differing(files) and has_identifier(card.encode(), self.tree.get(CARD, ""))
+
+    def differing(self, files: dict[str, Path]) -> set[str]:
+        """Names under which the Hub has nothing, or another content."""
+        return {name for name, path in files.items() if not has_identifier(path.read_bytes(), self.tree.get(name, ""))}
 
 
 def look(
@@ -74,35 +76,38 @@ def look(
             raise PushError(f"{options.repo_id} does not exist, or is private and this token may not see it")
         return Destination()
     if options.private and not private:
-        raise PushError(
-            f"{options.repo_id} exists and is public; make it private in its settings, or push without --private"
-        )
+        otherwise = ", or push without --private" if repository.repo_type == "model" else ", as the model is"
+        raise PushError(f"{repository.place} exists and is public; make it private in its settings{otherwise}")
     branches, tags = repository.references()
     has_branch = options.branch in branches
     head = branches.get(options.branch, branches.get("main"))
-    found = Destination(True, has_branch, head, tag=tags.get(options.tag))
+    found, is_here = Destination(True, has_branch, head, tag=tags.get(options.tag)), False
     if head is not None:
         found.tree = repository.tree(head)
         found.files = {name for name in found.tree if belongs(name)}
-        found.own = _own_commit(repository, options.branch, last, head) if has_branch else None
+        if has_branch:
+            own, changed = _since_own_commit(repository, options.branch, last, head)
+            found.own = own if changed is not None and changed <= EDITABLE else None
+            is_here = changed is not None and not any(belongs(name) for name in changed)
     tried = bool(last.mark) and head is not None and head == last.parent  # a push from here that never arrived
-    if found.own is None and found.files and not tried:
-        if has_branch and not (options.overwrite or options.create_pr):
-            raise PushError(_somebody_elses(repository, last, found))
-    elif CARD in found.tree:
+    is_foreign = found.own is None and bool(found.files) and not tried
+    if is_foreign and has_branch and not (options.overwrite or options.create_pr):
+        raise PushError(_somebody_elses(repository, last, found))
+    if CARD in found.tree and (is_here or not is_foreign):
         found.card = repository.text(CARD, head, found.tree[CARD])
     return found
 
 
-def _own_commit(repository: HubRepository, branch: str, last: LastPush, head: str) -> str | None:
-    """This folder's newest commit, even one whose answer was lost; None if more than `EDITABLE` changed since."""
+def _since_own_commit(
+    repository: HubRepository, branch: str, last: LastPush, head: str
+) -> tuple[str | None, set[str] | None]:
+    """This folder's newest commit, even one whose answer was lost, and what has changed since; None: not known."""
     own = last.commit
     if last.mark and own != head:
         own = repository.find_commit(branch, last.mark) or own
     if own is None or own == head:
-        return own
-    changed = repository.changed_between(own, head)
-    return own if changed is not None and changed <= EDITABLE else None
+        return own, None if own is None else set()
+    return own, repository.changed_between(own, head)
 
 
 def _somebody_elses(repository: HubRepository, last: LastPush, found: Destination) -> str:

@@ -234,7 +234,10 @@ def limits(facts: ModelFacts, data: str, length: str = "") -> str:
     if config.position_embedding_type == "learned":
         length += f"More than {config.max_position_embeddings:,} tokens are an error."
     else:
-        length += "It accepts input of any length, but translates unusually long input badly."
+        length += (
+            f"The pipeline takes at most {config.max_position_embeddings:,} tokens, `generate` any number, but "
+            "unusually long input is translated badly."
+        )
     direction = f" {facts.direction}" if facts.languages else ""
     points = {
         "Meant for": f"research, teaching and experiments in translating{direction}, and as a starting point for "

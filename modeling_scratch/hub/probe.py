@@ -46,6 +46,7 @@ def observe(
     model.eval()
     inputs = source(sentences, padding=True, return_tensors="pt") if source else _random_inputs(model.config)
     with torch.inference_mode():
+        torch.manual_seed(0)  # for models that sample
         ids = model.generate(**inputs)
         # A fixed target: translations of other lengths would give logits of other shapes.
         fixed = torch.arange(8).repeat(len(inputs["input_ids"]), 1) % model.config.target_vocab_size
@@ -54,6 +55,7 @@ def observe(
     if source and "translation" in (getattr(model.config, "custom_pipelines", None) or {}):
         chosen = {} if pipeline_class is None else {"pipeline_class": pipeline_class}
         translator = pipeline("translation", model=folder, trust_remote_code=trust_remote_code, **chosen)
+        torch.manual_seed(0)
         piped = [result["translation_text"] for result in translator(sentences[:PIPED])]
     embeddings = model.get_encoder().embed_tokens.weight, model.get_decoder().embed_tokens.weight
     return {

@@ -187,6 +187,7 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
         last = read_last_push(folder, key, options.branch)
         found = look(repository, options, last, kind.belongs)
         prepared = prepare(folder, options, Path(copy), found.card)
+        _check_companions(repository, options, found, prepared)
         stale = found.files - prepared.files.keys()
         changes = found.tag is not None and (stale or not found.holds(prepared.files, prepared.card))
         if found.tag is not None and (found.tag != found.head or changes):
@@ -213,6 +214,19 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
             if options.tag:
                 repository.create_tag(options.tag, commit)
     return Pushed(repository.url(commit), commit != parent, options.repo_id, commit, kind is MODEL)
+
+
+def _check_companions(repository: HubRepository, options: PushOptions, found: Destination, prepared: Prepared) -> None:
+    """PushError if a first push would replace a license or notice that is there already."""
+    if found.own is not None or not found.has_branch or options.overwrite or options.create_pr:
+        return
+    there = {name: path for name, path in prepared.files.items() if name in found.tree.keys() - found.files}
+    if names := found.differing(there):
+        raise PushError(
+            f"{repository.place} has its own {' and '.join(sorted(names))}, with another content than the folder's; "
+            "take over one of them, or replace the Hub's with scratch upload --overwrite (in a recipe: "
+            "hub.overwrite=true)"
+        )
 
 
 def _make_branch(repository: HubRepository, options: PushOptions, found: Destination) -> None:

@@ -13,7 +13,7 @@ from ..runs.folder import CURVES
 from ..runs.metrics_file import scored_set
 from .model_folder import read_facts
 from .plain_card import ModelFacts, describe_search, limits, make_card
-from .run_records import RunRecords, without_folders
+from .run_records import RunRecords
 
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "sacrebleu", "modeling_scratch")
 _WIDGET_EXAMPLES = 3
@@ -188,7 +188,7 @@ def _training(run: RunRecords) -> str:
     if recipe.model.start_from:
         tokenizer = "taken over from the model it started from"
     elif recipe.tokenizer.existing:
-        tokenizer = f"adopted: {escape(without_folders(recipe.tokenizer.existing))}"
+        tokenizer = f"adopted: {escape(run.shown_name(recipe.tokenizer.existing))}"
     kept = f"the best on the validation split by {title_of(recipe.evaluation.metric)}"
     if recipe.checkpoints.average_last > 1 and run.finished:
         kept = f"the average of the last {plural(recipe.checkpoints.average_last, 'checkpoint')}"

@@ -143,7 +143,15 @@ class RunRecords:
         data |= {key: _without_its_folder(files) for key, files in data.items() if key.endswith("_files") and files}
         data["mix"] = [each | {"files": each["files"] and _without_its_folder(each["files"])} for each in data["mix"]]
         data["test_sets"] = {name: _without_its_folder(files) for name, files in data["test_sets"].items()}
+        content["model"]["config"] = content["model"]["config"] and _file_name(content["model"]["config"])
+        for section, key in ((content["model"], "start_from"), (content["tokenizer"], "existing"), (data, "name")):
+            section[key] = self.shown_name(section[key])
+        data["mix"] = [each | {"name": self.shown_name(each["name"])} for each in data["mix"]]
         return without_folders(content)
+
+    def shown_name(self, name: str | None) -> str | None:
+        """A repository's name, or the last part of a local path."""
+        return name if name is None or self._is_on_hub(name) else _file_name(name)
 
 
 def _without_its_folder(files: str | list[str]) -> str | list[str]:

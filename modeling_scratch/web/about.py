@@ -17,7 +17,11 @@ _LEFT_OUT = ("begin_suppress_tokens", "no_repeat_ngram_size", "repetition_penalt
 
 
 def describe_model(
-    model: ScratchForConditionalGeneration, name: str, languages: list[str], is_quantized: bool
+    model: ScratchForConditionalGeneration,
+    name: str,
+    languages: list[str],
+    is_quantized: bool,
+    license: str | None = None,
 ) -> dict[str, Any]:
     """
     The content of a page's model.json, without the names of its files.
@@ -25,6 +29,7 @@ def describe_model(
     Args:
         name: the folder or Hub name of the model.
         languages: codes of source and target; empty: unknown.
+        license: the model's; None: as its folder says.
 
     Raises:
         UserError: the model has no end token or start token, or lacks the alignment heads that its generation config
@@ -33,7 +38,7 @@ def describe_model(
     with as_user_error(f"{name}: "):
         heads = alignment_heads(model)
     search = exported_search(model, name, "the page", keeps_phrases=False)
-    described = describe_origin(name, languages)
+    described = describe_origin(name, languages, license)
     return described | {
         "longestSource": model.config.max_position_embeddings,
         "startToken": search.start,
@@ -51,7 +56,7 @@ def describe_model(
     }
 
 
-def describe_origin(name: str, languages: list[str]) -> dict[str, Any]:
+def describe_origin(name: str, languages: list[str], license: str | None = None) -> dict[str, Any]:
     """
     A model's languages, examples, and the facts that its run recorded. Arguments as in `describe_model`.
     """
@@ -63,7 +68,7 @@ def describe_origin(name: str, languages: list[str]) -> dict[str, Any]:
         examples, facts = [], []  # a service may be installed without the extra for training
     else:
         run = records_of(name)
-        examples, facts = examples_of(run), facts_of(run)
+        examples, facts = examples_of(run), facts_of(run, license)
     return {
         "title": title_of_model(name, languages),
         "languages": languages,

@@ -26,13 +26,14 @@ LICENSES = f"{FOLDER}/LICENSES"
 
 
 @torch.no_grad()
-def export_page(name: str, folder: Path, quantize: bool = False) -> None:
+def export_page(name: str, folder: Path, quantize: bool = False, license: str | None = None) -> None:
     """
     Write a model's page to a new folder.
 
     Args:
         name: a model folder or Hub name.
         quantize: store 8-bit weights.
+        license: the model's; None: as its folder says.
 
     Raises:
         UserError: the tokenizer is of another kind, the graphs compute something else, or the runtime is unavailable.
@@ -41,7 +42,7 @@ def export_page(name: str, folder: Path, quantize: bool = False) -> None:
     runtime = runtime_files()  # first, since fetching them may fail
     folder.mkdir()
     two, languages = write_tokenizers(name, folder, "a page")
-    described = describe_model(model, name, languages, quantize)
+    described = describe_model(model, name, languages, quantize, license)
     export_graphs(model, folder)
     verify_scores(model, OnnxScorer(folder, read_search(model)))
     if quantize:

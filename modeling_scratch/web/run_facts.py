@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..hub.card import check_license
+from ..hub.card import license_of
 from ..hub.run_records import RunRecords
 from ..metrics import describe_score, scores_in, title_of
 from ..runs.folder import RECIPE
@@ -23,8 +23,13 @@ def examples_of(run: RunRecords | None) -> list[str]:
     return [text for text in found if 0 < len(text) <= _LONGEST_EXAMPLE][:_EXAMPLES]
 
 
-def facts_of(run: RunRecords | None) -> list[tuple[str, str]]:
-    """The training data, scores and license of a run's model: names and values, in plain text."""
+def facts_of(run: RunRecords | None, license: str | None = None) -> list[tuple[str, str]]:
+    """
+    The training data, scores and license of a run's model: names and values, in plain text.
+
+    Args:
+        license: None: as the folder says.
+    """
     if run is None:
         return []
     found = [run.provenance(), *run.mixed()]
@@ -32,5 +37,5 @@ def facts_of(run: RunRecords | None) -> list[tuple[str, str]]:
     for record in run.scored:
         scores = ", ".join(f"{title_of(key)} {describe_score(record, key)}" for key in scores_in(record))
         facts.append((f"Scores on {scored_set(record)}", scores))
-    facts.append(("License", check_license(run.recipe.hub.license)))
+    facts.append(("License", license_of(run.folder, license)))
     return facts

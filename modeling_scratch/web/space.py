@@ -1,39 +1,50 @@
 """Publishes a model's page as a static Space on the Hub, linked to the model."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from huggingface_hub.utils import yaml_dump
 
 from ..card_markdown import hub_link
 from ..hub.allowed_files import CARD
-from ..hub.card import check_license
+from ..hub.card import license_of
+from ..hub.destination import look
 from ..hub.options import PushOptions
-from ..hub.push import SPACE, Prepared, Pushed, given_license, push
+from ..hub.push import SPACE, Prepared, Pushed, push
 from ..hub.record import LastPush, read_last_push
-from ..runs.folder import RECIPE
+from ..hub.repository import opened_repository
 from .export import PAGE, export_page, read_described
 
 
-def push_space(folder: Path, options: PushOptions) -> Pushed:
+@contextmanager
+def prepared_space(folder: Path, options: PushOptions) -> Iterator[Callable[[], Pushed]]:
     """
-    Push the page of a model that is on the Hub to a static Space of the same name, in one commit.
+    Write a model's page, and check that it may go to the static Space of the same name: before the model is pushed,
+    whose card will link to it. A new Space is private if the model is, since the page holds its weights.
+
+    Yields:
+        What pushes the page in one commit. To be called when the model is on the Hub.
 
     Raises:
         PushError, UserError: as in `push` and `export_page`.
     """
-    return push(folder, options, SPACE, prepare_space)
+    with TemporaryDirectory() as temporary:
+        with opened_repository(options.repo_id, options.timeout) as model:
+            options = replace(options, private=options.private or bool(model.is_private()))
+        with opened_repository(options.repo_id, options.timeout, SPACE.repo_type) as space:
+            space.check_account(may_be_others=False)
+            look(space, options, read_last_push(folder, SPACE.key(options.repo_id), options.branch), SPACE.belongs)
+        page = Path(temporary) / "page"
+        export_page(str(folder), page, license=options.license)
+        yield partial(push, folder, options, SPACE, partial(_prepare, page))
 
 
-def prepare_space(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | None = None) -> Prepared:
-    """
-    Write a model's page to a folder, and make the card of its Space.
-
-    Args:
-        copy: an empty folder.
-        card_on_hub: kept if it was edited there.
-    """
-    page = copy / "page"
-    export_page(str(folder), page)
+def _prepare(page: Path, folder: Path, options: PushOptions, copy: Path, card_on_hub: str | None = None) -> Prepared:
+    """The files of a page, and the card of its Space: the one on the Hub if it was edited there."""
     last = read_last_push(folder, SPACE.key(options.repo_id), options.branch)
     was_edited = card_on_hub is not None and last.card is not None and card_on_hub != last.card
     card = card_on_hub if was_edited else _card(folder, options, read_described(page)["title"])
@@ -43,9 +54,7 @@ def prepare_space(folder: Path, options: PushOptions, copy: Path, card_on_hub: s
 
 def _card(folder: Path, options: PushOptions, title: str) -> str:
     """The Space's README.md, whose metadata make it a static Space of this model."""
-    license = given_license(folder, options) or read_last_push(folder, options.repo_id, options.branch).license
-    if (folder / RECIPE).is_file():
-        license = check_license(license)
+    license = license_of(folder, options.license)
     metadata = {
         "title": title,
         "emoji": "💬",

@@ -14,7 +14,7 @@ from ..convert.onnx_graphs import quantize_weights
 from ..convert.transformersjs_graphs import DECODER, ENCODER, TransformersjsScorer, export_transformersjs_graphs
 from ..errors import UserError
 from ..hub.allowed_files import CARD
-from ..hub.card import check_license
+from ..hub.card import license_of
 from ..hub.languages import language_codes
 from ..model.configuration_scratch import ScratchConfig
 from .about import exported_search, title_of_model
@@ -84,7 +84,7 @@ def card_of_folder(name: str, languages: list[str], search: SearchSettings) -> s
     run = records_of(name)
     metadata = {"library_name": "transformers.js", "pipeline_tag": "translation"}
     metadata |= {"language": language_codes(languages)} if language_codes(languages) else {}
-    metadata |= {"license": check_license(run.recipe.hub.license)} if run else {}
+    metadata |= {"license": license_of(run.folder)} if run else {}
     example = json.dumps(next(iter(examples_of(run)), "..."), ensure_ascii=False)
     return f"""\
 ---

@@ -98,6 +98,13 @@ def test_what_is_wrong_with_a_folder_is_found(how, run, tmp_path):
     assert str(copy) not in str(error.value)
 
 
+def test_a_model_that_samples_gives_the_same_again(run):
+    config = json.loads((run / "generation_config.json").read_text())
+    (run / "generation_config.json").write_text(json.dumps(config | {"do_sample": True, "num_beams": 1}))
+    first, second = (probe.observe(str(run), ["The cat sleeps.", "We run."], True) for _ in range(2))
+    compare(first, second)
+
+
 def test_what_a_stranger_gets_otherwise_is_named():
     author = {"input_ids": [[1]], "decoded": ["a"], "translations": ["b"], "pipeline": ["b"], "logits": torch.zeros(3)}
     compare(author, author | {"logits": author["logits"] + 1e-7})

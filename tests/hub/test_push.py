@@ -66,6 +66,40 @@ def test_edits_on_both_sides_are_for_the_user_to_choose_from(hub, run, pushes):
     assert "Theirs." in pushes.card()
 
 
+def test_edits_on_the_hub_stay_when_something_else_was_added_there(hub, run, pushes):
+    pushes()
+    hub.commit(NAME, {"README.md": f"{pushes.card()}\nTheirs.\n".encode(), "picture.png": b"theirs"}, "Add a picture")
+    change_weights(run, 0.5)
+    assert "has moved to" in pushes(code=2)
+    pushes(overwrite=True)
+    assert "Theirs." in pushes.card()
+    assert hub.files(NAME)["picture.png"] == b"theirs"
+
+
+def test_a_license_that_is_there_is_not_replaced(hub, run, pushes):
+    hub.create(NAME)
+    hub.commit(NAME, {"LICENSE": b"theirs"}, "A license")
+    (run / "LICENSE").write_text("mine")
+    assert "ada/model has its own LICENSE, with another content than the folder's" in pushes(code=2)
+    assert WEIGHTS not in hub.files(NAME)
+    (run / "LICENSE").write_text("theirs")
+    pushes()
+    (run / "LICENSE").write_text("mine")
+    pushes()
+    assert hub.files(NAME)["LICENSE"] == b"mine"
+
+
+def test_files_in_other_folders_are_not_of_the_model(hub, run, pushes):
+    others = {"scripts/evaluate.py": b"1", "onnx/decoder.onnx": b"2", "data/model.bin": b"3"}
+    hub.create(NAME)
+    hub.commit(NAME, others, "Theirs")
+    (run / "NOTICES").mkdir()
+    (run / "NOTICES" / "private.txt").write_text("mine")
+    pushes()
+    assert others.items() <= hub.files(NAME).items()
+    assert "NOTICES/private.txt" not in hub.files(NAME)
+
+
 def test_each_push_generates_the_scores_anew_and_the_names_of_its_repository(run, pushes):
     pushes()
     pushes.edit("license: apache-2.0", "license: mit")

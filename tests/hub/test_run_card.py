@@ -251,6 +251,16 @@ def test_no_folder_of_the_machine_gets_in(tmp_path):
     assert {result.dataset_name for result in data.eval_results} == {"test|1.tsv"}
 
 
+def test_no_relative_path_gets_in(tmp_path):
+    local = "home-me/secret/first"
+    recipe = {"model": {"start_from": local}, "tokenizer": {"existing": local}, "data": {"name": local}}
+    recipe["data"]["mix"] = [{"name": local}, {"name": "wmt/wmt14"}]
+    text = card_of(make_run(tmp_path / "run", recipe))
+    assert "secret" not in text
+    for shown in ("start_from: first", "existing: first", "name: first", "name: wmt/wmt14"):
+        assert shown in text
+
+
 def test_no_token_gets_in(tmp_path):
     token = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3h"
     recipe = {"data": {"train_files": f"/tmp/{token}.jsonl", "source_column": token}}

@@ -6,6 +6,7 @@ from unittest.mock import patch
 from huggingface_hub import ModelCard
 from loopback_push import change_weights, client_upload
 
+from modeling_scratch.hub.card import license_of
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 NAME, SPACE = "ada/model", "ada/space--model"  # as the loopback Hub keeps a Space
@@ -15,8 +16,9 @@ def client_upload_with_stand_in(folder: str, repo_id: str, **options) -> list:
     """As client_upload, with a page that is made from the weights in no time."""
     from modeling_scratch.web import space
 
-    def write_page(name: str, page: Path) -> None:
+    def write_page(name: str, page: Path, license: str | None) -> None:
         page.mkdir()
+        (page / "license").write_text(str(license_of(Path(name), license)))
         (page / "index.html").write_text("<p>A page")
         (page / "model.json").write_text('{"title": "English to German"}')
         (page / "encoder.onnx").write_bytes((Path(name) / WEIGHTS).read_bytes())
@@ -54,6 +56,35 @@ def test_a_space_and_its_model_name_each_other(hub, client, run):
     assert len(hub.commits(SPACE)) == 3
 
 
+def test_the_page_of_a_private_model_is_private(hub, client, run):
+    """It holds the weights."""
+    upload(client, run, private=True)
+    upload(client, run, space=True)
+    assert hub.repository(SPACE).settings["private"]
+
+
+def test_the_page_of_a_private_model_does_not_go_to_a_public_space(hub, client, run):
+    upload(client, run, private=True)
+    before = hub.commits(NAME)
+    hub.create(SPACE)
+    change_weights(run, 0.25)
+    said = upload(client, run, code=2, space=True)
+    assert f"spaces/{NAME} exists and is public; make it private in its settings, as the model is" in said
+    assert hub.commits(NAME) == before
+
+
+def test_the_license_is_that_of_the_model(hub, client, run):
+    upload(client, run, space=True, license="cc-by-nc-4.0")
+    assert "license: cc-by-nc-4.0" in hub.files(SPACE)["README.md"].decode()
+    assert hub.files(SPACE)["license"] == b"cc-by-nc-4.0"
+    edited = (run / "README.md").read_text().replace("license: cc-by-nc-4.0", "license: mit")
+    (run / "README.md").write_text(edited)
+    upload(client, run, space=True)
+    for name in (NAME, SPACE):
+        assert "license: mit" in hub.files(name)["README.md"].decode()
+    assert hub.files(SPACE)["license"] == b"mit"
+
+
 def test_somebody_else_s_space_is_not_replaced(hub, client, run):
     hub.create(SPACE)
     before = hub.commit(SPACE, {"app.py": b"import gradio\n"})
@@ -61,6 +92,7 @@ def test_somebody_else_s_space_is_not_replaced(hub, client, run):
         client, run, code=2, space=True
     )
     assert hub.commits(SPACE)[0]["id"] == before
+    assert hub.store.find(NAME) is None  # its card would have named that page
     upload(client, run, space=True, overwrite=True)
     assert "app.py" not in hub.files(SPACE)
 

@@ -28,7 +28,7 @@ async function unpacked(base64) {
 }
 
 async function fetched(name, progress) {
-  const response = await fetch(name);
+  const response = await fetch(name, { cache: "no-cache" }); // a page that was exported again has files of the same names
   if (!response.ok) throw new Error(`the server answered ${response.status}`);
   const parts = [];
   for (const reader = response.body.getReader(); ; ) {
@@ -151,6 +151,7 @@ class Page {
       heading.textContent = model.languageNames[side] ?? heading.textContent;
     });
     if (model.languages.length) [source.lang, target.lang] = model.languages;
+    marks.lang = source.lang;
     for (const list of ["beams", "examples", "facts"]) get(list).replaceChildren();
     const beams = [...new Set([1, 5, model.search.numBeams])].sort((first, second) => first - second);
     for (const number of beams) {
@@ -179,8 +180,12 @@ class Page {
     });
     get("clear").onclick = () => this.set("");
     get("copy").onclick = async () => {
-      const text = this.parts.map((part) => (part.isSentence ? (this.known.get(part.text)?.[0].text ?? "") : part.text));
-      say((await copy(text.join(""))) ? "Copied." : "The browser does not allow copying: select the text and copy it.");
+      const best = ({ text }) => this.known.get(text)?.[0];
+      const isLeft = (part) => part.isSentence && (!best(part) || best(part).problem);
+      const text = this.parts.map((part) => (part.isSentence && !isLeft(part) ? best(part).text : part.text));
+      const left = this.parts.filter(isLeft).length;
+      const copied = left ? `Copied, with ${left} not translated.` : "Copied.";
+      say((await copy(text.join(""))) ? copied : "The browser does not allow copying: select the text and copy it.");
     };
     get("beams").onchange = () => {
       this.known.clear();
@@ -209,7 +214,8 @@ class Page {
 
   // Arrow keys move through the words of the translation.
   move(event) {
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const right = getComputedStyle(target).direction === "rtl" ? -1 : 1;
+    const step = { ArrowRight: right, ArrowDown: 1, ArrowLeft: -right, ArrowUp: -1 }[event.key];
     if (event.key === "Escape") this.choose(null);
     const words = [...target.querySelectorAll(".word")];
     if (!step || !words.length) return;
