@@ -140,6 +140,18 @@ def _end(code: int, said: str, is_main: bool, debug: bool) -> None:
     sys.exit(code)
 
 
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Inside this context, SIGTERM and SIGHUP end the process as an exception does, so that temporary files go."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda number, _: sys.exit(128 + number)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
 def wait_for_threads() -> None:
     """
     Call this before one of several processes exits: Gloo's threads need the GIL to release the tensors of the last

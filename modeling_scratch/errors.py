@@ -1,7 +1,10 @@
 """The exceptions that end a command, and how they quote a text."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 
 
 def beginning(text: str) -> str:
@@ -23,6 +26,13 @@ class Diverged(UserError):
 
 class Stopped(Exception):
     """A run ended early because it was asked to; --resume continues from its last checkpoint."""
+
+
+def is_lack_of_memory(error: Exception) -> bool:
+    """Whether an error, of PyTorch or of a worker, says that memory ran out."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+    )
 
 
 @contextmanager

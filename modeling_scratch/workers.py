@@ -4,12 +4,14 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 from typing import Any, Protocol
 
 import torch
@@ -42,12 +44,15 @@ def before_forking() -> Iterator[int]:
         torch.set_num_threads(threads)
 
 
-def start_workers(translators: Sequence[Translator], count: int | None, cores: int) -> list["Worker"]:
+def start_workers(
+    translators: Sequence[Translator], count: int | None, cores: int, listener: socket.socket | None = None
+) -> list["Worker"]:
     """
     Workers that share the cores.
 
     Args:
         count: how many; None: one per core, up to a limit, where they can be forked, and none elsewhere.
+        listener: a listening socket of this process alone.
 
     Raises:
         UserError: they cannot be forked here.
@@ -58,7 +63,7 @@ def start_workers(translators: Sequence[Translator], count: int | None, cores: i
         count = min(cores, _MOST_BY_DEFAULT) if can_fork and cores > 1 else 0
     elif count and not can_fork:
         raise UserError(f"--workers {count}: only with PyTorch on the CPU, under Linux; leave it out")
-    return [Worker(translators, max(1, cores // count)) for _ in range(count)]
+    return [Worker(translators, max(1, cores // count), listener) for _ in range(count)]
 
 
 class WorkerLost(Exception):
@@ -73,15 +78,23 @@ class Worker:
     Args:
         translators: all that it may be asked to translate with.
         threads: that it computes with.
+        listener: a listening socket, which it closes, so that nobody can connect once this process has closed it.
     """
 
-    def __init__(self, translators: Sequence[Translator], threads: int = 1):
+    def __init__(self, translators: Sequence[Translator], threads: int = 1, listener: socket.socket | None = None):
         self._translators = list(translators)
         self._connection, others = multiprocessing.Pipe()
-        arguments = (others, self._translators, threads)
+        arguments = (others, self._translators, threads, listener)
         self.process = multiprocessing.get_context("fork").Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         others.close()
+        # At this process's end, before `multiprocessing` sends SIGTERM, which a worker ignores, and waits.
+        Finalize(self, self.process.kill, exitpriority=10)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.is_alive()
 
     def __call__(self, translator: Translator, *arguments) -> Any:
         """
@@ -102,7 +115,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process, whether or not it translates."""
-        self.process.terminate()
+        self.process.kill()
         self.process.join()
         self._connection.close()
 
@@ -127,9 +140,13 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(connection, translators: list[Translator], threads: int) -> None:
+def _work(connection, translators: list[Translator], threads: int, listener: socket.socket | None) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all of its processes
+    # A terminal sends Ctrl-C to all of its processes, and systemd SIGTERM; this process's maker decides what ends.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if listener is not None:
+        listener.close()
     torch.set_num_threads(threads)
     while True:
         number, arguments = pickle.loads(connection.recv_bytes())

@@ -4,6 +4,9 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +19,7 @@ import torch
 from services import get, post, running
 from test_translation_pipeline import CORPUS, load, make_folder
 
+from modeling_scratch.commands.serve import listening
 from modeling_scratch.errors import UserError
 from modeling_scratch.serve.batcher import Batcher, Busy
 from modeling_scratch.serve.directions import Directions, load_direction
@@ -203,8 +207,51 @@ def test_a_worker_ends_with_its_parent_while_it_translates(tmp_path):
     assert time.monotonic() < end
 
 
-def test_a_worker_leaves_ctrl_c_to_the_service(upper):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_leaves_signals_to_its_parent(number, upper):
+    """A terminal and systemd send them to all processes of a service, whose requests must still be answered."""
     engine, (worker, _) = upper
     worker(engine, ["a"], Search())  # it has started
-    os.kill(worker.process.pid, signal.SIGINT)
+    os.kill(worker.process.pid, number)
     assert texts(worker(engine, ["a"], Search())) == ["A"]
+    worker.close()
+    assert not worker.is_alive
+
+
+def test_workers_that_nobody_closes_end_with_python(tmp_path):
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_workers import Search, Upper, Worker
+engine = Upper()
+worker = Worker([engine])
+print(worker(engine, ["a"], Search())[0][0].text, worker.process.pid)
+"""
+    command = [sys.executable, "-c", code, str(Path(__file__).parent)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=environment)
+    text, pid = done.stdout.split()
+    assert text == "A"
+    assert not psutil.pid_exists(int(pid))
+
+
+def test_health_says_that_a_worker_has_ended_before_a_request_fails(folder):
+    direction = load_direction(f"en:de={folder}", TorchEngine)
+    workers = start_workers([direction.engine], 2, 2)
+    with running(Service(Directions([direction]), LIMITS, workers=workers)) as url:
+        assert get(f"{url}/health") == '{"status":"ok"}'
+        workers[1].process.kill()
+        workers[1].process.join()
+        with pytest.raises(HTTPError, match="503"):
+            get(f"{url}/health")
+
+
+def test_once_a_service_has_closed_its_socket_nobody_connects(upper):
+    with listening("127.0.0.1", 0) as listener:
+        address = listener.getsockname()
+        engine = Upper()
+        (worker,) = start_workers([engine], 1, 1, listener)
+        worker(engine, ["a"], Search())
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+    worker.close()

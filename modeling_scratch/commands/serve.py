@@ -57,7 +57,7 @@ def main(
         with listening(host, port) as listener:  # first: fails fast if the port is taken
             with before_forking() as threads:
                 directions = Directions(load_direction(model, ENGINES[engine]) for model in models)
-                forked = start_workers([each.engine for each in directions.all.values()], workers, threads)
+                forked = start_workers([each.engine for each in directions.all.values()], workers, threads, listener)
             limits = Limits(max_characters, max_waiting, timeout)
             service = Service(directions, limits, api_key, tuple(allow_origin or ()), forked)
             _run(service.app, listener)

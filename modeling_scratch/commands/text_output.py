@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from tqdm.auto import tqdm
 
 from ..alignments import Aligner, pharaoh
+from ..cli import ending_on_signals
 from ..ensemble import first_member
 from ..errors import UserError, as_user_error
 from ..files import one_line, written_whole
@@ -67,7 +68,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
             yield file
         return
     path = path.resolve()  # writes to the target of a symbolic link, and keeps the link
-    with ExitStack() as stack:
+    with ending_on_signals(), ExitStack() as stack:
         try:
             temporary = stack.enter_context(written_whole(path, only_writer=False))
         except OSError as error:

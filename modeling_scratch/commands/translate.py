@@ -1,7 +1,6 @@
 """`scratch translate`: translate text, as in `scratch translate FOLDER_OR_NAME < source.txt > target.txt`."""
 
 import logging
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -14,10 +13,11 @@ import typer
 
 from ..cli import log_to_terminal, one_line_errors
 from ..documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
-from ..errors import UserError
+from ..errors import UserError, is_lack_of_memory
 
 logger = logging.getLogger(__name__)
 
+_LARGEST_PENALTY = 100  # on the length; more overflows
 BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
 
 
@@ -92,7 +92,7 @@ def main(
     sentence that cannot be translated.
     """
     log_to_terminal(logging.INFO)
-    with one_line_errors(debug), quiet_broken_pipe():
+    with one_line_errors(debug), quiet_broken_pipe(), _explained_lack_of_memory():
         _check_options(input, output, length_penalty, format, scores or n_best is not None or alignments, language)
 
         from ..pipelines import load_pipeline_with_workers
@@ -116,6 +116,18 @@ def main(
                 text_output.translate_lines(path, pipeline, options, rows, file, keep_going, quiet, aligner)
 
 
+@contextmanager
+def _explained_lack_of_memory() -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_lack_of_memory(error):
+            raise
+        raise UserError(
+            "out of memory: give a smaller --batch-tokens (4,096 by default) or --num-beams, or fewer --workers"
+        ) from error
+
+
 def _check_options(
     input: str | None,
     output: str | None,
@@ -127,8 +139,8 @@ def _check_options(
     """UserError for options that are invalid or incompatible."""
     if "" in (input, output):
         raise UserError("--input and --output take the name of a file, not an empty one")
-    if length_penalty is not None and not math.isfinite(length_penalty):
-        raise UserError(f"--length-penalty {length_penalty}: it must be a number")
+    if length_penalty is not None and not abs(length_penalty) <= _LARGEST_PENALTY:
+        raise UserError(f"--length-penalty {length_penalty}: it must be a number, at most {_LARGEST_PENALTY}")
     if format in FORMATS and has_columns:
         raise UserError(
             f"--format {format}: scores, n-best lists and alignments are of lines; leave --scores, --n-best and "

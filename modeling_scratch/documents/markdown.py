@@ -15,9 +15,10 @@ from .html import html_tokens, shielded, write_html
 from .marked_text import Markup, Slot, Text, Token
 from .regions import Region, read_regions
 
-_FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(?!\s*\n)(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _ESCAPED = re.compile(r"[\\`*\[\]<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~|&(?=#?\w+;)")
 _BLOCK_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
+_BEGINS_A_BLOCK = re.compile(r"\d{1,9}[.)](?:\s|$)|(?:[-+]|#{1,6})(?:\s|$)|>|[-=]+[ \t]*(?:\n|$)")
 # Markers of alerts and footnotes, and ids of headings, are not part of the text beside them.
 _APART = re.compile(r"\A(\[!\w+\][-+]?)|^[ \t]*(\[\^[^\]\s]+\]:)|(?<=\s)(\{:?[ \t]*[#.][^{}\n]*\})\Z", re.MULTILINE)
 _PLAIN_LABEL = re.compile(r"[^\\`*_\[\]<>&!~|\n]+")
@@ -55,9 +56,9 @@ def write_cell(text: str, written: dict[str, str]) -> str:
 
 
 def _begin(source: str, written: str) -> str:
-    """Escape the beginning of a text that would start a list, heading or quote, unless the source looks like one."""
+    """Escape the beginning of a text that starts a list, heading or quote, or looks so although the source does not."""
     match = _BLOCK_BEGINS.match(written)
-    if match is None or _BLOCK_BEGINS.match(source):
+    if match is None or (_BLOCK_BEGINS.match(source) and not _BEGINS_A_BLOCK.match(written)):
         return written
     return f"{written[: match.end()]}\\{written[match.end() :]}"
 

@@ -182,11 +182,14 @@ class _Placement:
         return low, high
 
     def _without_marks(self, low: int, high: int) -> tuple[int, int]:
-        while low < high and _is_mark(self.target[low]):
+        while low < high and self._is_mark_or_space(low):
             low += 1
-        while low < high and _is_mark(self.target[high - 1]):
+        while low < high and self._is_mark_or_space(high - 1):
             high -= 1
         return low, high
+
+    def _is_mark_or_space(self, place: int) -> bool:
+        return _is_mark(self.target[place]) or self.target[place].isspace()
 
     # Atoms
 

@@ -11,7 +11,7 @@ from .marked_text import Markup, Text, Token
 from .regions import Region, read_regions
 
 _NUMBER = re.compile(r"\n[ \t]*\d+[ \t]*\r?\n\Z")  # of the next cue
-_TAG = re.compile(r"<\s*(/?)\s*([A-Za-z]+)[^<>]*>|\{\\[^{}]*\}|\\[Nnh]")
+_TAG = re.compile(r"<\s*+(/?)\s*+([A-Za-z]++)[^<>]*+>|\{\\[^{}]*\}|\\[Nnh]")
 _LINE_BEGINS = re.compile(r"(?:\{\\[^{}]*\}|\s|[-–—♪]+)+")  # noqa: RUF001
 _SENTENCE_END = re.compile(r"""[.!?…。！？♪:\])]["'”’»)]*$""")  # noqa: RUF001
 _SPEAKER_BEGINS = re.compile(r"[-–—♪#\[(]")  # noqa: RUF001

@@ -15,9 +15,8 @@ from accelerate.utils.memory import clear_device_cache
 from safetensors import SafetensorError
 from torch import nn
 
-from ..errors import Diverged, ProcessError, UserError
+from ..errors import Diverged, ProcessError, UserError, is_lack_of_memory
 
-_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 _LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|timeout|\bpeer\b|nccl|gloo", re.IGNORECASE)
 
 
@@ -35,10 +34,6 @@ def explained_damage_of_the_cache() -> Iterator[None]:
         ) from error
 
 
-def _is_lack_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
-
-
 @contextmanager
 def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Callable[[], str]) -> Iterator[None]:
     """
@@ -52,7 +47,7 @@ def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Calla
         yield
         return
     except (MemoryError, RuntimeError) as error:
-        if not _is_lack_of_memory(error):
+        if not is_lack_of_memory(error):
             raise
         traceback.clear_frames(error.__traceback__)  # to free their tensors
     raise ProcessError(f"out of memory on {accelerator.device} {doing}: {advice()}")
@@ -80,7 +75,7 @@ def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], fused_loss
             torch.autograd.grad(model(**piece, fused_loss=fused_loss).loss[0], parameters, allow_unused=True)
             return pieces
         except (MemoryError, RuntimeError) as error:
-            if not _is_lack_of_memory(error):
+            if not is_lack_of_memory(error):
                 raise
             traceback.clear_frames(error.__traceback__)
     return 0

@@ -96,9 +96,9 @@ class Batcher:
         return sum(not task.done() for task in self._tasks)
 
     def check_size(self, sentences: int) -> None:
-        """Raise TooMuch if the queue can never hold so many sentences."""
+        """Raise TooMuch if the queue can never hold so many sentences, or texts of a sentence or more."""
         if sentences > self.longest_queue:
-            raise TooMuch(f"{sentences:,} sentences in a request; at most {self.longest_queue:,} may wait")
+            raise TooMuch(f"{sentences:,} texts or sentences in a request; at most {self.longest_queue:,} may wait")
 
     async def translate(self, engine: Engine, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
         """

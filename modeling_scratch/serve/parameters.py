@@ -5,9 +5,10 @@ import json
 import secrets
 from collections.abc import AsyncGenerator
 from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
-from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 _MOST_FIELDS = 20
@@ -35,17 +36,19 @@ async def _from_body(request: Request, body: bytes) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         return _from_json(body)
-    if kind == "application/x-www-form-urlencoded":
-        parser = FormParser(request.headers, _stream(body), max_fields=_MOST_FIELDS, max_part_size=len(body))
-    elif kind == "multipart/form-data":
-        limits = {"max_files": 0, "max_fields": _MOST_FIELDS, "max_part_size": len(body)}
-        parser = MultiPartParser(request.headers, _stream(body), **limits)
-    else:
-        raise HTTPException(415, f"{kind or 'no content type'}: send application/json or a form")
     try:
-        return dict((await parser.parse()).items())
-    except (MultiPartException, UnicodeError, LookupError) as error:
+        if kind == "application/x-www-form-urlencoded":
+            # Starlette takes bytes that are not escaped, as curl -d sends them, for Latin-1.
+            options = {"keep_blank_values": True, "max_num_fields": _MOST_FIELDS, "errors": "strict"}
+            fields = parse_qsl(body.decode(), **options)
+        elif kind == "multipart/form-data":
+            limits = {"max_files": 0, "max_fields": _MOST_FIELDS, "max_part_size": len(body)}
+            fields = (await MultiPartParser(request.headers, _stream(body), **limits).parse()).multi_items()
+        else:
+            raise HTTPException(415, f"{kind or 'no content type'}: send application/json or a form")
+    except (MultiPartException, ValueError, LookupError) as error:
         raise HTTPException(400, f"the form cannot be read: {error}") from error
+    return dict(reversed(fields))  # the first of several with one name, as LibreTranslate does
 
 
 async def _read_body(request: Request, most: int, seconds: float) -> bytes:

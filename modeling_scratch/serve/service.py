@@ -113,10 +113,14 @@ class Service:
         if format not in FORMATS:
             raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
         several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
-        meant = [self._direction(source, target, text) for text in texts]
-        search = Search(several=several, align=format in WITH_INLINE_MARKUP)
-        directions = [direction for direction, _ in meant]
-        found = await self._in_time(request, translate_texts(texts, format, directions, search, self.batcher))
+        if source == target and source in self.directions.names:  # nothing to do, as for LibreTranslate
+            meant, found = [], [[text] * several for text in texts]
+        else:
+            known = {text: self._direction(source, target, text) for text in dict.fromkeys(texts)}
+            meant = [known[text] for text in texts]
+            search = Search(several=several, align=format in WITH_INLINE_MARKUP)
+            directions = [direction for direction, _ in meant]
+            found = await self._in_time(request, translate_texts(texts, format, directions, search, self.batcher))
         answer: dict[str, Any] = {"translatedText": [each[0] for each in found]}
         if several > 1:
             answer["alternatives"] = [each[1:] for each in found]
@@ -163,7 +167,7 @@ class Service:
 
     async def health(self, request: Request) -> Response:
         """Whether the service can translate. HTTPException 503 if not."""
-        if not self.batcher.is_alive:
+        if not self.batcher.is_alive or not all(worker.is_alive for worker in self.workers):
             raise HTTPException(503, "nothing is translated any more; its log says why")
         return JSONResponse({"status": "ok"})
 
@@ -208,6 +212,10 @@ class Service:
         return parameters
 
     def _check_length(self, texts: list[str]) -> None:
+        try:
+            self.batcher.check_size(len(texts))
+        except TooMuch as error:
+            raise HTTPException(413, str(error)) from None
         length = sum(map(len, texts))
         if length > self.limits.characters:
             raise HTTPException(413, f"{length:,} characters of text; a request may have {self.limits.characters:,}")

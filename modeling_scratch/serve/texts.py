@@ -11,7 +11,7 @@ from ..documents import read_document
 from ..errors import beginning
 from ..files import one_line
 from ..paragraphs import Paragraphs, Translated, cut, guessed_links
-from .batcher import Batcher, TooMuch
+from .batcher import Batcher
 from .directions import Direction
 from .engines import Engine, Hypothesis, Search
 
@@ -39,11 +39,9 @@ async def translate_texts(
 
     Raises:
         CannotTranslate: a text is not in this format, or a sentence has too many tokens.
-        TooMuch: there are too many texts or sentences.
+        TooMuch: there are too many sentences.
         Busy: as Batcher.translate says.
     """
-    if len(texts) > batcher.longest_queue:
-        raise TooMuch(f"{len(texts):,} texts in a request; at most {batcher.longest_queue:,} are allowed")
     read = await _aside_if_long(texts, 1, _read, texts, format, directions)
     known: dict[tuple[Direction, str], list[Hypothesis]] = {}
     for direction in dict.fromkeys(directions):  # the sentences of all its texts together

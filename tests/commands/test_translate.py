@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from unittest.mock import patch
 
 import pytest
@@ -315,6 +316,30 @@ def test_a_reader_that_has_enough_and_an_interrupt(folder, tmp_path):
     assert (reader_gone.child.end(), without_cuts(reader_gone.child.said)) == (141, "")
     assert (interrupted.child.end(), without_cuts(interrupted.child.said)) == (130, "\ninterrupted\n")
     assert rest.count(b"\n") < 5_000  # of 6,000
+
+
+def test_sigterm_leaves_no_file(folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    options = {"num_beams": 1, "max_new_tokens": 8, "output": str(tmp_path / "out" / "out.txt")}
+    process = Translating(tmp_path / "stderr", folder, **options)
+    process.stdin.write(lines(*SENTENCES) * 500)
+    while not list((tmp_path / "out").iterdir()):
+        time.sleep(0.01)
+    process.child.signal(signal.SIGTERM)
+    assert process.child.end() == 128 + signal.SIGTERM
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_lack_of_memory_says_what_to_do(run, monkeypatch):
+    def forward(self, *args, **kwargs):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(ScratchTranslationPipeline, "_forward", forward)
+    code, _, error = run(lines("a"))
+    assert (code, error) == (
+        2,
+        "error: out of memory: give a smaller --batch-tokens (4,096 by default) or --num-beams, or fewer --workers\n",
+    )
 
 
 def test_lines_are_translated_as_they_arrive(folder, expected, tmp_path):

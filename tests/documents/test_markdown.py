@@ -97,6 +97,41 @@ def test_markup_goes_around_the_words_that_translate_its_own():
     assert "*IN **STRONG**" in found
 
 
+@pytest.mark.parametrize(
+    ("text", "translation", "links", "expected"),
+    [
+        ("Is it **true**?", "Est-ce vrai ?", [(0, 0), (2, 1)], "Est-ce **vrai** ?"),
+        ("Is it **true**?", "Est-ce vrai\N{NO-BREAK SPACE}?", [(0, 0), (2, 1)], "Est-ce **vrai**\N{NO-BREAK SPACE}?"),
+        ("Note: [read this](u) first", "Attention ! lisez ceci avant", [(0, 0), (1, 1), (1, 2), (2, 3), (3, 4)], None),
+    ],
+)
+def test_a_mark_that_is_a_word_of_its_own_stays_outside_with_its_space(text, translation, links, expected):
+    found = translate_document(text, "markdown", lambda given: [Translated(translation, links)])
+    assert found == (expected or found)
+    assert structure(found, ordered=False) == structure(text, ordered=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("#hashtag is nice", "# Hashtag ist schön", "\\# Hashtag ist schön"),
+        ("-5 degrees", "- 5 Grad", "\\- 5 Grad"),
+        ("-5 degrees", "-5 Grad", "-5 Grad"),
+        ("#a b", "#b a", "#b a"),
+        ("A list", "- b", "\\- b"),
+    ],
+)
+def test_a_paragraph_stays_one(text, translation, expected):
+    assert translate_document(text, "markdown", lambda given: [Translated(translation)]) == expected
+
+
+def test_a_rule_at_the_beginning_is_no_front_matter():
+    text = "---\n\nwelcome to the guide\n\n---\n\nmore text\n"
+    assert translate_document(text, "markdown", Shouting()) == text.upper()
+    for front in ("---\ntitle: secret\n---\n", "---\n---\n", "+++\na = 1\n\nb = 2\n+++\n"):
+        assert translate_document(f"{front}a", "markdown", Shouting()) == f"{front}A"
+
+
 def test_what_is_protected_is_not_read():
     translate = Shouting()
     translate_document(PAGE, "markdown", translate)

@@ -1,6 +1,7 @@
 """SRT: the cues stay, as the standard's grammar of blocks says; sentences over several cues are translated whole."""
 
 import re
+import time
 
 import pytest
 from stand_ins import Shouting, backwards
@@ -74,6 +75,13 @@ def test_a_sentence_is_spread_over_its_cues_in_proportion():
     lines = found.split("\n")
     assert (lines[2], lines[6]) == ("<i>a b c d e f</i>", "g h i")
     assert translate_document(text, "srt", lambda given: [Translated("a")]).split("\n")[2] == "<i>a</i>"
+
+
+def test_what_is_no_tag_does_not_take_long():
+    for text in ("<" + " " * 19_900 + "x", "<" + "a" * 19_900, "< " * 9_900):
+        began = time.process_time()
+        assert translate_document(f"1\n{TIMES}{text}\n", "srt", lambda given: [Translated("b")] * len(given))
+        assert time.process_time() - began < 1
 
 
 def test_it_must_be_srt():

@@ -87,7 +87,7 @@ async def test_a_full_queue_refuses():
         others = await queue.enqueue("two", "three", "four", "five")
         with pytest.raises(Busy, match="4 sentences are waiting"):
             await queue.ask("six")
-        with pytest.raises(TooMuch, match="5 sentences in a request; at most 4"):
+        with pytest.raises(TooMuch, match="5 texts or sentences in a request; at most 4"):
             await queue.ask(*["six"] * 5)
         queue.engine.go.set()
         assert await first == ["ONE"]

@@ -110,6 +110,27 @@ def test_forms_and_json_are_the_same(url, expected):
     assert post(f"{url}/translate", parameters, form=True) == (200, {"translatedText": expected[SENTENCES[0]]})
 
 
+def test_a_form_in_utf_8_and_with_a_name_twice(url):
+    """As `curl -d` sends it, without escapes; of two, LibreTranslate takes the first."""
+    text = "Où est la forêt ? 森林"
+    status, answer = post(f"{url}/translate", {"q": text, "source": "en", "target": "de"})
+    for form in (f"q={text}&source=en&target=de", f"q={text}&q=b&source=en&target=de"):
+        assert post(f"{url}/translate", form.encode(), form=True) == (status, answer)
+    assert post(f"{url}/detect", f"q={text}".encode(), form=True)[0] == 200
+    for wrong in (b"q=a\xff&source=en&target=de", b"q=%ff&source=en&target=de", b"&".join([b"a=b"] * 30)):
+        status, answer = post(f"{url}/translate", wrong, form=True)
+        assert (status, "the form cannot be read" in answer["error"]) == (400, True)
+
+
+def test_into_its_own_language_a_text_stays(url):
+    parameters = {"q": ["A  bird.", "b"], "source": "en", "target": "en"}
+    assert post(f"{url}/translate", parameters) == (200, {"translatedText": ["A  bird.", "b"]})
+    parameters |= {"q": "A bird.", "alternatives": 2}
+    expected = {"translatedText": "A bird.", "alternatives": ["A bird."] * 2}
+    assert post(f"{url}/translate", parameters) == (200, expected)
+    assert post(f"{url}/translate", {"q": "a", "source": "xx", "target": "xx"})[0] == 400
+
+
 @pytest.mark.parametrize(
     ("path", "parameters", "status", "said"),
     [
@@ -129,12 +150,17 @@ def test_forms_and_json_are_the_same(url, expected):
         ("/translate", {"q": "a", "source": "en", "target": "de", "format": "pdf"}, 400, "format must be one of text"),
         ("/translate", {"q": "a", "source": "en", "target": "de", "format": [1]}, 400, "format must be a string"),
         ("/translate", {"q": "a " * 1001, "source": "en", "target": "de"}, 413, "2,002 characters"),
-        ("/translate", {"q": [""] * 501, "source": "en", "target": "de"}, 413, "501 texts in a request; at most 500"),
+        (
+            "/translate",
+            {"q": [""] * 501, "source": "en", "target": "de"},
+            413,
+            "501 texts or sentences in a request; at most 500",
+        ),
         (
             "/page/translate",
             {"sentences": ["a"] * 501, "source": "en", "target": "de"},
             413,
-            "501 sentences in a request; at most 500 may wait",
+            "501 texts or sentences in a request; at most 500 may wait",
         ),
         ("/translate", {"q": "ab" * 300, "source": "en", "target": "de"}, 400, "tokens, and the model takes 60"),
         ("/translate", {"q": "a\n", "source": "en", "target": "de", "format": "srt"}, 400, "no subtitles"),
