@@ -77,7 +77,7 @@ def plan_epoch(
     The batches of one epoch. They depend on the arguments alone, so a resumed run sees the same ones.
 
     Args:
-        weights: (pairs,), how often the epoch has each pair; a fraction is the probability of once more. None: once.
+        weights: (pairs,), how often the epoch has each pair; a fraction is the probability of one more. None: once.
     """
     generator = np.random.default_rng([seed, epoch])
     rows = np.arange(len(target_lengths))

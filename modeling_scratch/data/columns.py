@@ -55,7 +55,7 @@ def texts_of(batch: dict[str, list], columns: Columns) -> dict[str, list[str]]:
 
 
 def as_pairs(dataset: Dataset, data: DataSection, where: str) -> Dataset:
-    """A table of only the two chosen columns, as `source` and `target`. UserError if they do not hold texts."""
+    """The two chosen columns of a table, as `source` and `target`. UserError if they do not hold texts."""
     languages = None
     if "translation" in dataset.column_names:
         feature = dataset.features["translation"]

@@ -1,4 +1,4 @@
-"""The words of the embedded corpus, and the German endings that its grammar puts together with them."""
+"""The words of the embedded corpus, and the German endings that its grammar adds to them."""
 
 from functools import cache
 from typing import NamedTuple

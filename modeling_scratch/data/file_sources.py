@@ -48,7 +48,7 @@ class FileSource(PairSource):
 
 
 class TextFiles(FileSource):
-    """A pair of text files, or several: line i of one translates line i of the other."""
+    """One or more pairs of text files, in which line i of one translates line i of the other."""
 
     def load(self) -> Dataset:
         return concatenate_datasets([self._load(*pair) for pair in self.found()])
@@ -82,7 +82,7 @@ class TextFiles(FileSource):
 
 
 class Tables(FileSource):
-    """Tables of one of the kinds in `table_formats.FORMATS`, with a text for each language in a row."""
+    """Tables in one of `table_formats.FORMATS`, with a text for each language in every row."""
 
     def _suffix(self, paths: list[Path]) -> str:
         suffixes = {path.suffix.lower() for path in paths}
@@ -127,8 +127,8 @@ def _stamps(paths: list[Path]) -> str:
     return repr([(path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
 
 
-# Generators for the datasets library, which takes each entry of a list argument for a shard, but not those of a tuple.
-# Stamps become part of its cache key, so that a file that has changed is read again.
+# Generators for the datasets library, which treats each entry of a list argument as a shard, but not those of a tuple.
+# Stamps become part of its cache key, so that changed files are read again.
 
 
 def read_pairs(source: str, target: str, stamps: str = "") -> Iterator[dict[str, str]]:

@@ -40,7 +40,7 @@ class HubDataset(PairSource):
 
     @cached_property
     def _builder(self) -> DatasetBuilder:
-        """Made once so that all is read from one commit."""
+        """Made once, so that everything is read from one commit."""
         return load_dataset_builder(self.data.name, self.data.subset, revision=self.data.revision)
 
     @property

@@ -17,11 +17,11 @@ class Provenance:
     What a model card says about the data of a split.
 
     Args:
-        text: its name, in Markdown.
+        text: the data's name, in Markdown.
         dataset_type, dataset_name: for the card's metadata.
         hub_name: the name of a data set on the Hub.
         subset, split: the parts of it that are used, as named there.
-        limits: how the data limit the model; None: the limits of any natural text.
+        limits: how the data limits the model; None: as any natural text does.
     """
 
     text: str

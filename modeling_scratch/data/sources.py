@@ -51,7 +51,7 @@ class EmbeddedCorpus(PairSource):
         return Dataset.from_dict({SOURCE: list(map(unmarked, sources)), TARGET: list(map(unmarked, targets))})
 
     def gold_links(self) -> list[Links]:
-        """The links that the grammar knows, having made the sentences; all are sure."""
+        """The links that the grammar knows from generating the sentences; all are sure."""
         return list(map(gold_links, *self._marked()))
 
     def stream(self) -> IterableDataset:

@@ -47,12 +47,12 @@ class PairStream:
     revision: str | None = None  # the commit, for data on the Hub
 
     def read(self, rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-        """The next `count` rows, fewer at the end. UserError names the stream if it cannot be read."""
+        """The next `count` rows, fewer at the end. UserError, naming the stream, if it cannot be read."""
         with _explained(self.name):
             return list(itertools.islice(rows, count))
 
     def part(self, reader: int, readers: int, seed: list[int]) -> IterableDataset:
-        """The rows that this reader, and no other, sees in a pass; the seed shuffles the order of the shards."""
+        """The rows that only this reader sees in a pass; the seed shuffles the order of the shards."""
         rows = split_dataset_by_node(self.rows, rank=reader, world_size=readers)
         rows.set_epoch(1 + int(np.random.default_rng(seed).integers(2**31)))  # 0 would leave the shards in order
         return rows

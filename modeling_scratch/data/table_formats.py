@@ -22,7 +22,7 @@ def _read_csv(path: Path, **dialect) -> Iterator[dict[str, str]]:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from None
 
 
-# What reads each format: a function that yields rows as {column: text}, or a loader of the datasets library by name.
+# The reader of each format: a function that yields rows as {column: text}, or the name of a datasets loader.
 FORMATS: dict[str, Callable[[Path], Iterator[dict[str, str]]] | str] = {
     ".jsonl": "json",
     ".json": "json",

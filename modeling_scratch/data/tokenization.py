@@ -51,7 +51,7 @@ class PairTokenizer:
         return f"{self.max_source_tokens} source or {self.max_target_tokens} target tokens"
 
     def key(self) -> str:
-        """A cache key for its output: hashing a tokenizer object itself differs from process to process."""
+        """A cache key for its output: the hash of a tokenizer object differs from process to process."""
         tokenizers = [
             each.backend_tokenizer.to_str() if each.is_fast else repr(sorted(each.get_vocab().items()))
             for each in (self.source_tokenizer, self.target_tokenizer)

@@ -115,8 +115,8 @@ def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """
-    An existing tokenizer, by folder, Hub name or tiktoken encoding, with distinct pad, bos and eos tokens, and eos at
-    the end of every sequence.
+    An existing tokenizer, by folder, Hub name or tiktoken encoding, with a pad token that is neither bos nor eos, and
+    eos at the end of every sequence.
 
     Raises:
         UserError: it cannot be loaded; pad is the same token as bos or eos; a missing special token cannot be added; or

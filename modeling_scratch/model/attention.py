@@ -1,4 +1,4 @@
-"""Multi-head attention (section 3.2): scaled dot-product, self- and cross-attention, and their key/value caches."""
+"""Multi-head attention (section 3.2): scaled dot-product, self- and cross-attention, with key/value caches."""
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ def eager_attention(
     is_causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V (equation 1), step by step, with the weights.
+    Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V (equation 1), step by step; also returns the weights.
 
     Args:
         query: (batch_size, num_heads, query_length, head_dim).
@@ -63,7 +63,7 @@ class ScratchAttention(nn.Module):
     def split_heads(self, states: torch.Tensor, beams: int = 1) -> torch.Tensor:
         """
         (batch_size, sequence_length, d_model) to (batch_size, num_heads, sequence_length, head_dim). The tokens of
-        `beams` consecutive rows become those of one row: (batch_size / beams, num_heads, beams * sequence_length,
+        every `beams` consecutive rows are merged into one row: (batch_size / beams, num_heads, beams * sequence_length,
         head_dim).
         """
         return states.view(-1, beams * states.shape[1], self.num_heads, self.head_dim).transpose(1, 2)
@@ -80,8 +80,8 @@ class ScratchAttention(nn.Module):
         Attend with split heads and project the output.
 
         Returns:
-            (batch_size, query_length, d_model); and with eager attention the weights, (batch_size, num_heads,
-            query_length, key_length), otherwise None.
+            (batch_size, query_length, d_model), and the weights, (batch_size, num_heads, query_length, key_length), or
+            None if attention is not eager.
         """
         weights, dropout = None, self.attention_dropout if self.training else 0.0
         is_causal = query.shape[2] > 1 and self.is_causal and attention_mask is None
@@ -94,13 +94,13 @@ class ScratchAttention(nn.Module):
         return self.o_proj(output.transpose(1, 2).flatten(2)), weights  # (batch_size, query_length, d_model)
 
     def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
-        """The same as `eager_attention`, by PyTorch's kernels, without the weights."""
+        """Like `eager_attention`, but with PyTorch's kernels and without the weights."""
         attend = nn.functional.scaled_dot_product_attention
         return attend(query, key, value, attention_mask, dropout, is_causal, scale=self.scaling)
 
 
 class ScratchSelfAttention(ScratchAttention):
-    """Attention of a sequence to itself; in the decoder, to no later position (section 3.2.3)."""
+    """Attention of a sequence to itself; in the decoder, no position attends to later ones (section 3.2.3)."""
 
     rotate = staticmethod(apply_rotary)
 
@@ -116,7 +116,7 @@ class ScratchSelfAttention(ScratchAttention):
         """
         Args:
             hidden_states: (batch_size, sequence_length, d_model).
-            attention_mask: 4-D, added to the scores; None: attend to everything, or if causal to nothing later. Where
+            attention_mask: 4-D, added to the scores; None: attend to everything or, if causal, to nothing later. Where
                 beams share keys, (sentences, 1 or heads, beams, slots).
             rotation: cos and sin of rotary positions, (batch_size or 1, sequence_length, head_dim) each.
             past_key_values: the key/value cache; this call appends to its layer `layer_idx`.
@@ -138,7 +138,7 @@ class ScratchSelfAttention(ScratchAttention):
 
 
 class ScratchCrossAttention(ScratchAttention):
-    """Attention of the target to the encoded source. A cache keeps its keys and values from the first step on."""
+    """Attention of the target to the encoded source, whose keys and values a cache keeps from the first step on."""
 
     def forward(
         self,
@@ -159,7 +159,7 @@ class ScratchCrossAttention(ScratchAttention):
         Returns:
             (batch_size, target_length, d_model), and the weights if attention is eager.
         """
-        beams = getattr(past_key_values, "beams", 1)  # they share the source's keys
+        beams = getattr(past_key_values, "beams", 1)  # which share the source's keys
         query = self.split_heads(self.q_proj(hidden_states), beams)
         if past_key_values is not None and past_key_values.is_updated.get(layer_idx):
             cached = past_key_values.cross_attention_cache.layers[layer_idx]

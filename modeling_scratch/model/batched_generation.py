@@ -1,4 +1,4 @@
-"""Translating sentences in batches of similar length through `generate()`, with their probabilities."""
+"""Translate sentences in batches of similar length through `generate()`, and score the translations."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def tokenize(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit: int | None, first: int = 0
 ) -> list[list[int]]:
     """
-    The token ids of each sentence, stripped of surrounding whitespace. A blank sentence has none.
+    The token ids of each sentence, without surrounding whitespace; none for a blank sentence.
 
     Args:
         limit: the most tokens that the model takes; None: no limit.
@@ -57,8 +57,8 @@ def batches_by_length(
     lengths: Sequence[int], batch_size: int | None = None, batch_tokens: int | None = None
 ) -> list[list[int]]:
     """
-    Batches of indices of sentences with similar lengths, longest first so that running out of memory happens at once.
-    Empty sentences are left out.
+    Group the indices of sentences into batches of similar length, longest first so that running out of memory happens
+    at once. Empty sentences are left out.
 
     Args:
         lengths: in tokens.
@@ -80,7 +80,7 @@ def batches_by_length(
 
 
 def setting_of(model: PreTrainedModel, generation: dict[str, Any], name: str) -> Any:
-    """The value that `generate` uses for a setting: from its arguments, a config among them, or the model's config."""
+    """The value that `generate` uses for a setting: from its arguments, its generation_config or the model's."""
     given = [generation.get(name)]
     given += [getattr(config, name, None) for config in (generation.get("generation_config"), model.generation_config)]
     return next((value for value in given if value is not None), None)
@@ -104,7 +104,7 @@ def generate_batch(
         under the model, the end token included. The best translation comes first, except among samples without scores.
 
     Raises:
-        ValueError: there are to be scores, but Transformers' own loops ran, which do not have them.
+        ValueError: scores were asked for, but Transformers' own loops ran, which do not provide them.
     """
     rows = [torch.tensor(row) for row in ids]
     inputs = {

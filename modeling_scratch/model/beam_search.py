@@ -1,4 +1,4 @@
-"""Beam search. It gives the same hypotheses as Transformers' loop, faster: see search_loops.py."""
+"""Beam search, with the same hypotheses as Transformers' loop but faster (see search_loops.py)."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ from transformers.generation import (
 from .fast_cpu import best_continuations
 from .search_loops import Decoder, end_tokens, is_of_transformers, is_rowwise, is_worth_removing
 
-_ELEMENTS = 2**18  # of what logits processors get at a time, unless a sentence's beams have more
+_ELEMENTS = 2**18  # given to logits processors at a time; more only if a single sentence's beams have more
 _FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not be chosen
 
-# Several hypotheses per sentence, by name: tokens, (sentences, hypotheses, length); rows, the batch row in which each
-# token was found, (sentences, hypotheses, new tokens); scores and log_probs (under the model), (sentences, hypotheses);
-# and, for finished hypotheses, is_done, (sentences, hypotheses).
+# Several hypotheses per sentence: tokens, (sentences, hypotheses, length); rows, the batch row that each token extends,
+# (sentences, hypotheses, new tokens); scores and log_probs (under the model), (sentences, hypotheses); for finished
+# hypotheses also is_done, (sentences, hypotheses).
 Hypotheses = dict[str, torch.Tensor]
 
 
@@ -76,7 +76,7 @@ class _BeamSearch:
         self.beams, self.prompt_length, device = config.num_beams, input_ids.shape[1], input_ids.device
         self.size = len(input_ids) // self.beams
         eos = end_tokens(config)
-        # Enough continuations that at least `beams` of them go on, however many end.
+        # Enough continuations that at least `beams` of them have not ended.
         self.width = max(2, 1 + len(eos)) * self.beams
         self.may_finish = torch.arange(self.width, device=device) < self.beams
         self.fill = int(config.pad_token_id or eos[0]) if eos else -1
@@ -134,7 +134,7 @@ class _BeamSearch:
         return continuations, ended, parents
 
     def rank(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The `width` best sums of a beam's score and what the processors make of `log_probs`, and their places."""
+        """The `width` best sums of a beam's score and its processed `log_probs`, and their places."""
         sentences = self.size
         if self.processors and self.may_leave and log_probs.device.type == "cpu":
             # A few sentences at a time: a processor allocates tensors of this size, and touching fresh memory is slow.
@@ -156,11 +156,11 @@ class _BeamSearch:
         return parents.gather(1, order)
 
     def collect_finished(self, continuations: Hypotheses, ended: torch.Tensor) -> None:
-        """Keep the best finished hypotheses: those of earlier steps, and those among the best beams that end now."""
+        """Keep the best finished hypotheses, from earlier steps and from the `beams` best continuations of this one."""
         ended = ended & self.may_finish
         is_full = self.finished["is_done"].all(dim=1, keepdim=True) & (self.config.early_stopping is True)
         scores = continuations["scores"] / continuations["rows"].shape[2] ** self.config.length_penalty
-        # These add up as in GenerationMixin, so that ties between hypotheses that should not be chosen end alike.
+        # Added up as in GenerationMixin, so that ties between hypotheses that must not be chosen are broken alike.
         scores = scores + is_full.float() * _FAR + (~self.can_improve).float() * _FAR + (~ended).float() * _FAR
         new = continuations | {"scores": scores, "is_done": ended}
         self.finished["tokens"] = _append(self.finished["tokens"], self.fill)
@@ -170,8 +170,8 @@ class _BeamSearch:
 
     def find_done(self, ended: torch.Tensor) -> tuple[torch.Tensor, bool]:
         """
-        The sentences that are done: no beam can beat their worst finished hypothesis, or they stop early because they
-        have enough finished ones. And whether the search ends.
+        Which sentences are done, because no beam can beat their worst finished hypothesis or, with early stopping,
+        because they have enough finished ones; and whether the search ends.
         """
         early, penalty = self.config.early_stopping, self.config.length_penalty
         length = self.running["rows"].shape[2]
@@ -189,7 +189,7 @@ class _BeamSearch:
         return done, bool(not self.can_improve.any() or is_full.all() or ended.all())
 
     def next_step(self, parents: torch.Tensor, done: torch.Tensor) -> None:
-        """If it pays, remove the sentences that are done. Reorder the cache for the running hypotheses."""
+        """Remove the sentences that are done, if that pays, and reorder the cache for the running hypotheses."""
         if self.may_leave and is_worth_removing(int(done.sum()), self.size):
             self.left.append((self.sentences[done], {name: value[done] for name, value in self.finished.items()}))
             stay = (~done).nonzero().squeeze(1)

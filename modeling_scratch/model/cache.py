@@ -2,7 +2,7 @@
 
 import torch
 
-# Steps for which room is added when a layer's keys and values run out of it, and after which hidden slots are dropped.
+# Steps to make room for when a layer's keys and values have none left, and after which hidden slots are dropped.
 _GROWTH = 16
 
 
@@ -17,7 +17,7 @@ class _LayerCache:
         self.keys, self.values = keys, values
 
     def append(self, filled: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write to the slots after the `filled` ones. Returns all keys and values up to there."""
+        """Write to the slots after the first `filled`. Returns all keys and values so far."""
         new, end = keys.shape[2], filled + keys.shape[2]
         if end > self.keys.shape[2]:
             room = keys.new_empty(*keys.shape[:2], end - self.keys.shape[2] + _GROWTH * new, keys.shape[3])
@@ -39,7 +39,7 @@ class _AttentionCache:
     """The cached keys and values of all layers of one kind of attention. `update` works as in Transformers' caches."""
 
     def __init__(self):
-        self.filled = 0  # slots of every layer
+        self.filled = 0  # slots, in every layer
         self.layers: list[_LayerCache] = []
 
     def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,12 +67,12 @@ class SearchCache:
 
     def __init__(self):
         self.beams = 1  # decoder rows per sentence, which share the source's keys and values
-        self.sharing = 1  # consecutive rows that share the target's
+        self.sharing = 1  # consecutive rows that share the target's keys and values
         self.length = 0  # target tokens that every layer has seen
         self.self_attention_cache, self.cross_attention_cache = _AttentionCache(), _AttentionCache()
         self.is_updated: dict[int, bool] = {}
-        # Where beams share slots: the bias of the next step, (sentences, 1, beams, slots), with slots for its tokens;
-        # its part for these; and the positions of the tokens in the slots, (sentences, slots).
+        # Where beams share slots: the bias of the next step, (sentences, 1, beams, slots), including the slots of its
+        # tokens; the part for those slots; and the position of the token in each slot, (sentences, slots).
         self.bias: torch.Tensor | None = None
         self.own: torch.Tensor | None = None
         self.positions: torch.Tensor | None = None
@@ -87,7 +87,7 @@ class SearchCache:
         self.self_attention_cache.filled += new * self.sharing
 
     def branch(self, beams: int, share_slots: bool) -> None:
-        """Continue with this many identical rows per sentence. If they share slots, `reorder` precedes each step."""
+        """Continue with this many identical rows per sentence. If they share slots, call `reorder` before each step."""
         keys, self.beams = self.self_attention_cache.layers[0].keys, beams
         if not share_slots:
             for layer in self.self_attention_cache.layers:
@@ -100,7 +100,7 @@ class SearchCache:
         self.positions = torch.arange(self.length, device=keys.device).expand(len(keys), -1)
 
     def reorder(self, parents: torch.Tensor) -> None:
-        """Beam i of each sentence continues its beam `parents[sentence, i]`, with a token of its own."""
+        """Beam i of each sentence continues the sentence's previous beam `parents[sentence, i]` with a new token."""
         rows = parents + torch.arange(len(parents), device=parents.device)[:, None] * self.beams
         self.bias = self.bias.flatten(0, 2).index_select(0, rows.flatten()).view(self.bias.shape)
         if self.length % _GROWTH == 0:
@@ -109,7 +109,7 @@ class SearchCache:
         self.positions = torch.nn.functional.pad(self.positions, (0, self.beams), value=self.length)
 
     def _drop_hidden_slots(self) -> None:
-        """Drop slots that no beam attends to, as many as all sentences can spare."""
+        """Drop slots that no beam attends to, as many as every sentence can spare."""
         in_use = (self.bias == 0).any(dim=2).squeeze(1)  # (sentences, slots)
         kept = int(in_use.sum(dim=1).max())
         slots = in_use.byte().argsort(dim=1, descending=True, stable=True)[:, :kept]
@@ -120,7 +120,7 @@ class SearchCache:
             layer.keep_slots(slots)
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
-        """Drop all other sentences."""
+        """Keep only these sentences."""
         for layer in (*self.self_attention_cache.layers, *self.cross_attention_cache.layers):
             layer.select_rows(sentences)
         if self.sharing > 1:

@@ -35,10 +35,10 @@ class ScratchConfig(PreTrainedConfig):
     """
     The architecture of an encoder-decoder Transformer ("Attention Is All You Need", https://arxiv.org/abs/1706.03762).
 
-    Types and ranges are up to the caller, as with every config of Transformers; recipes are checked when they are read.
+    As with every Transformers config, types and ranges are up to the caller; recipes are checked when they are read.
 
     Raises:
-        ValueError: a field is none of its named choices, or fields contradict each other.
+        ValueError: a field is not one of its named choices, or fields contradict each other.
     """
 
     model_type = "scratch"
@@ -67,7 +67,7 @@ class ScratchConfig(PreTrainedConfig):
         norm_position: Literal["pre", "post"] = "pre",  # "post" as in the paper; "pre" trains more easily
         norm_type: Literal["layer_norm", "rms_norm"] = "layer_norm",
         norm_eps: float = 1e-5,  # added to the variance inside every norm
-        final_norm: Literal[True, False, "decoder"] = True,  # a norm after each stack, or the decoder alone
+        final_norm: Literal[True, False, "decoder"] = True,  # a norm after each stack, or after the decoder alone
         share_layers: bool = False,  # a stack is one layer applied repeatedly (Dehghani et al. 2019)
         position_embedding_type: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal",
         max_position_embeddings: int = 1024,  # hard limit for learned positions; the length to plan for with the others
@@ -128,7 +128,7 @@ class ScratchConfig(PreTrainedConfig):
         The config as one stack sees it. With `decoder=True`, the generic names (`num_hidden_layers`,
         `num_attention_heads`, `vocab_size`) hold the decoder's values; the result is a copy if the stacks differ.
 
-        Caches take their depth from here. `generate` asks for neither stack and means the vocabulary that it generates
+        Caches take their depth from here. `generate` asks for neither stack but needs the vocabulary that it generates
         from: with two vocabularies, the decoder's.
         """
         of_decoder = {
@@ -152,7 +152,7 @@ class ScratchConfig(PreTrainedConfig):
 
     @staticmethod
     def _check(given: dict[str, Any]) -> None:
-        """Raise ValueError for fields that are none of their choices, or that contradict each other."""
+        """Raise ValueError if a field is not one of its choices, or if fields contradict each other."""
         for name, parameter in ScratchConfig.fields().items():
             choices = [repr(choice) for choice in get_args(parameter.annotation)]
             if get_origin(parameter.annotation) is Literal and repr(given[name]) not in choices:  # 1 is not True

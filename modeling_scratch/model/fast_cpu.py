@@ -1,4 +1,4 @@
-"""Faster versions of what PyTorch does slowly on the CPU in generation: linear layers, and topk."""
+"""Faster versions of operations that are slow in PyTorch when generating on the CPU: linear layers and topk."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,20 +8,20 @@ import torch
 from torch import nn
 
 _BLOCK = 64  # tokens per block in `best_continuations`
-# On AMD's processors the BLAS behind `nn.Linear` does not use AVX-512, and does not share the weight out among threads.
-# oneDNN costs 30 microseconds more per call; it pays from _MUCH_WORK multiplications on, or from _MUCH_TO_READ elements
-# times rows, of which at most four count. Otherwise weights with _LARGE elements are divided.
+# On AMD processors, the BLAS behind `nn.Linear` neither uses AVX-512 nor divides the weight among threads. oneDNN costs
+# 30 microseconds more per call; it pays from _MUCH_WORK multiplications on, or from _MUCH_TO_READ elements times rows
+# (at most four count). Otherwise, weights of at least _LARGE elements are divided.
 _MUCH_WORK, _MUCH_TO_READ, _LARGE = 5 * 2**20, 1.2e6, 2**18
-# On Intel's the BLAS is slow for these numbers of rows alone, with weights at least as wide and large as these.
+# On Intel processors, the BLAS is slow only for these numbers of rows, with weights at least this wide and this large.
 _INTEL_ROWS, _INTEL_WIDTH, _INTEL_LARGE = range(8, 17), 512, 2**20
-_PART = 512  # outputs per part, roughly; fewer if some threads would have no part
-# Elements of what oneDNN returns at a time. For larger results the allocator would ask the system for new memory each
+_PART = 512  # outputs per part, roughly; fewer if some threads would otherwise have none
+# Elements that oneDNN returns at a time. For larger results the allocator would ask the system for fresh memory each
 # time, and touching that takes longer than the product itself.
 _RESULT = 2**18
 
 
 def _by_parts(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-    """`nn.Linear.forward`, with the outputs divided into parts that the threads share out."""
+    """`nn.Linear.forward`, with the outputs divided into parts that the threads share."""
     weight, (outputs, width) = layer.weight, layer.weight.shape
     states, rows = inputs.reshape(1, -1, width), inputs.shape[:-1].numel()
     output = states.new_empty(rows, outputs)
@@ -40,7 +40,7 @@ def _by_parts(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
 def _by_onednn(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
     """`nn.Linear.forward` by oneDNN, in blocks of outputs."""
     weight, (outputs, width) = layer.weight, layer.weight.shape
-    bias = None if layer.bias is None else layer.bias.contiguous()  # oneDNN takes no other
+    bias = None if layer.bias is None else layer.bias.contiguous()  # as oneDNN requires
     states, rows = inputs.reshape(-1, width).to_mkldnn(), inputs.shape[:-1].numel()
     size = max(_PART, _RESULT // rows)
     if size >= outputs:
@@ -54,7 +54,7 @@ def _by_onednn(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
 
 @cache
 def is_amd_cpu() -> bool:
-    """Whether the processor is AMD's: no other has SSE4a. Older releases of PyTorch do not say."""
+    """Whether this is an AMD processor: no other has SSE4a. False in older releases of PyTorch, which cannot tell."""
     return bool(getattr(torch.cpu, "get_capabilities", dict)().get("sse4a"))
 
 
@@ -74,7 +74,7 @@ def _fast_linear(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def _is_plain(inputs: torch.Tensor) -> bool:
-    """Whether a product is in float32, without gradients, and not cast."""
+    """Whether a product is in float32, without autocast and without gradients."""
     is_float32 = inputs.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     return is_float32 and not torch.is_grad_enabled()
 
@@ -86,12 +86,12 @@ def _same(states: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def fast_products(modules: Iterable[nn.Module], rows: int = 320) -> Iterator[None]:
     """
-    Inside this context, float32 `nn.Linear` layers on the CPU take as little as a quarter of their time if there are no
-    gradients. Results differ only in rounding. Dropout that is off returns its input at once. Layers whose forward
-    method has been replaced, such as by another such context, are left alone.
+    Inside this context, float32 `nn.Linear` layers on the CPU take as little as a quarter of their usual time if
+    gradients are off. Results differ only in rounding. Dropout that is off returns its input at once. Layers whose
+    forward method is already replaced, as by another such context, are left alone.
 
     Args:
-        rows: tokens per product, roughly. Small layers are left alone if there are few.
+        rows: tokens per product, roughly; if there are few, small layers are left alone.
     """
     least = min(_LARGE, _MUCH_WORK / rows) if is_amd_cpu() else _INTEL_LARGE
     changed = []
@@ -119,8 +119,7 @@ def _is_plain_weight(weight: torch.Tensor) -> bool:
 def best_continuations(log_probs: torch.Tensor, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """
     `(log_probs + scores[..., None]).flatten(1).topk(count)`, several times faster on the CPU for a large vocabulary: it
-    searches only the blocks of tokens with the largest maxima, which hold the best sums. Which of several equal sums
-    is chosen may differ.
+    searches only the blocks of tokens with the largest maxima, which hold the best sums. Ties may break differently.
 
     Args:
         log_probs: of the next token of each beam, (sentences, beams, vocabulary).

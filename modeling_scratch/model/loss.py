@@ -69,7 +69,7 @@ def cross_entropy(
 
 def divisor(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
     """
-    What divides a sum over target tokens: `num_items_in_batch`, or the number of labels not ignored, but at least 1: a
-    batch without labels has a loss of 0, not NaN.
+    What to divide a sum over target tokens by: `num_items_in_batch`, or else the number of labels that are not ignored,
+    at least 1 so that a batch without labels has a loss of 0, not NaN.
     """
     return (labels != IGNORE_INDEX).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch

@@ -41,7 +41,7 @@ def is_all_attended(attention_mask: torch.Tensor) -> bool:
 
 
 def count_positions(attention_mask: torch.Tensor) -> torch.Tensor:
-    """Positions that count only attended tokens, so that padding shifts nothing; shaped as the 2-D mask."""
+    """Positions that count only attended tokens, so that padding shifts nothing; shaped like the 2-D mask."""
     return ((attention_mask != 0).cumsum(dim=-1) - 1).clamp(min=0)
 
 

@@ -12,8 +12,8 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import can_return_tuple, logging
 
-# When loading from a local folder, Transformers up to 5.8 copies only the files that this file imports: also those of
-# which nothing is used here (F401).
+# When loading from a local folder, Transformers up to 5.8 copies only the files that this file imports, hence the
+# imports that are not used here (F401).
 from .attention import ScratchAttention  # noqa: F401
 from .batched_generation import generate_batch  # noqa: F401
 from .cache import SearchCache
@@ -175,7 +175,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
     def tied_weights(self) -> dict[str, str]:
         tied = super().tied_weights()
         if self.config.tie_word_embeddings:
-            # The end of the chain: a weight tied to one that is itself tied to another would not follow it.
+            # The end of the chain: a weight tied to one that is itself tied would not follow the original.
             side = "encoder" if self.config.share_encoder_decoder_embeddings else "decoder"
             tied["lm_head.weight"] = f"model.{side}.embed_tokens.weight"
         return tied
@@ -211,7 +211,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """See `shift_tokens_right`. DataCollatorForSeq2Seq calls it."""
+        """See `shift_tokens_right`. Called by DataCollatorForSeq2Seq."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     @can_return_tuple
@@ -238,8 +238,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             labels: (batch_size, target_length), aligned with the logits; -100 is ignored. The decoder's input is made
                 from them unless it is given.
             num_items_in_batch: divides the summed loss; None: the number of labels here that are not ignored.
-            fused_loss: a function of the decoder's states, the output projection, `labels` and `num_items_in_batch`;
-                what it returns is the loss, and no logits are computed. None: cross-entropy.
+            fused_loss: a function of the decoder's states, the output projection, `labels` and `num_items_in_batch`
+                that returns the loss; no logits are computed. None: cross-entropy.
 
         Returns:
             loss, if labels were given; logits (batch_size, target_length, target vocabulary), or None with a

@@ -36,7 +36,7 @@ class ScratchPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.bias)
 
     def tied_weights(self) -> dict[str, str]:
-        """{name: name of the weight it shares} as the config says; here, for the models inside this one."""
+        """{name: name of the weight it is tied to}, as the config says; here, those of the models inside this one."""
         return {
             f"{module}.{name}": f"{module}.{original}"
             for module, child in self.named_children()

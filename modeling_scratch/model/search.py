@@ -2,7 +2,7 @@
 Decide when `generate()` runs our own search loops, and hand them what it has prepared.
 
 The inherited `generate` prepares everything (config, encoder output, criteria, processors) and hands it to a loop
-through its public argument `custom_generate`. Whatever our loops do not support, Transformers' loops do.
+through its public argument `custom_generate`. Whatever our loops do not support runs in Transformers' loops.
 """
 
 import copy
@@ -38,7 +38,7 @@ _MODES = ("greedy_search", "sample", "beam_search")
 
 
 class _Unsupported(Exception):
-    """Transformers' loops must run. The text, if any, is what this release lacks."""
+    """Transformers' loops must run instead. The message, if any, says what this release lacks."""
 
 
 def search(model: nn.Module, inherited: Callable, *args, **kwargs):
@@ -118,7 +118,7 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
     beams = max(config.num_beams or 1, config.num_return_sequences or 1)
     decoder = Decoder(model, states[::beams], None if mask is None else mask[::beams], beams, is_beam_search)
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
-    # tensors; callers get ordinary ones, cloned after it has ended.
+    # tensors; callers get ordinary ones, cloned outside it.
     is_plain = all(map(is_of_transformers, [*criteria, *processors])) and not _is_distributed()
     with torch.inference_mode() if is_plain else nullcontext(), fast_products(model.modules(), len(input_ids)):
         if is_beam_search:

@@ -1,5 +1,5 @@
 """
-Greedy search and sampling, and what all search loops share. They give the same tokens as Transformers' loops, faster.
+Greedy search, sampling, and what our search loops share. The loops give the same tokens as Transformers', but faster.
 
 They compare only the best continuations of each sentence, share one cache among its beams (see `SearchCache`), and
 remove finished sentences from the batch. Each step is the model's own forward pass.
@@ -50,7 +50,7 @@ class Decoder:
         states: the encoded sources, (sentences, source_length, d_model).
         attention_mask: over the source, (sentences, source_length); None: attend to everything.
         beams: rows per sentence; they are consecutive and start out identical.
-        share_slots: rows continue each other, as in beam search, and so share the keys and values of the target too.
+        share_slots: rows may continue one another, as in beam search, and so share the target's keys and values too.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class Decoder:
         return logits.repeat_interleave(self.beams, dim=0)
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
-        """Drop all other sentences."""
+        """Keep only these sentences."""
         self.cache.keep_sentences(sentences)
         self.encoded = BaseModelOutput(last_hidden_state=self.encoded.last_hidden_state.index_select(0, sentences))
         self.mask = None if self.mask is None else self.mask.index_select(0, sentences)
 
 
 def is_of_transformers(each: Any) -> bool:
-    """Whether a stopping criterion or logits processor is one of Transformers'."""
+    """Whether a stopping criterion or logits processor comes from Transformers."""
     return type(each).__module__.startswith("transformers.")
 
 

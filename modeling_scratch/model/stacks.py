@@ -37,7 +37,7 @@ class ScratchStack(ScratchPreTrainedModel):
         self.embed_positions = POSITION_EMBEDDINGS[config.position_embedding_type](config, num_heads)
         self.dropout = nn.Dropout(config.dropout)
         self.depth = depth
-        # To make one layer differ, give it a changed copy of the config. Shared weights are a single layer.
+        # To make one layer differ, give it a changed copy of the config. With shared weights there is a single layer.
         self.layers = nn.ModuleList(layer_class(config) for _ in range(1 if config.share_layers else depth))
         self.layer_norm = build_norm(config) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
@@ -89,8 +89,8 @@ class ScratchStack(ScratchPreTrainedModel):
         """
         Add positions to the embedded tokens, and apply dropout (section 5.4).
 
-        Under autocast to bfloat16 the residual stream is bfloat16 too, since most of what an update reads and writes is
-        this stream; norms compute in float32 all the same.
+        Under autocast to bfloat16 the residual stream is bfloat16 too, since it is most of what an update reads and
+        writes; norms still compute in float32.
         """
         hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
         device_type = hidden_states.device.type

@@ -237,7 +237,7 @@ class ScratchTranslationPipeline(Pipeline):
         return results
 
     def preprocess(self, sentences: list[str], first: int = 0) -> list[list[int]]:
-        """The token ids of each sentence, see `tokenize`."""
+        """The token ids of each sentence; see `tokenize`."""
         return tokenize(self.tokenizer, sentences, self.model.config.max_position_embeddings, first)
 
     def _forward(self, batch: dict[str, list[list[int]]], return_scores: bool | None = None, **generation) -> dict:

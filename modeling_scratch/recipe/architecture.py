@@ -55,7 +55,7 @@ Architecture = create_model(
 
 
 def check_fields(fields: dict[str, Any], where: str) -> None:
-    """UserError if ScratchConfig fields are unknown, of another type or out of range. It starts with `where`."""
+    """UserError if ScratchConfig fields are unknown, of the wrong type or out of range. It starts with `where`."""
     try:
         Architecture.model_validate(fields)
     except ValidationError as error:

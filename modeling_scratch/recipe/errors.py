@@ -77,7 +77,7 @@ def _locate(location: Location, recipe: type[BaseModel]) -> tuple[str, type[Base
 
 
 def _section(of: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The class of a section, also of one that may be left out or of those in a list."""
+    """The class of a section, even of one that may be left out or is in a list."""
     annotation = of.model_fields[name].annotation
     classes = [each for each in (annotation, *get_args(annotation)) if isinstance(each, type)]
     return next((each for each in classes if issubclass(each, BaseModel)), None)

@@ -69,7 +69,7 @@ _REMOVED = (("tokenizer", "merge_dropout"), ("optimization", "r_drop"))  # keys 
 
 
 def _without_removed_keys(content: dict[str, Any]) -> dict[str, Any]:
-    """A recipe without keys of earlier versions, which wrote every key; with a warning if it used one of them."""
+    """A recipe without the keys of earlier versions, which wrote every key; warns of each that was used."""
     for section, key in _REMOVED:
         part = content.get(section)
         if isinstance(part, dict) and (value := part.pop(key, None)):
@@ -80,7 +80,7 @@ def _without_removed_keys(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked_recipe(content: dict[str, Any]) -> Recipe:
-    """As `parse_recipe`, with the architecture checked, and the fields of the model's file copied to its overrides."""
+    """Like `parse_recipe`, but checks the architecture, and copies the fields of the model's file to its overrides."""
     recipe = parse_recipe(content)
     if recipe.model.start_from is None:
         recipe.model = ModelSection(overrides=model_fields(recipe.model))

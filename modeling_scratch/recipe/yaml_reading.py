@@ -30,7 +30,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text. UserError says what is wrong with it, and in which line."""
+    """The value of a YAML text. UserError says what is wrong with it, and on which line."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:

@@ -59,7 +59,7 @@ def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], fused_loss
 
     Args:
         model: not wrapped (e.g. in DDP), since only this process tries it.
-        fused_loss: an argument of the forward pass that returns the loss and another.
+        fused_loss: passed to the forward pass; returns a pair, the loss first.
 
     Returns:
         A power of two, at least 2; 0 if not even one pair fits.

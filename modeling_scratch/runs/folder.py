@@ -37,7 +37,7 @@ def random_states(process: int) -> str:
 
 
 def holds_other_things(folder: Path) -> bool:
-    """Whether a folder without a run holds what keeps one from beginning there."""
+    """Whether a folder without a run holds files that keep a run from beginning there."""
 
     def may_stay(path: Path) -> bool:
         return path.name == LOCK or (path.is_file() and any(fnmatch(path.name, each) for each in COMPANIONS))

@@ -68,7 +68,7 @@ def _parse(line: str) -> dict[str, Any]:
 
 
 def _type(name: str) -> type | UnionType:
-    """The type of a record's value of this name."""
+    """The type of the value with this name in a record."""
     if name in _TEXTS or name.endswith("_signature"):
         return str
     return int | float if name in _NUMBERS or name.removesuffix("_interval") in metrics.METRICS else object

@@ -22,8 +22,8 @@ def is_faster_in_bf16() -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
     if capabilities.get("avx512_bf16") and not capabilities.get("amx_bf16"):
-        # Intel's processors with AVX512-FP16 have AMX, which a virtual machine may hide: AVX512-BF16 is left, with half
-        # the speed of float32. AMD's processors are faster in it.
+        # Intel's processors with AVX512-FP16 have AMX, which a virtual machine may hide, leaving AVX512-BF16 with
+        # half the speed of float32. AMD's processors are faster in bf16.
         return is_amd_cpu() or not capabilities.get("avx512_fp16")
     return bool(capabilities.get("amx_bf16"))
 

@@ -35,8 +35,8 @@ from .faults import explained_loss_of_a_process
 from .folder import TRACKING
 from .precision import choose_precision
 
-# How long processes wait for one that hangs, and for one with long work, as the main one does for all (preparing data,
-# writing a checkpoint, pushing). One that dies is noticed at once, by its closed connections or by the launcher.
+# How long processes wait for one that hangs, and for one with long work, such as the main one's for all (preparing
+# data, writing a checkpoint, pushing). One that dies is noticed at once, by its closed connections or by the launcher.
 PATIENCE, PATIENCE_WITH_WORK = timedelta(minutes=30), timedelta(hours=6)
 # After this many seconds a process reports what it is waiting for, and again whenever the wait has doubled.
 _SECONDS_TO_MEET, _SECONDS_WITH_WORK = 15.0, 60.0

@@ -1,4 +1,4 @@
-"""Choose the number of a training's threads: no more than there are idle cores."""
+"""Choose the number of threads for training: no more than there are idle cores."""
 
 import logging
 import os
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SECONDS, _RECENT = 1.0, 30.0  # the least and the longest time over which other processes are watched
+_SECONDS, _RECENT = 1.0, 30.0  # the shortest and the longest time over which other processes are watched
 
 
 def _cores() -> list[int]:
@@ -42,7 +42,7 @@ class _Watch:
         self.before = _clocks()
 
     def busy_cores(self) -> float:
-        """The number of busy cores, on average since the start or the last call, if that was a moment ago."""
+        """The mean number of busy cores since the start or the last call, if recent, else over a second from now."""
         if time.monotonic() > self.before[0] + _RECENT:
             self.before = _clocks()
         time.sleep(max(0.0, self.before[0] + _SECONDS - time.monotonic()))
@@ -64,14 +64,14 @@ def _default_threads() -> int:
 
 def choose_threads(accelerator: "Accelerator", before: int = 0) -> None:
     """
-    Set the number of PyTorch's threads for a training on the CPU, unless OMP_NUM_THREADS or a launcher has set it.
+    Set the number of PyTorch's threads for training on the CPU, unless OMP_NUM_THREADS or a launcher has set it.
 
     Threads wait for one another hundreds of times in each update. On a busy core, each wait may take as long as another
-    process is allowed to keep it: two trainings with two threads each on two cores get a third of their speed or less,
-    with one thread each some 80 %.
+    process is allowed to keep the core: on two cores, two runs with two threads each get a third of their speed or
+    less, with one thread each about 80 %.
 
     Args:
-        before: the number with which a resumed run has trained so far: the rounding depends on it. 0: not known.
+        before: the number that a resumed run has trained with so far, on which the rounding depends; 0: not known.
     """
     import torch
 

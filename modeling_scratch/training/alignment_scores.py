@@ -1,4 +1,4 @@
-"""Score a model's word alignments where the recipe asks for it and the data knows gold links."""
+"""Score a model's word alignments if the recipe asks for it and the data has gold links."""
 
 import logging
 from typing import Any
@@ -37,7 +37,7 @@ def choose_alignment_heads(
     tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
     validation: Dataset,
 ) -> None:
-    """Write the heads that align the validation pairs best to the generation config of a model, as `choose_heads`."""
+    """Choose the heads that best align the validation pairs (`choose_heads`), and set them in the generation config."""
     heads, rate = choose_heads(
         Aligner(model, *tokenizers).weights_by_head(*texts(validation)), _gold_links(recipe, "validation")
     )
@@ -54,11 +54,11 @@ def alignment_scores(
     pairs: Dataset,
 ) -> dict[str, Any]:
     """
-    The alignment error rate of a split's pairs, as part of the record of its scores, and the heads; {} if the recipe
-    does not ask for it, or the split has no gold links.
+    The alignment error rate of a split's pairs and the heads used, for the record of its scores; {} if the recipe does
+    not ask for it or the split has no gold links.
 
     Raises:
-        UserError: the model has no such heads as its generation config names.
+        UserError: the generation config names heads that the model does not have.
     """
     gold = _gold_links(recipe, split) if recipe.evaluation.alignments else None
     if gold is None:

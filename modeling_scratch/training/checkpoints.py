@@ -1,4 +1,4 @@
-"""Save and load checkpoints: everything that an interrupted run needs to continue as if it had not been."""
+"""Save and load checkpoints: everything that a run needs to continue as if it had never been interrupted."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Keys that may have other values when a run is resumed.
+# Keys whose values may change when a run is resumed.
 MAY_CHANGE = (
     "output_dir",
     "optimization.max_epochs",
@@ -93,7 +93,7 @@ class Progress:
     averaging: dict[str, str] = field(default_factory=dict)  # snapshots, with SHA-256; on the main process
 
     def threads_on_cpu(self) -> int:
-        """The threads of a run on the CPU in one process; 0 for any other, or if they are not known."""
+        """The threads of a run on the CPU in one process; 0 for any other run, or if not known."""
         return self.threads if (self.processes, self.device) == (1, "cpu") else 0
 
 
@@ -148,7 +148,7 @@ def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> 
 
 def save_checkpoint(run: "TrainingRun", is_averaged: bool) -> None:
     """
-    Write a checkpoint of the run's current state, which is also a model folder. Weights and optimizer are stored
+    Write the run's current state to a checkpoint, which is also a model folder. Weights and optimizer are stored
     unsharded, so that any number of processes, sharded or not, can resume from it. All processes call this together.
 
     Args:
@@ -215,7 +215,7 @@ def load_checkpoint(run: "TrainingRun", checkpoint: Path) -> Progress:
     Returns the checkpoint's progress.
 
     Raises:
-        UserError: the checkpoint is of other training pairs, or a file in it cannot be used.
+        UserError: the checkpoint belongs to other training pairs, or a file in it cannot be used.
     """
     accelerator, progress, before = run.accelerator, run.progress, read_progress(checkpoint)
     if before.fingerprint != progress.fingerprint:

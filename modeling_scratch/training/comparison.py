@@ -1,4 +1,4 @@
-"""Compare runs: their numbers side by side, their recipes, the mean of seeds, the significance of differences."""
+"""Compare runs: their numbers side by side, their recipes, means over seeds, the significance of differences."""
 
 import statistics
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ SO_FAR = "validation so far"  # stands for the test sets of a run that is not fi
 class Run:
     """
     Args:
-        minutes, target_tokens: of the updates until the last log line; None: nothing has been logged yet.
+        minutes, target_tokens: of the updates up to the last log line; None: nothing has been logged yet.
         scores: a record of scores for each split or test set, by its name. Those of an unfinished run are of its best
             weights so far, with fewer beams and without intervals.
     """
@@ -39,7 +39,7 @@ class Run:
     scores: dict[str, dict[str, Any]]
 
     def numbers(self) -> dict[str, float]:
-        """What is known of the run, by the titles of a table's columns."""
+        """The numbers that are known of the run, by column title."""
         counts = {"updates": self.updates, "minutes": self.minutes}
         counts |= {"target tokens": self.target_tokens, "parameters": self.parameters}
         scores = {column(name, key): record[key] for name, record in self.scores.items() for key in scores_in(record)}
@@ -48,7 +48,7 @@ class Run:
 
 @dataclass
 class Group:
-    """Finished runs that differ in their seeds alone: (mean, standard deviation) of each number that all have."""
+    """Finished runs that differ only in their seeds: (mean, standard deviation) of each number that all have."""
 
     runs: list[str]
     numbers: dict[str, tuple[float, float]]
@@ -92,10 +92,10 @@ def column(test_set: str, metric: str) -> str:
 
 def read_runs(folders: list[Path]) -> dict[str, RunRecords]:
     """
-    The records of runs, by a name for each: its folder's, or the path as given where names would be the same.
+    The records of runs by name: the folder's, or the path as given where folders share a name.
 
     Raises:
-        UserError: there are fewer than two, one is given twice, is no run, or cannot be read.
+        UserError: there are fewer than two; one is given twice, is not a run, or cannot be read.
     """
     places = [folder.resolve() for folder in folders]
     if len(folders) < 2:
@@ -108,7 +108,7 @@ def read_runs(folders: list[Path]) -> dict[str, RunRecords]:
 
 
 def read_run(folder: Path, going_on: bool = False) -> RunRecords:
-    """The records of a run, which may be `going_on`. UserError if it is none, or cannot be read."""
+    """The records of a run, which may still be `going_on`. UserError if the folder is not a run, or cannot be read."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     if not (folder / RECIPE).is_file():
@@ -121,7 +121,7 @@ def read_run(folder: Path, going_on: bool = False) -> RunRecords:
 
 
 def compare(records: dict[str, RunRecords]) -> Comparison:
-    """Compare runs that `read_runs` has read, those after the first with the first."""
+    """Compare runs that `read_runs` has read: the first with each of the others."""
     runs = [_summary(name, run) for name, run in records.items()]
     recipes = [_recipe(run) for run in records.values()]
     result = Comparison(runs, _groups(runs, recipes), _differences(recipes))
@@ -225,7 +225,7 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
 
 
 def _scored_translations(run: Run, test_set: str) -> list[str]:
-    """A run's translations of a test set. UserError if it has none, or others than those that it scored."""
+    """A run's translations of a test set. UserError if there are none, or not those that were scored."""
     if test_set not in run.scores:
         raise UserError(f"{run.name} was not scored on it")
     translations = read_translations(Path(run.folder), test_set)
@@ -236,8 +236,8 @@ def _scored_translations(run: Run, test_set: str) -> list[str]:
 
 def bleu_significance(first: list[str], other: list[str], references: list[str]) -> tuple[float, float, str]:
     """
-    The difference of BLEU from the first translations to the others, its p-value by sacreBLEU's paired bootstrap, and
-    the test's signature. The bootstrap's seed is 12345, or SACREBLEU_SEED.
+    The BLEU of `other` minus that of `first`, its p-value by sacreBLEU's paired bootstrap, and the test's signature.
+    The bootstrap's seed is 12345, or SACREBLEU_SEED.
 
     Raises:
         UserError: there are too few or too many sentences, or not as many references.
@@ -252,6 +252,6 @@ def bleu_significance(first: list[str], other: list[str], references: list[str])
     systems = [("first", first), ("other", other)]
     signatures, results = PairedTest(systems, {"BLEU": BLEU()}, [references], "bs", RESAMPLES)()
     before, after = results["BLEU"]
-    # sacreBLEU gives the same translations the lowest p-value there is.
+    # sacreBLEU gives identical translations the lowest p-value there is.
     p_value = 1.0 if after.score == before.score else float(after.p_value)
     return float(after.score - before.score), p_value, str(signatures["BLEU"])

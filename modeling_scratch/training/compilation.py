@@ -24,7 +24,7 @@ LENGTHS_OF = 8  # lengths in compiled training are multiples of this, which suit
 
 
 def is_compiled(recipe: Recipe, accelerator: Accelerator) -> bool:
-    """Whether to compile training. The default is on GPUs that Triton supports; on the CPU, eager mode is faster."""
+    """Whether to compile training: by default, on GPUs that Triton supports. On the CPU, eager mode is faster."""
     if recipe.compile == "auto":
         return accelerator.device.type == "cuda" and has_triton()
     return recipe.compile
@@ -32,8 +32,8 @@ def is_compiled(recipe: Recipe, accelerator: Accelerator) -> bool:
 
 def compile_layers(model: PreTrainedModel, **options) -> None:
     """
-    Compile each layer's call in place, so that weights keep their names. Layers of a kind share a graph, also those
-    that hooks, adapters or sharding have changed in the same way.
+    Compile each layer's call in place, so that weights keep their names. Layers of a kind share a graph, including
+    those that hooks, adapters or sharding have changed in the same way.
     """
     # DDP would split graphs at its bucket boundaries, in the middle of layers.
     torch._dynamo.config.optimize_ddp = False

@@ -18,7 +18,7 @@ from .log import spoken_duration
 
 logger = logging.getLogger(__name__)
 
-SHARD = 1000  # sentences: what an interruption costs each process at most
+SHARD = 1000  # sentences, the most that an interruption costs each process
 
 
 class ShardedTranslation:
@@ -46,7 +46,7 @@ class ShardedTranslation:
         All translations, in the order of the sentences.
 
         Raises:
-            UserError: a shard has other lines than were written.
+            UserError: a shard does not have a line for each of its sentences.
         """
         lines = [self._path(number).read_text(encoding="utf-8").split("\n")[:-1] for number in range(self.count)]
         for number, shard in enumerate(lines):
@@ -78,7 +78,7 @@ class ShardedTranslation:
         """
 
         def work(number: int) -> None:
-            """Translate a shard, and write it, unless the stop is asked for meanwhile."""
+            """Translate a shard and write it, unless asked to stop meanwhile."""
             sentences = self._sentences(number)
             lengths = [len(ids) for ids in tokenizers[0](list(sentences), verbose=False).input_ids]
             sentences = [text if length <= longest else "" for text, length in zip(sentences, lengths, strict=True)]

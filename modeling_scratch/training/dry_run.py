@@ -32,7 +32,7 @@ _MIB = 2**20
 _KEPT_BY_ENCODER, _KEPT_BY_DECODER = 16, 24
 _BYTES = {"no": 4, "bf16": 2, "fp16": 2}
 GPU_PEAKS = {"A100": 312e12, "H100": 989e12}  # dense operations a second in bf16
-_UTILISATION = 0.2  # of these, a guess
+_UTILISATION = 0.2  # of these peaks, a guess
 _WARM_UP, _TIMED = 2, 5  # updates
 
 
@@ -89,7 +89,7 @@ def _describe(recipe: Recipe, accelerator: Accelerator, processes: int | None) -
 
 
 def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int) -> str:
-    """An estimate from a few updates that are made here, on a model that is thrown away."""
+    """An estimate from a few updates made here, on a model that is then discarded."""
     optimizer = make_optimizer(inputs.model, recipe.optimization, accelerator.mixed_precision)
     model, optimizer = prepare(accelerator, inputs.model, optimizer)
     if is_compiled(recipe, accelerator):

@@ -42,7 +42,7 @@ def due_after(
         position: of the next batch (`EpochBatches.position`); after the last batch of an epoch, `update` is 0.
         total: updates in the whole run.
         skipped: the update was skipped because its loss or gradient was not finite. Then no checkpoint is due: the last
-            one should be from before the trouble.
+            one should predate the problem.
         late: the time between two checkpoints has passed, if the recipe sets a time.
     """
 

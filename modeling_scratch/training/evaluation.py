@@ -40,9 +40,9 @@ def leave_if_asked(stop: StopRequest | None, accelerator: Accelerator | None) ->
 @contextmanager
 def evaluating(model: nn.Module, accelerator: Accelerator | None) -> Iterator[None]:
     """
-    Evaluate in the precision in which the model will be used: on the CPU that of its weights, since bf16 is no faster
-    there; elsewhere that of its training. Accelerate's wrapping of `forward` for mixed precision is undone meanwhile,
-    also because the fast loops of `model/search_loops.py` need the class's own.
+    Evaluate in the precision in which the model will be used: on the CPU, that of its weights, since bf16 is no faster
+    there; elsewhere, that of its training. Meanwhile Accelerate's mixed-precision wrapper of `forward` is removed, also
+    because the fast loops of `model/search_loops.py` need the class's own method.
     """
     if accelerator is None:
         yield
@@ -153,7 +153,7 @@ def translate(
 
 
 def score_options(recipe: Recipe) -> dict[str, Any]:
-    """The arguments of `metrics.score` that a recipe decides."""
+    """The arguments of `metrics.score` that a recipe sets."""
     section = recipe.evaluation
     return {"chosen": section.metric, "also": section.also, "language": recipe.data.target_language}
 
@@ -162,11 +162,11 @@ def score_model(
     recipe: Recipe, names: list[str], splits: list[str], accelerator: Accelerator, **generation
 ) -> dict[str, dict[str, Any]]:
     """
-    Score an existing model, a folder or a name on the Hub, or an ensemble of several, on splits of the recipe's data.
+    Score an existing model (a folder or a name on the Hub), or an ensemble of several, on splits of the recipe's data.
     Nothing is written.
 
     Args:
-        generation: arguments of `model.generate`; the model's own settings hold for the others.
+        generation: arguments of `model.generate`; for the others, the model's own settings hold.
 
     Returns:
         For each split the number of sentences, the translations, and their scores as `metrics.score` names them.

@@ -15,7 +15,7 @@ _PER_WORD = 64 // _BITS
 
 def _drop(states: torch.Tensor, draws: torch.Tensor, threshold: int) -> torch.Tensor:
     """Zero the states whose 16-bit draw is among the lowest `threshold`, and scale up the others."""
-    # Comparing into the states' own dtype: arithmetic with booleans takes several times as long.
+    # Compare into the states' own dtype: arithmetic with booleans takes several times as long.
     kept = torch.ge(draws, threshold - 2 ** (_BITS - 1), out=torch.empty_like(states))
     return kept.mul_(states).mul_(2**_BITS / (2**_BITS - threshold))  # the rounded probability keeps the mean
 
@@ -50,7 +50,7 @@ class FastDropout(nn.Dropout):
 
 
 class _RMSNormOfRows(torch.autograd.Function):
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, with a backward pass of its own in few operations."""
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, with its own backward pass in few operations."""
 
     @staticmethod
     def forward(ctx, hidden_states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -73,7 +73,7 @@ class _RMSNormOfRows(torch.autograd.Function):
 
 
 class FastRMSNorm(ScratchRMSNorm):
-    """The same, more than twice as fast on the CPU, where PyTorch has no kernel of its own for it."""
+    """ScratchRMSNorm, more than twice as fast on the CPU, where PyTorch has no kernel for it."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(..., width); returns the same shape."""
@@ -120,11 +120,11 @@ class _ShortAttention(torch.autograd.Function):
 
 
 class _Rotation(torch.autograd.Function):
-    """`apply_rotary` for states (batch_size, sequence_length, heads, head_dim) that are contiguous."""
+    """`apply_rotary` for contiguous states, (batch_size, sequence_length, heads, head_dim)."""
 
     @staticmethod
     def forward(ctx, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        # Of the same shape as the states but for the batch, so that an operation has long rows.
+        # Of the same shape as the states except for the batch, so that operations have long rows.
         cos, sin = (each[:, :, None].expand(-1, -1, states.shape[2], -1).flatten(1) for each in (cos, sin))
         first = torch.arange(sin.shape[1], device=sin.device) // (states.shape[3] // 2) % 2 == 0
         sin = torch.where(first, -sin, sin)
@@ -151,7 +151,7 @@ class _FastAttention(ScratchAttention):
     """
 
     def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
-        """As the method that it overrides."""
+        """Like the method that it overrides."""
         needs_grad = torch.is_grad_enabled() and query.requires_grad
         is_fast = not needs_grad or query.device.type != "cpu" or torch.compiler.is_compiling()
         if not is_fast and self.training and query.shape[2] * key.shape[2] <= _SHORT:
@@ -168,10 +168,10 @@ class _FastAttention(ScratchAttention):
 
 
 class FastSelfAttention(_FastAttention, ScratchSelfAttention):
-    """Self-attention, the same but for rounding."""
+    """Self-attention, the same except for rounding."""
 
     def rotate(self, states: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """As the method that it overrides."""
+        """Like the method that it overrides."""
         by_token = states.transpose(1, 2)
         is_plain = states.device.type == "cpu" and by_token.is_contiguous() and states.requires_grad
         is_plain = is_plain and not any(each.requires_grad for each in rotation)
@@ -181,7 +181,7 @@ class FastSelfAttention(_FastAttention, ScratchSelfAttention):
 
 
 class FastCrossAttention(_FastAttention, ScratchCrossAttention):
-    """Cross-attention, the same but for rounding."""
+    """Cross-attention, the same except for rounding."""
 
 
 FAST = {
@@ -194,8 +194,8 @@ FAST = {
 
 def use_fast_layers(model: nn.Module) -> None:
     """
-    Have a model's layers of these classes compute as above. Its weights and their names stay as they are. Only this
-    package's own classes are exchanged, not those of code that a checkpoint has brought along.
+    Replace the classes of a model's layers as `FAST` says. Weights and their names stay as they are. Only this
+    package's own classes are replaced, not those of code that came with a checkpoint.
     """
     for module in model.modules():
         module.__class__ = FAST.get(type(module), type(module))

@@ -14,7 +14,7 @@ from .validation import translate_split
 logger = logging.getLogger(__name__)
 
 BEFORE = "before"  # the split of these records, and the folder of these translations
-_WORSE = 0.05  # the p-value below which a lower BLEU is no chance
+_WORSE = 0.05  # the p-value below which a lower BLEU is not put down to chance
 
 
 def score_start(run: TrainingRun) -> None:
@@ -28,7 +28,7 @@ def score_start(run: TrainingRun) -> None:
 
 def changes(run: TrainingRun, translations: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
     """
-    The scores before fine-tuning, by test set. A BLEU that has become worse, and not by chance, is logged as a warning.
+    The scores before fine-tuning, by test set. A significant drop in BLEU is logged as a warning.
 
     Args:
         translations: of the final weights, by test set.

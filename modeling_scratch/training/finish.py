@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 def finish(run: TrainingRun) -> dict[str, Any]:
     """
     Write the final weights to the folder's root: the average of the last checkpoints, or the best by the recipe's
-    metric; with their alignment heads if the recipe asks for alignments. Then score them on the test split, or on
-    validation if there is none, and keep their translations in the folder.
+    metric; with their alignment heads if the recipe asks for alignments. Then score them on the test sets, or on
+    validation if there are none, and keep their translations in the folder.
 
     Returns:
         The scores by split, those before fine-tuning, some samples, the folder, and the progress.
@@ -46,7 +46,7 @@ def finish(run: TrainingRun) -> dict[str, Any]:
 
 
 def _choose_alignment_heads(run: TrainingRun) -> None:
-    """Write the heads that align the validation split best to the model's generation config."""
+    """Choose the heads that best align the validation split, and write them to the generation config."""
     with not_compiled(), evaluating(run.unwrapped, run.accelerator):
         choose_alignment_heads(run.recipe, run.unwrapped, run.tokenizers, run.pairs["validation"])
     config = run.unwrapped.generation_config
@@ -59,7 +59,7 @@ def _score(run: TrainingRun) -> dict[str, Any]:
     for split in splits:
         translations[split], record = final_scores(run, split)
         scores[split] = record
-        run.log.translations(split, translations[split])  # before the record, which thus never is without them
+        run.log.translations(split, translations[split])  # before the record, which is thus never without them
         run.record(record)
     split = splits[0]
     sources, references = texts(run.pairs[split].select(range(min(5, len(run.pairs[split])))))
@@ -97,7 +97,7 @@ def _choose_weights(run: TrainingRun) -> None:
 
 
 def _check_loss(run: TrainingRun) -> float:
-    """The validation loss. Diverged if it is not finite: such weights are no model."""
+    """The validation loss. Diverged if it is not finite: such weights are useless."""
     if not math.isfinite(loss := validation_loss(run)):
         # Weights that a checkpoint or the average left at the root are useless too.
         on_main(run.accelerator, lambda: (run.folder.path / WEIGHTS).unlink(missing_ok=True))

@@ -29,12 +29,12 @@ from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import Recipe
 from ..runs.stopping import StopRequest, worker_options
 
-_DESCRIBED = 100  # pairs of an update, at most, in a message
+_DESCRIBED = 100  # the most pairs of an update that a message lists
 _PREFETCHED = 4  # batches that a worker prepares ahead
 
 
 def _own_words(error: Exception) -> str:
-    """An error's message; for an error in a DataLoader's worker, the end of the traceback that it contains."""
+    """An error's message; for an error in a DataLoader worker, the end of the traceback that it contains."""
     lines = str(error).rpartition("Traceback (most recent call last):")[2].strip().splitlines()
     first = next((number for number, line in enumerate(lines) if re.match(r"[\w.]+: ", line)), 0)
     return " ".join(lines[first:])
@@ -85,7 +85,7 @@ class GlobalBatches(ABC):
 
     @abstractmethod
     def iterate(self, stop: StopRequest) -> Iterator[BatchShare]:
-        """Yield batches from the current position on, forever; or until a process is asked to stop while it reads."""
+        """Yield batches from the current position on, until a process is asked to stop while it reads, or forever."""
 
     @abstractmethod
     def in_smaller_pieces(self, factor: int) -> str:
@@ -141,7 +141,7 @@ class EpochBatches(GlobalBatches):
         return digest.hexdigest()
 
     def epochs(self) -> float:
-        done = self.next_batch / len(self.plan()) if self.next_batch else 0.0  # at its start, do not plan it yet
+        done = self.next_batch / len(self.plan()) if self.next_batch else 0.0  # at an epoch's start, do not plan it yet
         return round(self.epoch + done, 4)
 
     def position(self) -> dict[str, Any]:
@@ -190,8 +190,8 @@ class EpochBatches(GlobalBatches):
 
 class StreamBatches(GlobalBatches):
     """
-    Global batches of a stream. A global batch is made of one batch from each reader. Their number, processes times
-    accumulation steps, is fixed when the run begins; any number of processes that divides it can resume the run.
+    Global batches of a stream. A global batch is made of one batch from each reader. The number of readers, processes
+    times accumulation steps, is fixed when the run begins; any number of processes that divides it can resume the run.
     `examples` are (reader, pass, pair in that pass), each from 0.
 
     Args:

@@ -1,10 +1,10 @@
 """
-Improve a finished run from its own data: models of both directions translate the text, and one learns from it all.
+Improve a finished run with its own data: models of both directions translate it, and a new one learns from it all.
 
-This is data diversification (Nguyen et al. 2020, https://arxiv.org/abs/1911.01986). Translations by models of the same
-direction are sequence-level distillation (Kim and Rush 2016, https://arxiv.org/abs/1606.07947), those of the opposite
-direction back-translation (Sennrich et al. 2016, https://arxiv.org/abs/1511.06709), both of the training pairs. Text in
-one language alone is translated too; what is back-translated from it is tagged (Caswell et al. 2019,
+This is data diversification (Nguyen et al. 2020, https://arxiv.org/abs/1911.01986). Translating the training pairs by
+models of the same direction is sequence-level distillation (Kim and Rush 2016, https://arxiv.org/abs/1606.07947), by
+models of the opposite direction back-translation (Sennrich et al. 2016, https://arxiv.org/abs/1511.06709). Monolingual
+text is translated too; what is back-translated from it is tagged (Caswell et al. 2019,
 https://arxiv.org/abs/1906.06442).
 """
 
@@ -40,11 +40,11 @@ _SAMPLE = 64  # sentences that are translated to estimate the time
 
 def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) -> dict[str, Any] | None:
     """
-    Do all that is not done yet, on all processes. Returns what `finish` does; None if there was nothing to do.
+    Do all that is left to do, on all processes. Returns what `finish` returns; None if there was nothing to do.
 
     Raises:
         Stopped: a process was asked to stop; the next call continues.
-        UserError: what was done before was begun with other data or options.
+        UserError: the improvement was begun with other data or options.
     """
     if on_main(accelerator, lambda: plan.is_finished(plan.options.out)):
         return None
@@ -62,8 +62,8 @@ def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) 
 
 def stages(plan: ImprovementPlan, processes: int) -> list[tuple[str, float | None]]:
     """
-    What there is to do, each with the seconds that it takes: a model's training as long as the run's, a translation as
-    a few sentences show here. None: it is done.
+    The stages, each with its estimated seconds: for training, from the run's own; for translation, from a few sentences
+    translated here. None: it is done.
     """
     training = plan.records.train.get("seconds", 0.0)
     final = (f"train {plan.options.out}", plan.options.length * training)
@@ -83,7 +83,7 @@ def stages(plan: ImprovementPlan, processes: int) -> list[tuple[str, float | Non
 
 
 def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs) -> float:
-    """By the run itself, from a few sentences."""
+    """Measured on a few sentences, with the run's own model."""
     folder, sample = str(plan.options.run), pairs[0][:: -(-len(pairs[0]) // _SAMPLE)]
     model, tokenizers = load_translator(folder), load_tokenizers(folder)
     longest = plan.recipe.data.max_source_tokens
@@ -95,7 +95,7 @@ def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs) -> float:
 
 
 def _pairs(plan: ImprovementPlan) -> dict[str, Pairs]:
-    """The run's own pairs, each sentence in one line."""
+    """The run's own pairs, each sentence on one line."""
     pairs = load_pairs(plan.recipe.data, plan.recipe.seed)
     return {
         split: tuple(list(map(one_line, side)) for side in texts(pairs[split])) for split in ("train", "validation")
@@ -103,7 +103,7 @@ def _pairs(plan: ImprovementPlan) -> dict[str, Pairs]:
 
 
 def _train(plan: ImprovementPlan, recipe: Recipe, accelerator: Accelerator, stop: StopRequest) -> dict[str, Any] | None:
-    """Train a model, or what is left of it. None if it was finished before."""
+    """Train a model, continuing if it was begun. None if it was finished before."""
     folder = RunFolder(recipe.output_dir)
     if on_main(accelerator, lambda: plan.is_finished(folder.path)):
         return None
@@ -120,7 +120,7 @@ def _train(plan: ImprovementPlan, recipe: Recipe, accelerator: Accelerator, stop
 
 
 def _translations(plan: ImprovementPlan, pairs: Pairs) -> dict[tuple[str, int], ShardedTranslation]:
-    """What each model translates: its side of the training pairs, then text of its language alone."""
+    """What each model translates: its side of the training pairs, then monolingual text."""
     more = {FORWARD: plan.options.source_text, BACKWARD: plan.options.target_text}
     sentences = {
         direction: [*side, *(line.strip() for path in more[direction] for line in read_lines(path))]
@@ -142,7 +142,7 @@ def _translate(
     accelerator: Accelerator,
     stop: StopRequest,
 ) -> None:
-    """Translate what is missing, by the model in a folder, which was trained by this recipe."""
+    """Translate what is missing with the model in a folder, which was trained by this recipe."""
     if not on_main(accelerator, translations.missing):
         return
     model = load_translator(folder).to(accelerator.device)
@@ -153,7 +153,7 @@ def _translate(
 
 
 def _merge(plan: ImprovementPlan, pairs: Pairs, translations: dict[tuple[str, int], ShardedTranslation]) -> None:
-    """Write the pairs that were made, each once, without those that the data has already."""
+    """Write the pairs that were made, each once, without those that the data already has."""
     known = set(zip(*pairs, strict=True))
     synthetic: dict[tuple[str, str], None] = {}
     tagged: dict[tuple[str, str], None] = {}
@@ -173,7 +173,7 @@ def _merge(plan: ImprovementPlan, pairs: Pairs, translations: dict[tuple[str, in
 
 @contextmanager
 def _stage(what: str) -> Iterator[None]:
-    """Say of an interrupted stage how to go on."""
+    """Say how to continue an interrupted stage."""
     try:
         yield
     except Stopped:

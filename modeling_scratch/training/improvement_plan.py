@@ -1,4 +1,4 @@
-"""What leads from a finished run to an improved one: which models, by which recipes, from which files."""
+"""Plan how a finished run is improved: which models, by which recipes, from which files."""
 
 import hashlib
 import json
@@ -20,11 +20,11 @@ from ..runs.folder import RECIPE, RunFolder, holds_other_things
 from ..runs.metrics_file import read_metrics, scored_set
 from .comparison import read_run
 
-TAG = "<bt>"  # before a source sentence that was translated from text in the target language alone
+TAG = "<bt>"  # before a source sentence that was back-translated from monolingual text
 FORWARD, BACKWARD = "forward", "backward"
 _BEGUN = "improvement.json"  # in the folder of models and translations: what it was begun with
 Pairs = tuple[list[str], list[str]]  # sources and targets
-_LESS_DROPOUT = 2 / 3  # the improved model's, of the run's, which was chosen for fewer pairs (docs/quality.md)
+_LESS_DROPOUT = 2 / 3  # the improved model's, as a share of the run's, chosen for fewer pairs (docs/quality.md)
 _FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # what an override must not change
 
 
@@ -36,8 +36,8 @@ class ImprovementOptions:
     Args:
         run: the folder of a finished run.
         out: the folder of the improved run.
-        seeds: the number of models of each direction; the run itself is the first forward one.
-        source_text, target_text: files with text of one language alone, a sentence a line.
+        seeds: the number of models per direction; the run itself is the first forward one.
+        source_text, target_text: files of monolingual text, one sentence per line.
         length: the improved model's updates, as a multiple of the run's.
         overrides: KEY=VALUE for the improved model's recipe.
     """
@@ -82,11 +82,11 @@ class ImprovementPlan:
         return self.options.run if (direction, number) == (FORWARD, 1) else self.work / f"{direction}-{number}"
 
     def pairs_file(self, name: str) -> Path:
-        """A table of pairs: `train` and `validation` as the run has them, `synthetic` and `back-translated`."""
+        """The table of the run's own `train` or `validation` pairs, or of `synthetic` or `back-translated` ones."""
         return self.work / "data" / f"{name}.jsonl"
 
     def recipe_of(self, direction: str, number: int) -> Recipe:
-        """The recipe of a model that translates: the run's on the same pairs, with another seed or direction."""
+        """The recipe of a model that translates: the run's, on the same pairs, with another seed or direction."""
         recipe, data, (source, target) = self.recipe, self.recipe.data, self.languages
         limits = (data.max_source_tokens, data.max_target_tokens)
         if direction == BACKWARD:
@@ -112,8 +112,8 @@ class ImprovementPlan:
 
     def _final_recipe(self) -> Recipe:
         """
-        The recipe of the improved model: the run's with more pairs and updates, less dropout, and its vocabulary. With
-        two vocabularies, new ones are learnt.
+        The recipe of the improved model: the run's, with its vocabulary, more pairs and updates, and less dropout. If
+        the run has two vocabularies, new ones are trained.
         """
         recipe, options = self.recipe, self.options
         for override in options.overrides:
@@ -157,7 +157,7 @@ class ImprovementPlan:
     # -- what there is already ---------------------------------------------------------------------------------------
 
     def is_finished(self, folder: Path) -> bool:
-        """Whether a run has scored its final weights: the improved one on the test sets of the run to improve."""
+        """Whether a run has scored its final weights; the improved one, on all test sets of the run to improve."""
         if not (folder / RECIPE).is_file():
             return False
         final = {scored_set(record) for record in read_metrics(folder, skip_damaged=True) if record.get("final")}
@@ -168,7 +168,7 @@ class ImprovementPlan:
 
     def check_begun(self, pairs: dict[str, Pairs]) -> None:
         """
-        UserError if what there is was begun with other pairs, another run or other options.
+        UserError if the improvement was begun with other pairs, another run or other options.
 
         Args:
             pairs: the run's, for training and validation.
@@ -215,7 +215,7 @@ def _pairs_depend_on_seed(data: DataSection, seed: int) -> bool:
 
 
 def _records_to_improve(run: Path) -> RunRecords:
-    """The records of a finished run. UserError if it is not finished, or its data are not plain pairs."""
+    """The records of a finished run. UserError if it is not finished, or of a kind that cannot be improved."""
     records = read_run(run)
     if not records.finished:
         raise UserError(f"{run}: this run is not finished; scratch train --resume finishes it")

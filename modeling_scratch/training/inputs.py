@@ -152,7 +152,7 @@ def prepare_inputs(
 
     Args:
         checkpoint: the checkpoint to resume from; its tokenizers and weights are used.
-        readers: of a new run's stream; None: as many as these processes need.
+        readers: the number of readers of a new run's stream; None: as many as these processes need.
 
     Raises:
         UserError: something is wrong with the data, the tokenizers or the model.
@@ -197,7 +197,7 @@ def prepare_inputs(
 
 
 def _check_lengths(config: ScratchConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]) -> None:
-    """UserError if a sentence exceeds learned positions: better before hours of training than after."""
+    """UserError, before hours of training rather than after, if a sentence exceeds learned positions."""
     if config.position_embedding_type != "learned":
         return
     limit = config.max_position_embeddings

@@ -95,21 +95,21 @@ class RunLog:
 
     def close(self) -> None:
         """
-        Make trackers write what they hold. Not with Accelerator.end_training, which also destroys the process group:
-        its destructor holds the GIL while it waits for Gloo's thread, which may be waiting for the GIL.
+        Make trackers write what they hold. Accelerator.end_training would also destroy the process group, whose
+        destructor holds the GIL while it waits for Gloo's thread, which may be waiting for the GIL.
         """
         for tracker in self.accelerator.trackers:
             tracker.finish()
 
     def write(self, what: str, function: Callable[[], Any]) -> Any:
-        """Let the main process write to the folder; what it returns. UserError on all processes if it cannot."""
+        """Let the main process write to the folder, and return its result. UserError on all processes if it cannot."""
         with explained_failure_to_write(self.accelerator, what, self.folder.path):
             return on_main(self.accelerator, function, f"writing {what}")
 
     def record(self, step: int, record: dict[str, Any]) -> None:
         """
-        Append a line to metrics.jsonl, without numbers that are not finite, which JSON cannot express. Its numbers go
-        to the trackers too, under the name of the split.
+        Append a record to metrics.jsonl, without numbers that are not finite, which JSON cannot express. Its numbers
+        also go to the trackers, under the split's name.
         """
         record = {name: value for name, value in record.items() if not isinstance(value, float) or math.isfinite(value)}
         self.write(METRICS, lambda: append_record(self.folder.path, record))

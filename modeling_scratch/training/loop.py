@@ -47,7 +47,7 @@ def train(run: TrainingRun) -> None:
             make_graphs(run.unwrapped, run.training_step, accelerator, run.optimizer)
         if progress.unsettled:  # stopped between an update and what was due after it
             _do_what_is_due(run, _due(run))
-        # Not before: from here on the time left is estimated, and compiling would make it too long.
+        # Not before: the time left is estimated from here on, and compiling would inflate it.
         with run.log.progress_bar(progress.step, run.total_updates) as bar:
             _make_updates(run, bar)
 
@@ -77,8 +77,8 @@ def _score_start(run: TrainingRun) -> None:
 
 def _update(run: TrainingRun, batch: BatchShare, started: float) -> StepResult:
     """
-    Make one update and record its outcome. The same exchange tells all processes whether any of them was asked to stop,
-    and whether the main process's clock asks for a checkpoint.
+    Make one update and record its outcome. The exchange of losses also tells all processes whether any was asked to
+    stop, and whether the main process's clock asks for a checkpoint.
     """
     progress = run.progress
     progress.step += 1
@@ -120,7 +120,7 @@ def _due(run: TrainingRun, late: bool = False) -> Due:
 
 def _do_what_is_due(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
     """
-    After an update, do what is due: stop on request, evaluate, write a checkpoint. The checkpoint is of three kinds:
+    After an update, do what is due: stop on request, evaluate, write a checkpoint. There are three kinds of checkpoint:
 
     - due: the recipe asks for it, or patience has run out, so it takes part in averaging;
     - of the best weights so far, if the recipe does not ask for one here: kept, and not averaged;

@@ -18,8 +18,8 @@ _FLOAT16_SCALE = 16.0
 @dataclass(frozen=True)
 class TrainingLoss:
     """
-    A `fused_loss` for the model's forward pass, which then returns a pair as its loss: the loss, and the cross-entropy
-    without label smoothing, as an evaluation computes it, without a gradient.
+    A `fused_loss` for the model's forward pass, whose loss is then a pair: the loss to minimise and, without a
+    gradient, the cross-entropy without label smoothing, as in evaluation.
 
     Args:
         label_smoothing: as in `cross_entropy_sum`.
@@ -207,7 +207,7 @@ def linear_cross_entropy_sum(
     """
     labels, hidden_states = labels.flatten().to(hidden_states.device), hidden_states.flatten(0, -2)
     can_drop = can_look_at(labels)
-    if can_drop:  # the rows of ignored labels, so that all others are kept
+    if can_drop:  # rows with ignored labels, so that none is ignored
         kept = (labels != IGNORE_INDEX).nonzero().squeeze(1)
         labels, hidden_states = labels.index_select(0, kept), hidden_states.index_select(0, kept)
     weight, bias = head.weight, head.bias

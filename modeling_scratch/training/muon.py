@@ -15,8 +15,7 @@ _ITERATIONS = 5
 
 def orthogonalized(matrices: torch.Tensor) -> torch.Tensor:
     """
-    Approximately the nearest matrices with orthonormal rows or columns: singular values between about 0.7 and 1.2 in
-    place of the given ones.
+    Approximately the nearest matrices with orthonormal rows or columns: singular values become about 0.7 to 1.2.
 
     Args:
         matrices: (count, rows, columns).
@@ -35,10 +34,10 @@ class Muon(torch.optim.AdamW):
     """
     Groups with `muon=True` are updated by Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/), scaled
     so that AdamW's learning rates and weight decay fit (Liu et al. 2025, https://arxiv.org/abs/2502.16982); others by
-    AdamW. Unlike torch.optim.Muon it treats matrices of one shape together, and sharded ones.
+    AdamW. Unlike torch.optim.Muon, it batches matrices of the same shape and supports sharded ones.
 
     Args:
-        groups: parameter groups, each with `muon`; with True, of matrices only.
+        groups: parameter groups, each with a key `muon`; where it is True, of matrices only.
         dtype: of the iteration's products, for parameters in float32.
         options: of AdamW.
     """
@@ -49,7 +48,7 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> None:
-        """Make one update from the gradients that there are."""
+        """Update the parameters that have a gradient."""
         groups = self.param_groups
         try:
             self.param_groups = [group for group in groups if not group["muon"]]
@@ -72,7 +71,7 @@ class Muon(torch.optim.AdamW):
             state["step"] += 1
             momenta.append(state["momentum_buffer"])
         torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
-        updates = torch._foreach_lerp(gradients, momenta, MOMENTUM)  # Nesterov's momentum
+        updates = torch._foreach_lerp(gradients, momenta, MOMENTUM)  # Nesterov momentum
         updates = torch.stack([gathered(update) for update in updates])
         dtype = self.dtype if updates.dtype == torch.float32 else updates.dtype
         directions = orthogonalized(updates.to(dtype)).to(updates.dtype).unbind()
@@ -82,7 +81,7 @@ class Muon(torch.optim.AdamW):
 
 
 def _by_shape(parameters: list[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """The parameters with a gradient, those of a shape together."""
+    """The parameters that have a gradient, grouped by shape."""
     found: dict[torch.Size, list[torch.Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:

@@ -40,7 +40,7 @@ def make_optimizer(
     the matrices of layers, with Adam for the rest.
 
     Args:
-        precision: of the training's products, as Accelerate names it; Muon's are in bf16 with "bf16".
+        precision: of the matrix products in training, as Accelerate names it; with "bf16", Muon's are in bf16 too.
     """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -55,7 +55,7 @@ def check_positions(recipe: Recipe, config: ScratchConfig) -> None:
 
 
 def count_parameters(config: ScratchConfig) -> int:
-    """The number of a model's parameters, from models with few layers that take no memory."""
+    """A model's number of parameters, extrapolated from models with few layers that take no memory."""
     few = {}
     for layers in ((1, 1), (2, 1), (1, 2)):
         shallow = ScratchConfig(**{name: getattr(config, name) for name in ScratchConfig.fields()})

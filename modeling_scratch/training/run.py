@@ -103,7 +103,7 @@ class TrainingRun:
         the interruption.
 
         Args:
-            checkpoint: its name; None: the newest complete one. The next one replaces those after it.
+            checkpoint: its name; None: the newest complete one. Later ones are deleted once the next is written.
             stop: as in `begin`.
 
         Raises:
@@ -158,11 +158,11 @@ class TrainingRun:
     def unwrapped(self) -> PreTrainedModel:
         return self.accelerator.unwrap_model(self.model)
 
-    # -- what the loop and the end of a run do to it ---------------------------------------------------------------
+    # -- used by the loop and at the end of a run ------------------------------------------------------------------
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """A context in which signals ask the run to stop; if it stops, the trackers are closed."""
+        """A context in which signals ask the run to stop; if it stops or fails, the trackers are closed."""
         with self.stop:
             try:
                 yield

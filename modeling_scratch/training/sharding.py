@@ -1,4 +1,4 @@
-"""Shard models among processes (FSDP2, by Accelerate), and gather and load whole weights and optimizer states."""
+"""Shard models among processes (FSDP2, through Accelerate), and gather and load whole weights and optimizer states."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,9 +49,9 @@ def prepare(
 @contextmanager
 def _embeddings_hidden(model: PreTrainedModel) -> Iterator[None]:
     """
-    Keep embeddings and output projection in the root FSDP group, with all that is in no layer. Accelerate 1.15 would
-    give them groups of their own, but a tied weight must be in a single group, and the fused loss reads the
-    projection's weight without calling the module, which is what would gather it.
+    Keep embeddings and output projection in the root FSDP group, with everything outside the layers. Accelerate 1.15
+    would give them groups of their own, but a tied weight must be in a single group, and the fused loss reads the
+    projection's weight without calling the module, although only a call would gather it.
     """
     model.get_input_embeddings = model.get_output_embeddings = lambda: None
     try:
@@ -80,7 +80,7 @@ def whole_optimizer_state(accelerator: Accelerator, optimizer: torch.optim.Optim
     """
     The optimizer's `state_dict` with whole tensors on the main process, and None in their place on others. All
     processes must call this together. Tensors are gathered one at a time and moved to the CPU, since the device may not
-    hold all.
+    hold them all.
     """
     state = optimizer.state_dict()
     if not is_sharded(accelerator):
@@ -95,7 +95,7 @@ def whole_optimizer_state(accelerator: Accelerator, optimizer: torch.optim.Optim
 
 
 def load_whole_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load what `whole_optimizer_state` returned into an optimizer, sharding it like its parameters."""
+    """Load the result of `whole_optimizer_state` into an optimizer, sharded like the parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def cut(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from .sharding import gathered, is_sharded
 class StepResult:
     """The outcome of an update, the same on all processes."""
 
-    loss: float  # that the update lowers, per target token, over all processes
+    loss: float  # the training objective, per target token, over all processes
     cross_entropy: float  # the same without label smoothing, as on the validation split
     finite: bool  # False if loss or gradient was not finite, so that the optimizer step was skipped
     answers: dict[str, bool]  # for each question, whether any process answered yes
@@ -64,7 +64,7 @@ class TrainingStep:
             group["lr"] = learning_rate
         losses = self._accumulate_gradients(batch)
         questions = questions or {}
-        # Filled on the device: to copy numbers there would be to wait for it.
+        # Filled on the device: copying numbers there would wait for it.
         own = [torch.full_like(losses[:1], float(ask())) for ask in questions.values()]
         sums = torch.cat([losses, *own])
         norm, loss, cross_entropy, *counts = self._clip(self.accelerator.reduce(sums, "sum"))
