@@ -1,13 +1,13 @@
 """
-What a training keeps of its speed beside another on the same cores: target tokens a second of the embedded recipe
-alone, of one begun while another trains and of that other one, and of two that begin together. In turn, several rounds;
-each training is a process. The other one's includes the time in which the second imports its libraries and scores, and
-of two that begin together one may end a little earlier.
+How much of its speed a run keeps beside another on the same cores: target tokens a second of the embedded recipe
+alone; of a run begun while another trains, and of that other one; and of two begun together. In turn, several rounds;
+each run is a process. The other run's figure includes the time in which the second one imports its libraries and
+scores; of two begun together, one may end a little earlier.
 
     python benchmarks/beside.py [--rounds 3] [--updates 200] [KEY=VALUE ...]
     OMP_NUM_THREADS=2 python benchmarks/beside.py              # with as many threads as cores, whatever else runs
 
-Run it on an idle machine, with no OMP_NUM_THREADS unless it is to be measured.
+Run it on an idle machine, without OMP_NUM_THREADS unless that is to be measured.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SPEED = re.compile(r"([\d,]+) target tokens/s")
 
 
 class Training:
-    """A running `scratch train` and its log. As a context, it ends there."""
+    """A running `scratch train` and its log. As a context manager, it kills the process on exit."""
 
     def __init__(self, folder: Path, updates: int, overrides: list[str]):
         self.log = folder / "log"
@@ -45,7 +45,7 @@ class Training:
         return [float(number.replace(",", "")) for number in SPEED.findall(self.log.read_text())]
 
     def speed_since(self, lines: int) -> float:
-        """The speed since the log had so many lines. Each line has the average since the start."""
+        """The speed since the log had this many lines. Each line has the average since the start."""
         while len(speeds := self.speeds()) == lines:
             self.check()
             time.sleep(0.1)

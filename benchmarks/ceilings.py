@@ -1,7 +1,7 @@
 """
-Counts what one update of a model asks of a GPU, without one, and derives what share of its matrix units' peak it can
-reach at most, however fast the host: products, bytes that are moved, kernels, and waits for the device; eager and
-compiled. Everything here is computed on fake tensors, which have shapes and no memory.
+Counts, without a GPU, what one update of a model asks of one: products, bytes moved, kernels, and waits for the device,
+eager and compiled. Derives what share of the matrix units' peak the update can reach at most, however fast the host.
+Everything is computed on fake tensors, which have shapes but no memory.
 
     python benchmarks/ceilings.py                      # base and big, 3,125 and 25,000 target tokens a GPU
     python benchmarks/ceilings.py --shapes big --tokens 25000
@@ -29,7 +29,7 @@ VOCABULARY, LENGTH = 37_000, 32  # tokens of the vocabulary; of each source and 
 
 @contextmanager
 def as_on_a_gpu():
-    """Fake tensors are on the CPU; here the model does with them what it does on a GPU."""
+    """Make the model do with fake tensors, which are on the CPU, what it does on a GPU."""
 
     def whole_attention(self, query, key, value, attention_mask, dropout, is_causal):
         return attend(query, key, value, attention_mask)
@@ -52,7 +52,7 @@ def config_of(shape: str) -> ScratchConfig:
 
 
 def count(shape: str, tokens: int, compiled: bool) -> Work:
-    """Of one update in bf16, with this many target and as many source tokens, in sentences of LENGTH tokens."""
+    """The work of an update in bf16, with this many target and as many source tokens, in sentences of LENGTH tokens."""
     torch._dynamo.reset()
     with FakeTensorMode(allow_non_fake_inputs=True), as_on_a_gpu():
         model = ScratchForConditionalGeneration(config_of(shape)).train()
@@ -79,7 +79,7 @@ def count(shape: str, tokens: int, compiled: bool) -> Work:
 
 
 def useful_operations(shape: str, tokens: int) -> float:
-    """The products of the model's own formula, forward and twice that backward; what is computed again not counted."""
+    """Operations of the model's own products: forward, and twice that backward; recomputation is not counted."""
     config = config_of(shape)
     attentions = config.encoder_layers + 2 * config.decoder_layers
     return 3 * tokens * (2 * multiplied_weights(config) + attentions * 4 * LENGTH * config.d_model)

@@ -18,7 +18,7 @@ def bars(path: str, names: Sequence[str], panels: Sequence[tuple[str, Mapping[st
 
     Args:
         names: of the groups of bars, from the top.
-        panels: a title, and a series of one value a group (nan: no bar) under the name of each series.
+        panels: for each, a title and the named series, each with one value per group (nan: no bar).
     """
     figure = Figure(figsize=(6 * len(panels), 1 + 0.55 * len(names)), layout="constrained")
     for axis, (title, series) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -37,7 +37,7 @@ def bars(path: str, names: Sequence[str], panels: Sequence[tuple[str, Mapping[st
 
 
 def curves(axis: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
-    """A line plot; x and y by the name of each series."""
+    """A line plot of each named series of x and y."""
     for colour, (name, (x, y)) in zip(COLOURS, series.items(), strict=False):
         axis.plot(x, y, label=name, color=colour, marker="o", markersize=4)
     axis.grid(alpha=0.3)

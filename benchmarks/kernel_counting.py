@@ -1,4 +1,4 @@
-"""Counts the kernels of a GPU, on fake tensors: products, bytes that are moved, and waits; eager and compiled."""
+"""Counts a GPU's kernels, their products, the bytes moved, and waits, on fake tensors; eager and compiled."""
 
 import operator
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ GPUS = {  # dense operations in bf16, and bytes, per second
     "H100 SXM": (GPU_PEAKS["H100"], 3.35e12),
 }
 OF_PEAK, OF_BANDWIDTH = 0.65, 0.8  # the share of these that a kernel reaches
-LONG_ROW = 16_384  # elements; of a longer row a fused kernel needs a second pass after a sum over it
+LONG_ROW = 16_384  # elements; after a sum over a longer row, a fused kernel needs a second pass
 MOVE_NOTHING = ("empty", "empty_like", "new_empty", "detach", "_unsafe_view", "alias")
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "item", "_unique2")
 
@@ -34,7 +34,7 @@ class Work:
     waits: int = 0
 
     def add(self, operations: float, transferred: float) -> None:
-        """One kernel, which takes as long as its products or its transfers, whichever takes longer."""
+        """Add a kernel, which takes as long as its products or its transfers, whichever take longer."""
         self.operations, self.transferred = self.operations + operations, self.transferred + transferred
         self.kernels += 1
         for name, (peak, bandwidth) in GPUS.items():
@@ -121,14 +121,14 @@ def operations_of(func, args, kwargs, out) -> float:
 
 
 class Counter(TorchDispatchMode):
-    """Counts what is called while it is on: each operator a kernel that reads its inputs and writes its outputs."""
+    """Counts what is called while it is on, each operator as a kernel that reads its inputs and writes its outputs."""
 
     def __init__(self):
         super().__init__()
         self.work, self.on = Work(), True
 
     def outside(self, function):
-        """Wrap a function so that it runs outside this mode, in which nothing is compiled."""
+        """Wrap a function so that it runs outside this mode, since nothing is compiled within it."""
 
         def call(*args, **kwargs):
             self.__exit__(None, None, None)
@@ -162,12 +162,12 @@ class Counter(TorchDispatchMode):
 
 def fused_work(graph: torch.fx.GraphModule) -> Work:
     """
-    The kernels of a graph, if all that is neither a product nor attention is fused with what it is connected with:
-    then tensors are read and written where a kernel begins and ends.
+    The kernels of a graph, if everything that is neither a product nor attention is fused with its neighbours: then
+    tensors are read and written only where a kernel begins or ends.
     """
     work, level, own, outputs, views = Work(), {}, set(), set(), {}
     aten = torch.ops.aten
-    touch_few = (aten.scatter.value, aten.scatter.src, aten.gather.default)  # elements of a row: one each
+    touch_few = (aten.scatter.value, aten.scatter.src, aten.gather.default)  # one element of each row
 
     def base(node):
         while node in views:
@@ -240,7 +240,7 @@ def fused_work(graph: torch.fx.GraphModule) -> Work:
 
 
 def counting_backend(counter: Counter):
-    """A backend of torch.compile that counts a graph as fused each time that it is called."""
+    """A torch.compile backend that counts a graph's fused kernels each time the graph is called."""
 
     def compiler(graph, example_inputs):
         work = fused_work(graph)

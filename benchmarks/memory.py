@@ -1,6 +1,6 @@
 """
 Memory and speed of training updates: peak resident size above the model and its optimizer, and target tokens a second,
-for micro-batches of several sizes, each in a process of its own. Prints a table and the line through the peaks.
+for micro-batches of several sizes, each in a process of its own. Prints a table, and a line fitted to the peaks.
 
     python benchmarks/memory.py                       # the paper's base model, sentences of 32 tokens, float32, CPU
 """
@@ -21,7 +21,7 @@ LENGTH = 32
 
 
 def update(name: str, vocabulary: int, tokens: int, updates: int) -> dict[str, float]:
-    """Mebibytes of parameters, gradients and optimizer states; mebibytes above these; target tokens a second."""
+    """The number of parameters; peak mebibytes above model, gradients and optimizer states; target tokens a second."""
     import torch
 
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration

@@ -37,7 +37,7 @@ SHAPES = {
 }
 DROPOUT = 0.1
 PAD, EOS = 0, 2
-# Tokens of a sentence of Multi30k's training split, English and German, under a BPE vocabulary of 10,000: their
+# Tokens per sentence of Multi30k's training split, English and German, under a BPE vocabulary of 10,000: their
 # logarithms are normal, with these means, standard deviations and correlation.
 LOG_LENGTHS = ((2.665, 0.291), (2.680, 0.324), 0.857)
 MULTI30K_PAIRS = 29_000
@@ -140,7 +140,7 @@ def equal_pair(shape: Shape) -> tuple[nn.Module, nn.Module]:
 
 
 def for_training(name: str, shape: Shape) -> nn.Module:
-    """A new model of this name, as it trains."""
+    """A new model of this name, prepared for training."""
     model = MAKERS[name](shape).train()
     if name == "modeling_scratch":
         from modeling_scratch.training.fast_layers import use_fast_layers
@@ -176,9 +176,9 @@ def make_batches(
     Batches of pairs of random tokens.
 
     Args:
-        tokens: with pairs of like length, at most this many on a side, padding included.
-        fixed: as Transformers' documentation makes them: pairs in random order, a fixed number a batch, as many as
-            batches of like length have on average, and each batch padded to its longest.
+        tokens: with pairs of similar length, at most this many on a side, padding included.
+        fixed: as in Transformers' documentation: pairs in random order, each batch padded to its longest, with a fixed
+            number of pairs, as many as batches of similar length have on average.
     """
     from modeling_scratch.data.batching import plan_batches
 
@@ -220,8 +220,8 @@ def padding(batches: list[dict[str, torch.Tensor]]) -> float:
 
 def matrix_operations(shape: Shape, batch: dict[str, torch.Tensor]) -> float:
     """
-    Floating-point operations of the matrix products in a forward and backward pass (3 times the forward pass's), of
-    tokens and padding alike, of what a textbook's implementation computes.
+    Floating-point operations of the matrix products in a textbook implementation's forward and backward pass (3 times
+    the forward pass's), for tokens and padding alike.
     """
     rows, source = batch["input_ids"].shape
     target = batch["labels"].shape[1]

@@ -1,7 +1,7 @@
 """
-Ends a training run by one of seven signals at random moments, from its first second on, starts it again by the same
-command line (--resume auto) each time, and compares its weights at the end with those of a run that nobody touched:
-they must be the same bit for bit. Prints a table.
+Ends a training run with one of seven signals at random moments, from its first second on, restarts it each time with
+the same command line (--resume auto), and compares its final weights with those of an undisturbed run: they must be the
+same bit for bit. Prints a table.
 
     python benchmarks/resume.py                       # one process and two, streamed, compiled: 20 signals each
     python benchmarks/resume.py --modes one --kills 5
@@ -94,7 +94,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def end(process: subprocess.Popen, number: signal.Signals) -> None:
-    """By a signal to all at once, as a terminal sends it; and wait until they are gone: nothing must write any more."""
+    """Signal all its processes at once, as a terminal does, and wait until they are gone, so that none still writes."""
     if number == signal.SIGKILL:
         process.send_signal(signal.SIGSTOP)  # so that a launcher starts and ends nothing in the meantime
     doomed = [*descendants(process.pid), process.pid]
@@ -130,7 +130,7 @@ def scores(folder: Path) -> list[dict]:
 
 
 def wait_for_its_moment(process: subprocess.Popen, folder: Path, chance: random.Random, duration: float) -> None:
-    """Wait for a random time after the start or, since a short run mostly prepares, for a random update."""
+    """Wait for a random time after the start or, since a short run is mostly preparation, for a random update."""
     begun = last_update(folder)
     at = chance.randint(begun + 1, UPDATES) if begun < UPDATES and chance.random() < 0.6 else math.inf
     until = time.monotonic() + (2 * duration if at <= UPDATES else chance.uniform(0.05, 0.95) * duration)

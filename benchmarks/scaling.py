@@ -1,13 +1,13 @@
 """
-How the cost of training grows: seconds a target token and peak memory of an update as the length of the sentences, the
-vocabulary, the batch or the depth grows, of this project and MarianMT in turn; and what it costs to prepare the batches
-as the corpus grows.
+How the cost of training grows: seconds a target token and peak memory of an update, of this project and MarianMT in
+turn, as the sentence length, the vocabulary, the batch or the depth grows; and what it costs to prepare the batches as
+the corpus grows.
 
     python benchmarks/scaling.py --plot docs/images/scaling.png
 
-The shape is tiny, its batches 4,096 target tokens in sentences of 16 tokens, where nothing else is said. Every point is
-measured in a process of its own: the median of five updates, with the fastest and the slowest. At the end: how much of
-the memory grows with batch x vocabulary, in copies of the logits, which a model that stores them has several of.
+Unless stated otherwise, the shape is tiny, with batches of 4,096 target tokens in sentences of 16 tokens. Every point
+is measured in a process of its own: the median of five updates, with the fastest and the slowest. At the end: how much
+of the memory grows with batch x vocabulary, in copies of the logits; a model that stores them has several.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def spread(point: dict) -> str:
 
 
 def stored_logits() -> dict[str, float]:
-    """What memory grows with batch x vocabulary by, in copies of the logits in float32."""
+    """How much memory grows with batch x vocabulary, in copies of the logits in float32."""
     logits = (BATCHES[1] - BATCHES[0]) * (VOCABULARIES[1] - VOCABULARIES[0]) * 4 / 2**20
     copies = {}
     for name in NAMES:
@@ -105,7 +105,7 @@ def stored_logits() -> dict[str, float]:
 
 
 def plot(found: dict, path: str) -> None:
-    """Time above memory, one column an axis."""
+    """Plot time above memory, one column per axis."""
     figure = Figure(figsize=(4 * len(POINTS), 6.5), layout="constrained")
     for column, axis_name in zip(figure.subplots(2, len(POINTS)).T, POINTS, strict=True):
         for axis, key, label, factor in zip(

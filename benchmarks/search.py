@@ -1,5 +1,5 @@
 """
-Generation of this checkout against another checkout of this project, with the same weights, in turn: what a change of
+Generation in this checkout against another checkout of this project, with the same weights, in turn: what a change to
 the model or the search costs or gains.
 
     git worktree add ../before HEAD~1
@@ -67,7 +67,7 @@ def make_batch(shape: str, size: int, rows: list[list[int]] | None) -> dict[str,
 
 
 def through_pipelines(models: dict, folder: Path, sources: list[str], tokens: int) -> tuple:
-    """Two functions that translate all sentences, and give a tensor that says which translations they gave."""
+    """Two functions that translate all sentences, and return a tensor that identifies the translations."""
     from modeling_scratch.loading import load_tokenizers
     from modeling_scratch.model import translation_pipeline
 

@@ -1,11 +1,11 @@
 """
-What a service costs: sentences a second of one batch job (the pipeline, all sentences at once), against `scratch serve`
+What a service costs: sentences a second of one batch job (the pipeline, all sentences at once) and of `scratch serve`
 with several clients, each of which sends a text and waits for its translation. In turn, several rounds; then the
 latency of one client alone.
 
     python benchmarks/service.py FOLDER SOURCES [--engine ctranslate2] [--clients 32] [--sentences 10] [--pair de:en]
 
-FOLDER holds a trained model, SOURCES a sentence a line; a text is so many of them (one unless told otherwise).
+FOLDER holds a trained model, SOURCES a sentence a line; --sentences is how many of them a text has (default: 1).
 """
 
 import argparse
@@ -60,8 +60,8 @@ def started_service(folder: str, engine: str, pair: str) -> tuple[subprocess.Pop
 
 class Clients:
     """
-    Clients that each keep a connection open, and send a text as soon as the one before is translated. They take turns
-    in one thread, and look at no more of an answer than its status, to leave the cores to the service.
+    Clients that each keep a connection open, and send a text as soon as the previous one is translated. They take turns
+    in one thread, and check only the status of an answer, to leave the cores to the service.
     """
 
     def __init__(self, port: int, number: int, pair: str):

@@ -21,11 +21,11 @@ sys.path.insert(0, str(ROOT))
 
 def read(pairs: int) -> dict[str, float]:
     """
-    Read a stream of this many pairs as training does, a small one again and again.
+    Read a stream of this many pairs as training does, a small one repeatedly.
 
     Returns:
-        peak and before: mebibytes at the most, and before reading began; rate: target tokens a second after the first
-        batch.
+        peak and before: the most mebibytes, in all and before reading began; rate: target tokens a second after the
+        first batch.
     """
     from modeling_scratch.data.batching import PairCollator
     from modeling_scratch.data.corpus import make_corpus

@@ -5,11 +5,11 @@ Minutes of training to reach a BLEU (greedy, sacreBLEU's 13a, cased) on a valida
     python benchmarks/time_to_bleu.py TRAINING_FILES VALIDATION_FILES --peer seq2seqtrainer
 
 The files are prefixes, as data.train_files takes them. Against Marian in C++, which is installed into an environment of
-its own, both read the same tokens and have settings that suit them: train.py those of the recipe multi30k-en-de and
+its own, both read the same tokens with settings that suit each: train.py those of the recipe multi30k-en-de and
 `--overrides`, Marian those of MARIAN below and `--marian`, for a post-norm model of the size of tiny. Against
-Seq2SeqTrainer with MarianMTModel, both have the same shape, learning rate and its schedule, smoothing, dropout, and
-pairs an update, on average; Seq2SeqTrainer does as it does by default: batches of a fixed number of pairs in random
-order, each padded to its longest.
+Seq2SeqTrainer with MarianMTModel, both have the same shape, learning rate and schedule, label smoothing, dropout and,
+on average, pairs an update; Seq2SeqTrainer makes its default batches: a fixed number of pairs in random order, each
+padded to its longest.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What each whole trainer is told: its packages, and its command and config for the same shape and the same data."""
+"""The packages of each whole trainer, and its command and config for the same shape and the same data."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import yaml
 from transformers import PreTrainedTokenizerBase
 
 RECIPE = peers.ROOT / "configuration" / "recipes" / "multi30k-en-de.yaml"
-MANY = 10**9  # for intervals of what is not wanted
+MANY = 10**9  # as the interval of what should not happen
 EOLE_UPDATES = 15
 
 
@@ -35,8 +35,8 @@ class Trainer:
     """
     Args:
         packages: for pip; none: this project's own environment.
-        command: the command, after the environment's Python, of a run of this many epochs; may write files.
-        epochs: of the long run: about a minute more than the first alone.
+        command: the command line, after the environment's Python, for a run of this many epochs; may write files.
+        epochs: of the long run, which takes about a minute longer than one of a single epoch.
         tokens: the target tokens of a run, from its log; None: those of its epochs.
     """
 

@@ -6,7 +6,7 @@ matrix-product peak, of this project and its peers in the same shape, in turn, s
     python benchmarks/training.py --shapes base --bf16         # under autocast, as Accelerate runs mixed precision
     python benchmarks/training.py --shapes base big --bf16 --device cuda --compiled --tokens-per-batch 25000
 
-The batches are of pairs of like length, for all the same. MarianMT and BART are timed a second time on batches as
+All train on the same batches, of pairs of similar length. MarianMT and BART are timed a second time on batches as
 Transformers' documentation and Seq2SeqTrainer make them: a fixed number of pairs in random order. This project is
 timed a second time in bf16. Every update is forward, backward, clipping and fused AdamW. Before anything is timed, this
 project's model and MarianMT's with the same weights must have the same loss and the same gradient of every parameter.
@@ -70,8 +70,8 @@ class Trainee:
 
 def check_equality(shape: peers.Shape, batch: dict[str, torch.Tensor]) -> float:
     """
-    The largest difference of the loss, and of any parameter's gradient as a share of the whole gradient's norm, between
-    equal weights here and in MarianMT.
+    The largest difference between this project's model and MarianMT's, with equal weights: of the loss, or of a
+    parameter's gradient as a share of the whole gradient's norm.
     """
     from modeling_scratch.convert.marian import from_marian
 
@@ -82,7 +82,7 @@ def check_equality(shape: peers.Shape, batch: dict[str, torch.Tensor]) -> float:
         if parameter.grad is not None:
             parameter.data.copy_(parameter.grad)  # gradients are converted like weights
     expected = dict(from_marian(marian).named_parameters())
-    # Not of the start token, which is padding too: what Marian's embedding of that reads gets no gradient.
+    # Except for the start token, which is padding too: Marian's embedding gets no gradient from reading that.
     embedding = "model.encoder.embed_tokens.weight"
     model.get_parameter(embedding).grad[peers.PAD] = expected[embedding][peers.PAD].detach()
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
@@ -99,7 +99,7 @@ def check_equality(shape: peers.Shape, batch: dict[str, torch.Tensor]) -> float:
 
 
 def memory(label: str, shape: peers.Shape, options: argparse.Namespace) -> float:
-    """Peak mebibytes of a few updates, above those of the process, or on the GPU, before it has a model."""
+    """Peak mebibytes of a few updates, in the process or on the GPU, above those before it has a model."""
     device, options = options.device, argparse.Namespace(**{**vars(options), "updates": 3})
     if device == "cuda":
         gc.collect()

@@ -1,14 +1,13 @@
 """
-A whole file of sentences to translations, beginning with text and ending with text: this project's pipeline, in one
-process and with a worker per core, as `scratch translate` has them for files; MarianMTModel with the same weights, as
-its documentation has it, in batches of 64 in the order of the file; and CTranslate2 with the model converted, in
-float32 and in int8. In turn, several rounds, with the BLEU of each and the share of its translations that are the
-pipeline's.
+Translates a whole file of sentences, from text to text: with this project's pipeline, in one process and with a worker
+per core, as `scratch translate` does for files; with MarianMTModel and the same weights, as in its documentation, in
+batches of 64 in the order of the file; and with the model converted to CTranslate2, in float32 and in int8. In turn,
+several rounds, with the BLEU of each and the share of its translations that are the pipeline's.
 
     python benchmarks/translation.py FOLDER SOURCES REFERENCES
 
-FOLDER holds a trained Scratch model. MarianMTModel is left out if Marian cannot express it, as it can a post-norm model
-without a final norm.
+FOLDER holds a trained Scratch model. MarianMTModel is left out if Marian cannot express the model; it can express a
+post-norm one without a final norm, for example.
 """
 
 import argparse
@@ -28,7 +27,7 @@ import torch
 Translate = Callable[[list[str], int], list[str]]
 MOST_TOKENS = 100
 BATCH_SIZE = 64  # MarianMT's
-CT2_TOKENS = 512  # a batch: of those tried, 256 to 4,096, about the fastest
+CT2_TOKENS = 512  # per batch: about the fastest of those tried, 256 to 4,096
 THREADS = torch.get_num_threads()
 
 

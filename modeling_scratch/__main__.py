@@ -1,4 +1,4 @@
-"""The `scratch` command. It imports the module of a command when that is run, so that help does not wait for torch."""
+"""The `scratch` command. Each command's module is imported only when it runs, so help does not wait for torch."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""Word alignments from cross-attention: which words of a sentence the words of its translation were made from."""
+"""Word alignments from cross-attention: which words of a sentence each word of its translation comes from."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length
 
-Links = list[tuple[int, int]]  # of a pair: source word and target word, from 0; words are those of `str.split`
+Links = list[tuple[int, int]]  # of one pair: (source word, target word), from 0; words are those of `str.split`
 Heads = list[list[int]]  # [layer, head] of each, from 0
 
 
@@ -20,7 +20,7 @@ def returning_weights(model: PreTrainedModel) -> Iterator[None]:
     """A context in which a model returns attention weights, without dropout."""
     training, implementation = model.training, model.config._attn_implementation
     model.eval()
-    model.set_attn_implementation("eager")  # the one that has weights
+    model.set_attn_implementation("eager")  # the implementation that returns weights
     try:
         yield
     finally:
@@ -30,16 +30,15 @@ def returning_weights(model: PreTrainedModel) -> Iterator[None]:
 
 class Aligner:
     """
-    Aligns the words of sentences with those of their translations by cross-attention, in one teacher-forced pass. The
-    attention of some heads is averaged: `alignment_heads` of the model's generation config, as Whisper names it, or all
-    heads if there is none.
+    Aligns the words of sentences with those of their translations by cross-attention, in one teacher-forced pass. It
+    averages the heads in the generation config's `alignment_heads`, as Whisper names it, or all heads if it has none.
 
     Args:
         model: a translator, but not an ensemble. Whatever its attention implementation, the pass uses eager attention.
         source_tokenizer, target_tokenizer: one object if they are shared.
 
     Raises:
-        ValueError: the model has no such heads.
+        ValueError: `alignment_heads` names heads that the model lacks.
     """
 
     def __init__(
@@ -61,10 +60,10 @@ class Aligner:
 
     def weights_by_head(self, sources: Sequence[str], targets: Sequence[str]) -> list[torch.Tensor]:
         """
-        The cross-attention of each pair, summed over the tokens of words, (layers, heads, target words, source words).
-        A target token has that of the step which predicts it. End tokens, and punctuation at a word's edges, are left
-        out: a comma depends on the clause after it, not on its word. Target words beyond learned positions have zeros,
-        and thus no links.
+        The cross-attention of each pair, summed over each word's tokens, (layers, heads, target words, source words). A
+        target token's attention is that of the step that predicts it. End tokens and punctuation at a word's edges are
+        left out: a comma depends on the clause after it, not on its word. Target words beyond the last learned position
+        have zeros, and thus no links.
         """
         return self._each(sources, targets, lambda weights: weights)
 
@@ -72,7 +71,7 @@ class Aligner:
     def _each(
         self, sources: Sequence[str], targets: Sequence[str], reduce: Callable[[torch.Tensor], torch.Tensor]
     ) -> list[torch.Tensor]:
-        """`weights_by_head`, reduced pair by pair as they are computed: those of all pairs may take gigabytes."""
+        """`weights_by_head`, each pair's reduced as soon as computed, since those of all pairs may take gigabytes."""
         read = [_tokenize(self.source_tokenizer, text) for text in sources]
         written = [_tokenize(self.target_tokenizer, text, is_target=True) for text in targets]
         if getattr(self.model.config, "position_embedding_type", None) == "learned":  # other kinds have no limit
@@ -91,7 +90,7 @@ class Aligner:
         ]
 
     def _attend(self, pairs: list[tuple["_Text", "_Text"]]) -> Iterator[torch.Tensor]:
-        """As `weights_by_head`, for a batch of tokenized pairs."""
+        """`weights_by_head` for a batch of tokenized pairs."""
         start = self.model.generation_config.decoder_start_token_id
         start = self.model.config.decoder_start_token_id if start is None else start
         sources = [torch.tensor(source.ids) for source, _ in pairs]
@@ -116,7 +115,7 @@ class Aligner:
 
 @dataclass
 class _Text:
-    """The tokens of a text, its words, and the word of each token; -1: none."""
+    """A text's tokens and words, and the word of each token (-1: none)."""
 
     ids: list[int]
     words: list[str]
@@ -136,7 +135,7 @@ def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str, is_target: bool = F
         # By its last character: a token may begin with a space.
         word_of = [word_at[end - 1] if end > start else -1 for start, end in encoded.offset_mapping]
         return _Text(encoded.input_ids, words, word_of)
-    # Slow tokenizers know no offsets, but give the same tokens word by word, since SentencePiece cuts at spaces first.
+    # Slow tokenizers have no offsets, but give the same tokens word by word: SentencePiece splits at spaces first.
     texts = {"text_target" if is_target else "text": words}
     pieces = tokenizer(**texts, add_special_tokens=False).input_ids
     ids, word_of = [], []
@@ -162,7 +161,7 @@ def _words_of_characters(text: str) -> list[int]:
 
 
 def _shape(model: PreTrainedModel) -> tuple[int, int]:
-    """The layers of a model's decoder, and the heads of each."""
+    """The number of a model's decoder layers, and of heads in each."""
     return model.config.decoder_layers, model.config.decoder_attention_heads
 
 
@@ -201,7 +200,7 @@ def average_heads(weights: torch.Tensor, heads: Heads | None) -> torch.Tensor:
 def links_of(weights: torch.Tensor) -> Links:
     """
     Each target word with the source word that it attends to most, and each source word with the target word that
-    attends to it most, so that one word may have links to several.
+    attends to it most; a word may thus have several links.
 
     Args:
         weights: (target words, source words).
@@ -228,7 +227,7 @@ def alignment_error_rate(
     Args:
         found: A, the links of each pair.
         sure: S, those that must be there.
-        possible: P, those that may be there; the sure ones always may. None: no others.
+        possible: P, those that may be there; the sure ones are always included. None: only those.
     """
     right = total = 0
     for links, must, may in zip(found, map(set, sure), possible or sure, strict=True):

@@ -68,8 +68,8 @@ def set_up_terminal() -> None:
 
 def print_if_possible(text: str) -> None:
     """
-    Print something that the command can do without: if stdout is full or closed, it continues, with a warning on
-    stderr. Characters that stdout's encoding lacks are escaped.
+    Print something that the command can do without: if stdout cannot be written, the command continues, with a warning
+    on stderr unless stdout is closed. Characters that stdout's encoding lacks are escaped.
     """
     if sys.stdout is None:
         return
@@ -97,8 +97,8 @@ def explained_import(error: ModuleNotFoundError) -> str | None:
 def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "interrupted") -> Iterator[None]:
     """
     Turn a UserError or an error of the operating system (a full disk, a missing file) into one line on stderr and exit
-    code 2, Ctrl-C into one line and 130, and a run stopped on request into one line and 75. Anything else is a bug of
-    ours: it prints its traceback and a line that asks for a report, and exits with 1.
+    code 2, Ctrl-C into one line and 130, and a run stopped on request into one line and 75. Anything else is our bug:
+    print its traceback and a line that asks for a report, and exit with 1.
 
     Args:
         debug: print the traceback too.
@@ -122,10 +122,10 @@ def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "inter
 
 
 def _users_error(error: Exception) -> str | None:
-    """What to tell the user, in one line, of an error that they can fix; None if it is a bug of ours."""
+    """What to tell the user, in one line, about an error that they can fix; None if it is our bug."""
     if isinstance(error, ModuleNotFoundError):
         return explained_import(error)
-    # An OSError without an errno comes from a library. Safetensors is written in Rust, which has none.
+    # An OSError without an errno comes from a library. Safetensors is written in Rust, whose errors have none.
     is_of_the_system = isinstance(error, OSError) and error.errno is not None
     is_theirs = is_of_the_system or isinstance(error, UserError | SafetensorError)
     return " ".join(str(error).split()) if is_theirs else None

@@ -22,7 +22,7 @@ from .model.loss import check_labels, cross_entropy
 from .model.modeling_scratch import ScratchForConditionalGeneration, search
 from .model.pretrained import ScratchPreTrainedModel
 
-# What the search takes from a model's generation config, and comparing tokenizers does not cover.
+# Fields of the generation config that the search uses, and that comparing tokenizers does not cover.
 _TOKENS = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -53,7 +53,7 @@ class EnsembleCache:
 
 
 class EnsembleEncoder(nn.Module):
-    """The members' encoders. Their states stand side by side, so that a search can select sentences from one tensor."""
+    """The members' encoders. Their states are concatenated, so that a search can select sentences from one tensor."""
 
     main_input_name = "input_ids"
 
@@ -78,10 +78,10 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
     """
     Models that translate together. `generate()` works like that of one model whose next-token distribution is the
     arithmetic mean of the members'; each member keeps its own key/value cache. The first member's generation config
-    applies to whatever a call leaves open.
+    supplies what a call does not set.
 
     Args:
-        members: with the same target vocabulary. They are all converted to the widest of their dtypes.
+        members: must share a target vocabulary; all are converted to the widest of their dtypes.
     """
 
     def __init__(self, members: Sequence[ScratchForConditionalGeneration]):
@@ -101,7 +101,7 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
         return EnsembleCache(len(self.members))
 
     def generate(self, *args, **kwargs) -> torch.Tensor:
-        """The inherited method in our own loops. Where they do not apply, the target is read again at each step."""
+        """The inherited method, in our own loops. Where they do not apply, each step decodes the whole target again."""
         uncached = partial(super().generate, use_cache=False)  # our loops bring a cache of their own
         return uncached(*args, **kwargs) if search is None else search(self, uncached, *args, **kwargs)
 
@@ -123,7 +123,7 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
         """
         Args:
             input_ids: (batch_size, source_length); not needed with encoder_outputs.
-            attention_mask: (batch_size, source_length), or the bias that our own search makes of it.
+            attention_mask: (batch_size, source_length), or the bias that our own search makes from it.
             decoder_input_ids: (batch_size, target_length); with a cache, only the new tokens.
             encoder_outputs: what an EnsembleEncoder returned.
             past_key_values: the cache of our own search, the only one supported.
@@ -155,7 +155,7 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
 
 
 def first_member(model: PreTrainedModel) -> PreTrainedModel:
-    """The first model of an ensemble, whose attention speaks for it; any other model is itself."""
+    """The first member of an ensemble, whose attention stands for all; any other model unchanged."""
     return model.members[0] if isinstance(model, Ensemble) else model
 
 
@@ -170,13 +170,13 @@ def load_together(
     names: Sequence[str], revisions: Sequence[str | None] | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
     """
-    The model in a folder or on the Hub, or an Ensemble of several, with the source's and the target's tokenizer.
+    The model in a folder or on the Hub, or an Ensemble of several, with the source and target tokenizers.
 
     Args:
         revisions: a branch, tag or commit of each; None: the default.
 
     Raises:
-        UserError: one cannot be loaded; or it differs from the first in its kind, tokenizers, vocabulary or special
+        UserError: a model cannot be loaded; or it differs from the first in its kind, tokenizers, vocabulary or special
             tokens.
     """
     options = [{"revision": revision} for revision in revisions or [None] * len(names)]
@@ -196,7 +196,7 @@ def _check_tokenizers(
     options: Sequence[dict[str, str | None]],
     tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
 ) -> None:
-    """UserError if one is another kind of model, or its tokenizers differ from the first's, which are passed in."""
+    """UserError if a model is of another kind, or its tokenizers differ from the first's, given as `tokenizers`."""
     contents = [_content(tokenizer) for tokenizer in tokenizers]
     check_is_scratch(names[0], **options[0])
     for name, each in zip(names[1:], options[1:], strict=True):

@@ -17,7 +17,7 @@ class UserError(ValueError):
 
 
 class ProcessError(UserError):
-    """An error that only one of several processes has seen, and must therefore report itself."""
+    """An error that only one of several processes has seen, so this process must report it."""
 
 
 class Diverged(UserError):
@@ -37,7 +37,7 @@ def is_lack_of_memory(error: Exception) -> bool:
 
 @contextmanager
 def as_user_error(prefix: str = "") -> Iterator[None]:
-    """Turn a ValueError into a UserError where code that knows no UserError, such as a library, gets a user's input."""
+    """Turn ValueErrors into UserErrors, where code that raises no UserError, such as a library, gets a user's input."""
     try:
         yield
     except UserError:

@@ -20,7 +20,7 @@ def sha256(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or a folder's entries, are on the disk."""
+    """Wait until a file, or a folder's entries, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -32,11 +32,11 @@ def sync(path: Path) -> None:
 def written_whole(path: Path, only_writer: bool = True) -> Iterator[Path]:
     """
     A temporary path that replaces `path` at the end: readers see the old file or the new one, even after a crash. The
-    permissions of the old one stay.
+    old file's permissions are kept.
 
     Args:
         only_writer: no other process writes this file at the same time. The temporary file then has a fixed name, so
-            that one left by a killed process is used again; otherwise its name is random.
+            one left by a killed process is reused; otherwise its name is random.
     """
     temporary = path.with_name(f".{path.name}.tmp" if only_writer else f".{secrets.token_hex(4)}.tmp")
     try:
@@ -58,7 +58,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """A text with its line breaks as spaces."""
+    """A text with its line breaks replaced by spaces."""
     return text.replace("\r", " ").replace("\n", " ")
 
 

@@ -21,12 +21,12 @@ from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from .errors import UserError
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
-TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # a tokenizer has any
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # at least one per tokenizer
 
 # What loaders raise for JSON of an unexpected shape, or nested too deeply.
 _DAMAGE = (RecursionError, TypeError, KeyError, AttributeError, ArithmeticError)
 
-# For every loader: otherwise Transformers would ask on standard input, where the text to translate might say yes.
+# For every loader: otherwise Transformers asks on standard input, and takes a line of text to translate for the answer.
 NO_REMOTE_CODE = {"trust_remote_code": False}
 
 
@@ -65,7 +65,7 @@ def load_config(name: str, **options) -> PreTrainedConfig:
 
 def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
     """
-    Load the source's and the target's tokenizer of a model folder or Hub name. A shared tokenizer is one object.
+    Load the source and target tokenizers of a model folder or Hub name. A shared tokenizer is one object.
 
     Args:
         options: for `from_pretrained`, such as `revision`.
@@ -103,7 +103,7 @@ def load_translator(name: str, **options) -> PreTrainedModel:
 
 
 def named_languages(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The codes of source and target that a saved tokenizer names, such as en and pt-BR; [] if it does not."""
+    """The source and target language codes that a saved tokenizer names, such as en and pt-BR; [] if it names none."""
     codes = [str(tokenizer.init_kwargs.get(f"{side}_lang")).replace("_", "-") for side in ("source", "target")]
     return codes if all(re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", code) for code in codes) else []
 

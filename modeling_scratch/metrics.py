@@ -1,7 +1,7 @@
 """
 The table of metrics, and how to score translations.
 
-Evaluation, recipes, records, cards and curves all follow `METRICS`, so a new metric is a new entry and nothing else.
+Evaluation, recipes, records, cards and curves all follow `METRICS`, so a new metric needs only a new entry there.
 Importing this module needs only the standard library: recipes and figures read the table without sacreBLEU.
 """
 
@@ -59,8 +59,8 @@ class Metric:
             it does not score translations, and `score` leaves it out.
         on_request: compute it only if the recipe names it, in `evaluation.also` or `evaluation.metric`.
         prepare: for a language, what is done to each translation and reference first.
-        seconds: for a slow metric, estimates how long (translations, references) take. It is skipped during training,
-            and in the final scores if that is too long, unless the recipe chooses the best weights by it.
+        seconds: for a slow metric, estimates how long (translations, references) take. The metric is skipped during
+            training, and in the final scores if that is too long, unless the recipe chooses the best weights by it.
     """
 
     title: str
@@ -77,7 +77,7 @@ class Metric:
 def _by_sacrebleu(
     name: str, sources: Texts, translations: Texts, references: References, resamples: int, **options: Any
 ) -> Score:
-    """A corpus score; without options, with sacreBLEU's defaults. The bootstrap's seed is 12345, or SACREBLEU_SEED."""
+    """A corpus score, with sacreBLEU's defaults or `options`. The bootstrap's seed is 12345, or SACREBLEU_SEED."""
     import sacrebleu.metrics
     from sacrebleu.significance import PairedTest
 
@@ -189,7 +189,7 @@ def score(
         references: one per sentence, or a list of several.
         final: include slow metrics and 95 % intervals, which are not worth their time during training.
         chosen: the metric that chooses the best weights; it is computed however slow it is.
-        also: metrics on request to include in final scores.
+        also: on-request metrics to include in final scores.
         language: of translations and references, for metrics that tokenize.
 
     Returns:

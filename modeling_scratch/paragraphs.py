@@ -1,4 +1,4 @@
-"""Cut text into sentences by the rules of its language, and put their translations in their places."""
+"""Split text into sentences by the rules of its language, and put their translations in their places."""
 
 import re
 from bisect import bisect_right
@@ -22,10 +22,10 @@ class Piece:
 @dataclass(frozen=True)
 class Translated:
     """
-    A translation, and which of its words translate which words of the source.
+    A translation, and which of its words translate which source words.
 
     Args:
-        links: pairs of a source word and a target word, words being `str.split()`, counted from 0; empty if unknown.
+        links: pairs (source word, target word), from 0; words are those of `str.split()`. Empty if unknown.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Translated:
 
 
 def guessed_links(source: str, target: str) -> list[tuple[int, int]]:
-    """Links between words at proportionally the same place, for a translation whose links are unknown."""
+    """Links between words at the same relative position, for a translation whose links are unknown."""
     sources, targets = len(source.split()), len(target.split())
     return [((2 * place + 1) * sources // (2 * targets), place) for place in range(targets)]
 
@@ -65,14 +65,14 @@ def cut(text: str, language: str) -> list[Piece]:
 
 
 def base_language(language: str) -> str:
-    """The language alone: `de` of `de-AT` and `de_DE`."""
+    """The language without its region: `de` for `de-AT` and `de_DE`."""
     return re.split("[-_]", language)[0].lower()
 
 
 def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str) -> list[tuple[str, str, str]]:
     """
-    Each translation, with the white space before and after it: between sentences on one line there is a space where
-    the target language has one.
+    Each translation, with the white space before and after it. Sentences on one line are separated by a space if the
+    target language puts one there.
     """
     spaceless, written = base_language(language) in _WITHOUT_SPACES, []
     for place, (piece, translation) in enumerate(zip(pieces, translations, strict=True)):
@@ -85,10 +85,10 @@ def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str)
 
 class Paragraphs:
     """
-    Paragraphs, of any number of sentences each, cut into their sentences.
+    Paragraphs, each split into its sentences.
 
     Args:
-        language: an ISO 639 code; None if unknown: sentences are cut by general rules.
+        language: an ISO 639 code; None: unknown, so general rules apply.
     """
 
     def __init__(self, paragraphs: Sequence[str], language: str | None):
@@ -98,11 +98,11 @@ class Paragraphs:
     def translated(self, sentences: Iterable[Translated], language: str | None) -> list[Translated]:
         """
         The translation of each paragraph, with links that count words from the beginning of the paragraph. White space
-        between sentences stays.
+        between sentences is kept.
 
         Args:
             sentences: the translation of each sentence.
-            language: the target's ISO 639 code; None if unknown: sentences have spaces between them.
+            language: the target's ISO 639 code; None: unknown, so sentences are separated by spaces.
         """
         found = iter(sentences)
         return [self._joined(row, found, language or "") for row in self.rows]
@@ -131,7 +131,7 @@ def translate_paragraphs(
     target_language: str | None,
 ) -> list[Translated]:
     """
-    Paragraphs translated sentence by sentence; see `Paragraphs`.
+    Translate paragraphs sentence by sentence; see `Paragraphs`.
 
     Args:
         translate: called once, with the sentences of all paragraphs.

@@ -17,7 +17,7 @@ from .model.batched_generation import setting_of, tokenize
 from .model.translation_pipeline import SENTENCES_AHEAD, ScratchTranslationPipeline
 from .workers import Worker, WorkerLost, before_forking, start_workers
 
-# A window of fewer sentences stays in this process; workers get parts of at most so many.
+# A window of fewer sentences is translated in this process; workers get parts of at most this many.
 _LEAST_FOR_WORKERS = 128
 _LARGEST_PART = 512
 
@@ -27,11 +27,11 @@ Translations = list[list[dict[str, Any]]]  # of each sentence, best first
 def load_pipeline(names: list[str], revision: str | None = None) -> "CommandPipeline":
     """
     The pipeline for a model folder or Hub name, or for an ensemble of several, on the accelerator if there is one. All
-    files of a repository are from one commit.
+    files of a repository come from one commit.
 
     Raises:
-        UserError: one cannot be loaded, or is another kind of model; they do not go together; or a revision is given
-            for a folder or for several models.
+        UserError: a model cannot be loaded, or is of another kind; the models do not go together; or a revision is
+            given for a folder or for several models.
     """
     if revision is not None and len(names) > 1:
         raise UserError(f"--revision {revision}: it applies to one model, but {len(names)} are given")
@@ -46,13 +46,13 @@ def load_pipeline(names: list[str], revision: str | None = None) -> "CommandPipe
 
 def load_pipeline_with_workers(names: list[str], revision: str | None, workers: int | None) -> "CommandPipeline":
     """
-    The same, with processes that share its work.
+    `load_pipeline`, with processes that share the work.
 
     Args:
-        workers: how many; 0: none; None: one per core, up to a limit, where there can be any.
+        workers: how many; 0: none; None: one per core, up to a limit, where workers are possible.
 
     Raises:
-        UserError: as in `load_pipeline`; or there can be no workers here.
+        UserError: as in `load_pipeline`; or workers are not possible here.
     """
     with before_forking() as threads:
         pipeline = load_pipeline(names, revision)
@@ -62,7 +62,7 @@ def load_pipeline_with_workers(names: list[str], revision: str | None, workers: 
 
 class CommandPipeline(ScratchTranslationPipeline):
     """
-    A pipeline that says of each translation whether it was cut off at the maximum length, as "cut", and that shares
+    A pipeline that adds "cut" to each translation, whether it was cut off at the maximum length, and that shares
     sentences out among its `workers`.
     """
 
@@ -79,7 +79,7 @@ class CommandPipeline(ScratchTranslationPipeline):
         return self.model.config.max_position_embeddings
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
-        """The number of tokens of each sentence, also if they are too many; 0 for a blank one."""
+        """The number of tokens in each sentence, even if the model cannot take as many; 0 for a blank one."""
         return [len(row) for row in tokenize(self.tokenizer, sentences, None)]
 
     def postprocess(self, outputs: dict[str, Any]) -> Translations:
@@ -100,12 +100,12 @@ class CommandPipeline(ScratchTranslationPipeline):
     def _translate(
         self, sentences: list[str], progress: Callable[[int], Any] | None, first: int = 0, **settings
     ) -> Translations:
-        """As inherited, by the workers if there are many sentences; not samples, which would be the same in each."""
+        """As inherited, but by the workers if there are many sentences; not when sampling: all would draw the same."""
         samples = setting_of(self.model, settings["forward"], "do_sample")
         if not self.workers or samples or len(sentences) < _LEAST_FOR_WORKERS:
             return super()._translate(sentences, progress=progress, first=first, **settings)
-        self.preprocess(sentences, first)  # raises what is wrong with a sentence
-        # In order of length, the sentences are dealt out like cards, so that all parts take about the same time.
+        self.preprocess(sentences, first)  # raises an error if a sentence cannot be translated
+        # Sentences are dealt out in order of length, so that all parts take about the same time.
         by_length = sorted(range(len(sentences)), key=lambda place: -len(sentences[place]))
         count = len(self.workers) * math.ceil(len(sentences) / len(self.workers) / _LARGEST_PART)
         parts = [by_length[start::count] for start in range(count)]
@@ -139,7 +139,7 @@ class CommandPipeline(ScratchTranslationPipeline):
             try:
                 yield from threads.map(translated, parts)
             except BaseException as error:
-                for worker in self.workers:  # their threads would wait for them
+                for worker in self.workers:  # otherwise the threads would wait for them
                     worker.close()
                 if isinstance(error, WorkerLost):
                     raise UserError(f"{error}; if it ran out of memory, --workers 0 needs less") from error

@@ -1,4 +1,4 @@
-"""Keeps tokens out of what is printed and logged, however a gateway on the way to the Hub spells what it echoes."""
+"""Keeps tokens out of output and logs, in whatever encoding a gateway on the way to the Hub may echo them."""
 
 import base64
 import logging
@@ -56,7 +56,7 @@ def redacted_traceback(error: BaseException) -> str:
 
 
 class RedactingFilter(logging.Filter):
-    """A filter for handlers: no token in what they write, tracebacks included."""
+    """A filter for handlers that redacts what they write, tracebacks included."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = redact(record.getMessage()), None

@@ -1,4 +1,4 @@
-"""Processes that translate beside each other, for cores that one batch of a small model does not keep busy."""
+"""Processes that translate in parallel, since one batch of a small model does not keep all cores busy."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ _MOST_BY_DEFAULT = 8
 
 
 class Translator(Protocol):
-    """What workers call; it `can_fork` if forked processes can translate with it."""
+    """What workers call. `can_fork`: whether forked processes can translate with it."""
 
     can_fork: bool
 
@@ -33,8 +33,8 @@ class Translator(Protocol):
 @contextmanager
 def before_forking() -> Iterator[int]:
     """
-    A context in which to load models and start workers. In it, PyTorch computes with one thread, since OpenMP's would
-    not survive in forked processes. Its value is the number of threads before and after.
+    A context in which to load models and start workers. Within it, PyTorch uses one thread, since OpenMP's threads
+    would not survive in forked processes. Its value is the number of threads used outside it.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -48,7 +48,7 @@ def start_workers(
     translators: Sequence[Translator], count: int | None, cores: int, listener: socket.socket | None = None
 ) -> list["Worker"]:
     """
-    Workers that share the cores.
+    Start workers that share the cores.
 
     Args:
         count: how many; None: one per core, up to a limit, where they can be forked, and none elsewhere.
@@ -72,12 +72,12 @@ class WorkerLost(Exception):
 
 class Worker:
     """
-    A process that translates when it is called, one batch at a time. It is forked, so it shares the memory of the
-    models, and must be made before this process has threads. It ends with the process that made it.
+    A process that translates one batch per call. It is forked, so it shares the models' memory, and must be created
+    before this process has threads. It ends with the process that created it.
 
     Args:
         translators: all that it may be asked to translate with.
-        threads: that it computes with.
+        threads: how many it computes with.
         listener: a listening socket, which it closes, so that nobody can connect once this process has closed it.
     """
 
@@ -101,7 +101,7 @@ class Worker:
         What `translator.translate(*arguments)` returns.
 
         Raises:
-            ValueError, RuntimeError: it raised a ValueError, or another error.
+            ValueError, RuntimeError: `translate` raised a ValueError, or another error.
             WorkerLost: the process has ended.
         """
         try:
@@ -114,7 +114,7 @@ class Worker:
         return found
 
     def close(self) -> None:
-        """End the process, whether or not it translates."""
+        """End the process, whether or not it is translating."""
         self.process.kill()
         self.process.join()
         self._connection.close()
@@ -122,7 +122,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class _Failure:
-    """An error in a worker: its parts, since some errors cannot be pickled."""
+    """The parts of an error in a worker, since some errors cannot be pickled."""
 
     is_value_error: bool
     text: str

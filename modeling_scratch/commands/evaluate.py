@@ -8,7 +8,7 @@ import typer
 from ..cli import is_main_process, one_line_errors, print_if_possible, set_up_terminal
 from ..errors import UserError
 
-# Keys of the recipe's section `evaluation` that are arguments of `generate`.
+# Keys of the recipe's `evaluation` section that are arguments of `generate`.
 _GENERATION = ("num_beams", "length_penalty", "max_new_tokens")
 
 
@@ -62,7 +62,7 @@ def main(
 
 
 def _as_it_trained(recipe, run: Path):
-    """The recipe that sets the precision: the run's, as when it scored itself. None on a CPU, which uses float32."""
+    """The run's recipe, which sets the precision in which the run was scored; None on a CPU, which uses float32."""
     import torch
 
     if not torch.accelerator.is_available():

@@ -65,7 +65,7 @@ def _beside(run: Path) -> Path:
 
 
 def _describe(plan: list[tuple[str, float | None]], device: str | None) -> list[str]:
-    """A line for each stage with its estimated time, and one for the total; `device` made the run."""
+    """A line for each stage with its estimated time, and one for the total; `device`: what the run trained on."""
     from ..training.log import spoken_duration
 
     width = max(len(what) for what, _ in plan)

@@ -84,10 +84,10 @@ class TextInput:
 
 
 def workers_for(path: Path | None) -> int | None:
-    """How many workers a file, or standard input (None), is worth: None for as many as is usual."""
+    """How many workers a file, or standard input (None), is worth; None: the default number."""
     try:
         status = path.stat() if path is not None else os.fstat(sys.stdin.fileno())
-    except (AttributeError, ValueError, OSError):  # standard input is closed, or no file; or there is no such file
+    except (AttributeError, ValueError, OSError):  # standard input is closed or not a file, or the file does not exist
         return 0
     return None if stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE else 0
 
@@ -160,7 +160,7 @@ class Remarks:
             logger.warning(f"{self.unit} {number}: {what}")
 
     def close(self) -> None:
-        """Log the total of each kind of which not all were logged."""
+        """Log the total of each kind whose warnings were not all logged."""
         for kind, told in self.numbers.items():
             if len(told) > _TOLD:
                 logger.warning(f"{len(told):,} {self.unit}s {kind}, the last of them {self.unit} {max(told)}")
@@ -168,10 +168,10 @@ class Remarks:
 
 def remark_lengths(remarks: Remarks, pipeline: CommandPipeline, lengths: list[int], first: int = 0) -> None:
     """
-    Warn of sentences longer than any in training, if the model's generation config records that length.
+    Warn about sentences longer than any in training, if the model's generation config records the longest.
 
     Args:
-        lengths: of sentences, in tokens.
+        lengths: of the sentences, in tokens.
         first: how many sentences precede these.
     """
     longest = getattr(pipeline.model.generation_config, "longest_training_source", None)
@@ -204,8 +204,8 @@ class LineReader:
 
     def read(self, lines: list[bytes], first: int) -> tuple[list[str], UserError | None]:
         """
-        The sentence on each line, and None. Without `keep_going`, at a line that cannot be translated: the sentences
-        before it, and its error.
+        The sentence on each line, and None. Without `keep_going`, if a line cannot be translated: the sentences before
+        it, and its error.
 
         Args:
             first: how many lines precede these.

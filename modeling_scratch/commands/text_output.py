@@ -112,7 +112,7 @@ def languages_of(pipeline: CommandPipeline, format: str, language: str | None) -
 
 
 def is_seen(quiet: bool) -> bool:
-    """Whether to show a progress bar: not if `quiet`, or if standard error is no terminal."""
+    """Whether to show a progress bar: not if `quiet`, or if standard error is not a terminal."""
     return sys.stderr is not None and sys.stderr.isatty() and not quiet
 
 

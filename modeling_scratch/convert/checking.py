@@ -98,11 +98,12 @@ Scorer = Callable[[list[list[int]], list[list[int]]], list[list[float]]]
 
 def verify_scores(model: ScratchForConditionalGeneration, scorer: Scorer) -> None:
     """
-    Print the largest difference between log-probabilities of random tokens. UserError if it is too large.
+    Print the largest difference between the two models' log-probabilities of random tokens. UserError if it is too
+    large.
 
     Args:
-        scorer: takes the tokens of sources and of targets; returns the log-probability of each token of each target,
-            and of the end token after it, by the converted model.
+        scorer: takes the tokens of sources and targets; returns the converted model's log-probabilities of each
+            target's tokens and of the end token after them.
     """
     config, search, random = model.config, read_search(model), torch.Generator().manual_seed(0)
     lengths = [max(1, min(length, config.max_position_embeddings - 1)) for length in (48, 7, 1)]

@@ -47,7 +47,7 @@ _ACTIVATIONS = {
     "sigmoid": "Sigmoid",
 }
 
-# Generation settings for which translate_batch has no argument, or a different rule, besides `NEEDS_GENERATE`.
+# Besides `NEEDS_GENERATE`, settings for which translate_batch has no argument, or which it interprets differently.
 _LEFT_OUT = ("begin_suppress_tokens", "early_stopping")
 
 
@@ -246,7 +246,7 @@ def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") ->
         quantization: type of the stored weights, by CTranslate2's name.
 
     Raises:
-        UserError: CTranslate2 cannot express the model, or computes something else.
+        UserError: CTranslate2 cannot express the model, or its results differ from the original's.
     """
     model = load_model(name, ScratchConfig.model_type).float().eval()
     rows = (model.config.vocab_size, model.config.target_vocab_size)

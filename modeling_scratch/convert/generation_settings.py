@@ -8,7 +8,7 @@ from ..model.modeling_scratch import ScratchForConditionalGeneration
 
 logger = logging.getLogger(__name__)
 
-# Settings that none of the runtimes converted to has.
+# Settings that none of the target runtimes has.
 NEEDS_GENERATE = ("do_sample", "forced_bos_token_id", "forced_eos_token_id")
 NEEDS_GENERATE += ("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "exponential_decay_length_penalty")
 NEEDS_GENERATE += ("sequence_bias", "stop_strings", "max_time", "guidance_scale", "diversity_penalty")
@@ -23,7 +23,7 @@ def as_list(ids: int | list[int] | None) -> list[int]:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How `generate()` searches by default. Lengths count new tokens, the end token among them."""
+    """How `generate()` searches by default. Lengths count new tokens, including the end token."""
 
     start: int | None
     num_beams: int
@@ -36,7 +36,7 @@ class SearchSettings:
 
 
 def read_search(model: ScratchForConditionalGeneration) -> SearchSettings:
-    """How a model searches, as its generation config and the limit of its positions determine."""
+    """How a model searches, according to its generation config and the limit of its positions."""
     generation, config = model.generation_config, model.config
     # `max_length` and `min_length` count the start token. The default is 20 new tokens.
     longest = generation.max_new_tokens or (generation.max_length or 21) - 1
@@ -56,7 +56,7 @@ def read_search(model: ScratchForConditionalGeneration) -> SearchSettings:
 
 
 def warn_of_settings(model: ScratchForConditionalGeneration, more: Sequence[str], where: str) -> None:
-    """Warn of the settings in a model's generation config that a file leaves out: `NEEDS_GENERATE` and `more`."""
+    """Warn about a generation config's settings that `where` leaves out: those in `NEEDS_GENERATE` and `more`."""
     neutral = {"repetition_penalty": 1.0}
     values = {name: getattr(model.generation_config, name, None) for name in (*NEEDS_GENERATE, *more)}
     found = [name for name, value in values.items() if value and value != neutral.get(name)]

@@ -92,7 +92,7 @@ def _permute(name: str, weight: torch.Tensor, dimensions: torch.Tensor) -> torch
 
 
 def check_plain_weights(model: PreTrainedModel) -> None:
-    """Raise UserError for a model with other weights than its class has, such as LoRA's."""
+    """Raise UserError if a model's weights are not those of its class, as with LoRA."""
     with torch.device("meta"):
         plain = type(model)(copy.deepcopy(model.config))
     if other := sorted(model.state_dict().keys() ^ plain.state_dict().keys()):
@@ -104,7 +104,7 @@ def check_plain_weights(model: PreTrainedModel) -> None:
 
 
 def misfits(config: ScratchConfig, needed: Mapping[str, Collection]) -> list[str]:
-    """The fields of a config that have none of the values needed, in words."""
+    """Describe each field of a config whose value is not one of those needed."""
     return [
         f"{name} is {getattr(config, name)!r} and must be {' or '.join(map(repr, values))}"
         for name, values in needed.items()
@@ -139,8 +139,8 @@ def from_marian(marian_model: MarianMTModel) -> ScratchForConditionalGeneration:
     Convert a Marian model to a Scratch model with the same weights, dtype, device, dropouts and generation config. It
     gives the same logits and generates the same tokens.
 
-    They agree if padding is on the right, where tokenizers put it: Marian counts positions of padding too, a Scratch
-    model does not. Which embeddings are shared is read from the weights. Marian's max_position_embeddings is a hard
+    They agree if padding is on the right, where tokenizers put it: Marian's positions count padding too, a Scratch
+    model's do not. Which embeddings are shared is read from the weights. Marian's max_position_embeddings is a hard
     limit, but a Scratch model takes longer sequences. LayerDrop, which affects only training, is left out with a
     warning.
 

@@ -101,7 +101,7 @@ class DecoderGraph(nn.Module):
         Args:
             input_ids: the last token of each row, (rows, 1).
             past: each layer's keys, followed by its values, (rows, heads, past_length, head_dim) each.
-            source: the same of cross-attention, (rows or 1, heads, source_length, head_dim) each.
+            source: the same for cross-attention, (rows or 1, heads, source_length, head_dim) each.
             source_mask: (rows, source_length), 1 for tokens and 0 for padding.
 
         Returns:
@@ -130,7 +130,7 @@ def export_graphs(model: ScratchForConditionalGeneration, folder: Path) -> None:
     layers, heads = 2 * config.decoder_layers, config.decoder_attention_heads
     size = config.d_model // heads
     hypotheses, past, source = (torch.export.Dim(name) for name in ("hypotheses", "past_length", "source_length"))
-    # Example sizes must differ from each other and from 1, or the exporter takes them for the same or for constants.
+    # Example sizes must differ from each other and from 1, or the exporter takes them to be equal or constant.
     write_graph(
         EncoderGraph(model),
         folder / ENCODER,
@@ -187,9 +187,9 @@ def write_graph(
 
 def quantize_weights(path: Path) -> None:
     """
-    Store the matrices of a graph in 8 bits, with one scale for each row or column, whichever is more accurate. What is
-    computed stays in float32: runtimes expand the weights when they load the graph, because each is stored as a product
-    of constants. They would run a DequantizeLinear at each step unless told otherwise (ONNX Runtime 1.30).
+    Store the matrices of a graph in 8 bits, with one scale for each row or column, whichever is more accurate. The
+    computation stays in float32: each matrix is stored as a product of constants, which runtimes compute when they load
+    the graph. A DequantizeLinear would run at each step unless they are told otherwise (ONNX Runtime 1.30).
     """
     import onnx
     from onnx import TensorProto, helper, numpy_helper

@@ -59,10 +59,10 @@ def read_torch(
     Args:
         source_embedding, target_embedding, output_projection: the name of a weight, or of the module that holds it; the
             projection's bias is read too. Source and target may share a name.
-        settings: what is not in the weights, see `implied_config`.
+        settings: what is not in the weights; see `implied_config`.
 
     Raises:
-        UserError: a weight is missing or has an unexpected shape, or there is no place for one.
+        UserError: a weight is missing, has an unexpected shape, or has no counterpart.
     """
     if wrong := [str(name) for name, value in state.items() if not isinstance(value, torch.Tensor)]:
         raise UserError(f"not a state dict: {_listed(wrong)} is not a tensor; give what a model's state_dict() returns")
@@ -146,7 +146,7 @@ def implied_config(
         "unk_token_id": unk_token_id,
         "norm_eps": norm_eps,
         "max_position_embeddings": max_position_embeddings,
-        # torch.nn.Transformer has a single number.
+        # torch.nn.Transformer has a single dropout rate.
         **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), dropout),
         **_read_shape(state),
     }
@@ -168,7 +168,7 @@ def _find_prefix(state: Mapping[str, torch.Tensor]) -> str:
 
 
 def _find(state: Mapping[str, torch.Tensor], given: str, what: str) -> str:
-    """The name of a matrix (vocabulary, d_model), given as such or as that of its module."""
+    """The name of a matrix (vocabulary, d_model), given its own name or its module's."""
     name = given if given in state else f"{given}.weight"
     if name not in state:
         raise UserError(f"{what}: the weights have no {given!r} and no {name!r}")
@@ -191,7 +191,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _read_shape(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The fields that can be read from the names and shapes of the weights of the torch.nn.Transformer."""
+    """The config fields implied by the names and shapes of the torch.nn.Transformer's weights."""
     layers = {name.removeprefix(f"{TRANSFORMER}."): value for name, value in state.items()}
     has_bias = "encoder.layers.0.self_attn.in_proj_bias" in layers
     shape = {"d_model": layers[_PACKED].shape[-1], "final_norm": "encoder.norm.weight" in layers}

@@ -13,16 +13,16 @@ from .torch_translator import TorchTranslator, packed_layout
 
 def from_torch(state: Mapping[str, torch.Tensor], **arguments) -> ScratchForConditionalGeneration:
     """
-    A Scratch model with the weights and dtype of the state dict of a translator around torch.nn.Transformer. Arguments
-    and errors are those of `read_torch`.
+    A Scratch model with the weights and dtype of a translator around torch.nn.Transformer, from its state dict.
+    Arguments and errors are those of `read_torch`.
     """
     return build_scratch(read_torch(state, **arguments))
 
 
 def build_scratch(translator: TorchTranslator) -> ScratchForConditionalGeneration:
     """
-    The Scratch model that computes the same. Weights without biases (bias=False) become a model with attention_bias and
-    ffn_bias False and with biases of 0 in its norms. `max_length` of the generation config is max_position_embeddings.
+    The Scratch model that computes the same. If the translator has no biases (bias=False), attention_bias and ffn_bias
+    are False, and the norms' biases are 0. The generation config's `max_length` is max_position_embeddings.
     """
     config, weights, state = translator.config, translator.transformer.state_dict(), {}
     model = ScratchForConditionalGeneration(config).to(translator.generator.weight.dtype)
@@ -46,7 +46,8 @@ def to_torch(model: ScratchForConditionalGeneration) -> TorchTranslator:
     duplicated. Its only dropout is the model's `dropout`.
 
     Raises:
-        UserError: it cannot express the model; the message names each field, its value and the value needed.
+        UserError: torch.nn.Transformer cannot express the model; the message names each field, its value and the value
+            needed.
     """
     if not isinstance(model, ScratchForConditionalGeneration):
         raise UserError(f"to_torch takes a ScratchForConditionalGeneration, not a {type(model).__name__}")

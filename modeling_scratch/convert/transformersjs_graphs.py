@@ -1,6 +1,6 @@
 """
 A translator as two ONNX graphs that transformers.js runs as if they were a BART model's: they take batches, their
-tensors have BART's names, and the decoder's cache is one tensor for the keys of each layer and one for the values.
+tensors have BART's names, and the decoder's cache has one tensor for each layer's keys and one for its values.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
 
 
 class BatchEncoderGraph(EncoderGraph):
-    """Encodes padded sentences. Rows come first, as transformers.js expects of whatever an encoder returns."""
+    """Encodes padded sentences. The batch dimension comes first, as transformers.js expects of any encoder output."""
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """
@@ -31,8 +31,8 @@ class BatchEncoderGraph(EncoderGraph):
 
 class BatchDecoderGraph(DecoderGraph):
     """
-    One greedy step for several sentences. transformers.js goes on until all rows have ended at once, so a row that has
-    ended repeats its end token.
+    One greedy step for several sentences. transformers.js continues until all rows end at the same step, so a row that
+    has ended repeats its end token.
     """
 
     def __init__(self, model: ScratchForConditionalGeneration, ends: list[int]):
@@ -66,7 +66,7 @@ class BatchDecoderGraph(DecoderGraph):
 
 
 def cache_names(prefix: str, layers: int) -> list[str]:
-    """The names of the decoder's cache in inputs (past_key_values) and outputs (present)."""
+    """The names of the decoder's cache tensors, with the prefix of inputs (past_key_values) or outputs (present)."""
     return [f"{prefix}.{layer}.decoder.{each}" for layer in range(layers) for each in ("key", "value")]
 
 
@@ -78,7 +78,7 @@ def export_transformersjs_graphs(model: ScratchForConditionalGeneration, folder:
     layers = config.decoder_layers
     # transformers.js begins with a cache in which batch_size is known and every other named size is 0.
     rows, past, source = map(torch.export.Dim, ("batch_size", "past_sequence_length", "encoder_sequence_length"))
-    # Example sizes must differ from each other and from 1, or the exporter takes them for the same or for constants.
+    # Example sizes must differ from each other and from 1, or the exporter takes them to be equal or constant.
     ids, mask = torch.zeros(3, 5, dtype=torch.long), torch.ones(3, 5, dtype=torch.long)
     write_graph(
         BatchEncoderGraph(model),

@@ -1,4 +1,4 @@
-"""What every format of documents is read into."""
+"""What documents of every format are read into."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Document:
 
     Args:
         paragraphs: its text, without markup.
-        write: the document with the translation of each paragraph in its place; may be called again with others.
+        write: returns the document with each paragraph's translation in its place; may be called again with others.
     """
 
     paragraphs: list[str]

@@ -27,7 +27,7 @@ _MOST_UNENDED = 200
 
 
 def read_html(text: str) -> Document:
-    """A page's text and the attributes in _READ_ATTRIBUTES."""
+    """Read a page's text and human-readable attributes."""
     return read_regions([Region(shielded(html_tokens(text)), write_html)], "".join)
 
 
@@ -77,7 +77,7 @@ class _Parser(HTMLParser):
     def handle_data(self, data):
         self._add("text")
         if len(data) > 1 and data.startswith("<") and not self.cdata_elem:
-            self._unended += 1  # limit: each makes the parser read the rest of the text again
+            self._unended += 1  # limited: each makes the parser read the rest of the text again
             if self._unended > _MOST_UNENDED:
                 raise UserError(f"it has more than {_MOST_UNENDED:,} tags or comments that do not end")
 
@@ -113,7 +113,7 @@ def _tokens(raw: str, kind: str, name: str) -> list[Token]:
 
 
 def _attributes(raw: str) -> dict[str, tuple[str, int, int]]:
-    """The attributes of a start tag, each with its value and where that is, quotes included."""
+    """The attributes of a start tag, each with its value and the value's position, quotes included."""
     found: dict[str, tuple[str, int, int]] = {}
     if (name := re.match(r"<[^\s/>]+", raw)) is None:
         return found
@@ -144,7 +144,7 @@ def _quoted(text: str) -> str:
 
 
 def shielded(tokens: Sequence[Token]) -> list[Token]:
-    """Make each element that must not be translated a single token."""
+    """Merge each element that must not be translated into a single token."""
     kept: list[Token] = []
     ends = _ends(tokens)
     place = 0
@@ -172,7 +172,7 @@ def _is_protected(token: Markup) -> bool:
 
 
 def _ends(tokens: Sequence[Token]) -> dict[int, int]:
-    """For each start tag, the position after its element's end tag; after its text, if it has none."""
+    """For each start tag, the position after its element's end tag, or after its text if it has none."""
     ends: dict[int, int] = {}
     opened: dict[str, list[int]] = defaultdict(list)
     for place, token in enumerate(tokens):

@@ -28,7 +28,7 @@ _MOST_BRACKETS = 2000
 
 
 def read_markdown(text: str) -> Document:
-    """A document in CommonMark with tables and strikethrough; pictures' descriptions and titles are translated too."""
+    """Read CommonMark with tables and strikethrough. Image descriptions, and titles, are translated too."""
     begin = match.end() if (match := _FRONT_MATTER.match(text)) else 0
     places = list(_Reader(text, begin).places())
 
@@ -51,7 +51,7 @@ def write_markdown(text: str, written: dict[str, str]) -> str:
 
 
 def write_cell(text: str, written: dict[str, str]) -> str:
-    """The same within a table cell."""
+    """`write_markdown` within a table cell."""
     return write_markdown(text, written | {"|": "\\|"})
 
 
@@ -81,8 +81,8 @@ def _reference(state: StateBlock, first: int, last: int, silent: bool) -> bool:
 
 class _Reader:
     """
-    Finds the regions of a text. The parser says on which lines blocks are; and, by the rules that it applies within a
-    block, where its markup is.
+    Finds the regions of a text. The parser tells which lines a block is on; the rules that it applies within the block
+    tell where the markup is.
     """
 
     def __init__(self, text: str, begin: int):
@@ -112,7 +112,7 @@ class _Reader:
                 label = state.md.helpers.parseLinkLabel(state, start, True)
             applies = rule(state, silent)
             if applies:
-                if name == "image":  # positions within its label are relative to this
+                if name == "image":  # positions found within its label are relative to the label
                     del self.found[before:]
                 self.found.append((name, start, state.pos, label, state.tokens[count:]))
             return applies
@@ -162,7 +162,7 @@ class _Reader:
         return where
 
     def _cell(self, content: str, row: int, after: int) -> list[int] | None:
-        """The same for a table cell: the first one in the row after a position in the text."""
+        """The same for a table cell: the first match in its row after a position in the text."""
         written = content.replace("|", "\\|")
         begin = self.text.find(written, max(after, self.lines[row]), self.lines[row + 1])
         if begin < 0:
@@ -242,7 +242,7 @@ def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
 
 
 def _delimiters(raw: str, blocks: list[Block]) -> list[Token]:
-    """Tokens of stars, underscores and tildes: those that delimit something, and those that are literal."""
+    """Tokens of asterisks, underscores and tildes: those that delimit something, and those that are literal."""
     tokens: list[Token] = []
     for block in blocks:
         if block.nesting:

@@ -19,7 +19,7 @@ _OPENING = "([{«„"
 
 @dataclass(frozen=True)
 class Text:
-    """Text in its raw form and as it reads; they differ in entities and escapes."""
+    """Text as it is written and as it reads; the two differ in entities and escapes."""
 
     raw: str
     plain: str
@@ -41,13 +41,13 @@ class Markup:
     Something other than text.
 
     Args:
-        kind: "open" and "close" are around words; an "atom" is between words; a "break" ends a paragraph; a "fold" may
-            be between any two words, where there is a space, as the end of a line.
+        kind: "open" and "close" are around words; an "atom" is between words; a "break" ends a paragraph; a "fold",
+            such as a line break, may replace the space between any two words.
         raw: as it is written.
-        name: what an opening and its closing have in common.
-        is_optional: left out if no word is within, which some markup cannot be without.
-        ends_elements: of a fold: what is open ends before it and begins again behind it.
-        is_before_letter: of a fold: other characters may not follow it, since they could be markup there.
+        name: shared by an opening and its closing.
+        is_optional: left out if it would enclose no words, since some markup cannot be empty.
+        ends_elements: of a fold: open elements are closed before it and reopened after it.
+        is_before_letter: of a fold: only a letter may follow it, since other characters could be markup there.
     """
 
     kind: Literal["open", "close", "atom", "break", "fold"]
@@ -95,8 +95,8 @@ class Paragraph:
 
 def units(tokens: Iterable[Token]) -> Iterator[list[Token]]:
     """
-    What is between breaks, and each break for itself. In a unit, what opens closes; other tags are breaks, and so are
-    those of elements too deep within others.
+    The tokens between breaks, and each break by itself. Within a unit, tags are paired; unpaired tags, and those of
+    elements nested too deeply, become breaks.
     """
     tokens = list(tokens)
     while loose := _loose(tokens):
@@ -156,7 +156,7 @@ def _is_white(token: Token) -> bool:
 
 
 def paragraph_of(tokens: Iterable[Token]) -> Paragraph:
-    """Make a paragraph of a unit's tokens."""
+    """Make a paragraph from a unit's tokens."""
     builder = _Builder()
     for is_text, run in groupby(tokens, lambda token: isinstance(token, Text)):
         if is_text:

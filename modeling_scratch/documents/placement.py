@@ -1,4 +1,4 @@
-"""Places a paragraph's markup in its translation, around the words that translate the words it was around."""
+"""Places a paragraph's markup in its translation, around the words that translate those it enclosed."""
 
 import re
 import unicodedata
@@ -11,16 +11,16 @@ from .marked_text import Atom, Element, Markup, Paragraph
 
 # Escapes text; the second argument has the characters that were entities in the source.
 Write = Callable[[str, dict[str, str]], str]
-_KEPT_BY_WORDS = "%&#@*/\\"  # Unicode categories of punctuation that attaches to a word
+_KEPT_BY_WORDS = "%&#@*/\\"  # punctuation, according to Unicode, that attaches to a word
 
 
 def placed(paragraph: Paragraph, translated: Translated, write: Write, raw: Callable[[Markup], str]) -> str:
     """
     A translated paragraph with its markup.
 
-    Every element goes around one run of words, so that it is there once and nothing crosses. Of the words that are
-    linked to its words, that is the longest run, with words in between that are linked to none. Without links, the
-    words of both sides are linked in proportion.
+    Every element goes around one run of words, so that it occurs once and nothing crosses: the longest run of words
+    linked to those it enclosed, perhaps with unlinked words in between. Without links, the words of both sides are
+    linked in proportion.
     """
     return _Placement(paragraph, translated, write, raw).written()
 
@@ -34,7 +34,7 @@ def _is_mark(character: str) -> bool:
 
 
 def _nearest(numbers: Sequence[int], wanted: float, first: int = 0) -> int | None:
-    """The index of the number nearest to the wanted one in a sorted list, from an index on; None if there is none."""
+    """The index, from `first` on, of the number nearest to `wanted` in a sorted list; None if there is none."""
     place = bisect_left(numbers, wanted, first)
     near = [each for each in (place - 1, place) if first <= each < len(numbers)]
     return min(near, key=lambda each: abs(numbers[each] - wanted), default=None)
@@ -114,8 +114,8 @@ class _Placement:
 
     def _longest_run(self, sources: range, free: list[int]) -> tuple[int, int] | None:
         """
-        The run of free target words with the most that translate one of the source words. Words in between may be
-        linked to none, but not to others.
+        The run of free target words that has the most translations of the source words. Other words in it must be
+        unlinked.
         """
         owned = sorted({word for source in sources for word in self.owned.get(source, ())})
         best, most, count, start, last = None, 0, 0, 0, -1
@@ -156,7 +156,7 @@ class _Placement:
         The target characters of words, with punctuation at their edges only where the source has it too.
 
         Args:
-            least, greatest: what the characters must be between.
+            least, greatest: the bounds of the characters.
         """
         if start >= end:
             place = self.target_words[start][0] if start < len(self.target_words) else len(self.target)
@@ -169,7 +169,7 @@ class _Placement:
             return place, place
         text = self.source[element.start : element.end]
         around = self.source[max(element.start - 1, 0) : element.start] + self.source[element.end : element.end + 1]
-        if around.strip():  # a part of a word stays such
+        if around.strip():  # part of a word stays part of a word
             source_word = self.source_words[self._words_under(element)[0]]
             same = self.target_words[start][0] + element.start - source_word[0]
             is_there = same >= low and self.target.startswith(text, same, high)
@@ -198,8 +198,8 @@ class _Placement:
         The target character before which an atom goes, and whether it attaches to what follows.
 
         Args:
-            source: the characters of the source that the atom is within.
-            low, high: the target characters in their place.
+            source: the range of source characters that the atom is within.
+            low, high: the corresponding range of target characters.
         """
         if atom.at <= source[0] or not self.target_words:
             return low, True
@@ -230,7 +230,7 @@ class _Placement:
     def _render(
         self, nodes: Sequence[Atom | Element], source: tuple[int, int], low: int, high: int, within: list[Element]
     ) -> str:
-        """The target's characters from `low` to `high` with markup; `source` is the same part of the source."""
+        """The target's characters from `low` to `high` with markup; `source` is the corresponding source range."""
         ranges = sorted(self.ranges[id(node)] for node in nodes if isinstance(node, Element))
         places = []
         for order, node in enumerate(nodes):
@@ -277,7 +277,7 @@ class _Placement:
     # Folds
 
     def _placed_folds(self) -> dict[int, list[Markup]]:
-        """The folds by the target spaces that they replace, in proportion to the source."""
+        """The folds, by the target space that they replace, in proportion to the source."""
         gaps = [
             (end, self.target[start].isalpha())
             for (_, end), (start, _) in zip(self.target_words, self.target_words[1:], strict=False)

@@ -7,7 +7,7 @@ from .document import Document
 
 
 def read_plain(text: str) -> Document:
-    """Each line of a text; line breaks of all kinds, and white space around lines, stay."""
+    """Read each line of a text; line breaks of all kinds, and white space around lines, are kept."""
     lines = text.splitlines(keepends=True)
     places = [place for place, line in enumerate(lines) if line.strip()]
 

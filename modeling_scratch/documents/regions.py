@@ -15,9 +15,9 @@ class Region:
     A part of a document.
 
     Args:
-        tokens: all that is in it.
-        write: writes text so that it is read as text here; see `placed`.
-        begin: makes what has been written text where it begins after a break; the first argument is the source.
+        tokens: everything in it.
+        write: escapes text, so that none of it reads as markup here; see `placed`.
+        begin: given a paragraph's source and what was written for it, escapes a beginning that would read as markup.
     """
 
     tokens: Sequence[Token]
@@ -40,7 +40,7 @@ def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str]) 
     The document that consists of these regions, whose paragraphs are those of all regions followed by all slots.
 
     Args:
-        joined: makes the document of the regions that have been written, and whatever is between them.
+        joined: makes the document from the written regions, with whatever is between them.
     """
     rows = [[_unit(tokens) for tokens in units(region.tokens)] for region in regions]
     paragraphs = [unit.paragraph.text for row in rows for unit in row if unit.paragraph]
@@ -66,7 +66,7 @@ def _written(region: Region, unit: _Unit, found: Iterator[Translated], said: dic
 
     Args:
         found: the translations of paragraphs; this unit takes the next one.
-        said: the translations of the texts of slots.
+        said: the translation of each slot's text.
     """
 
     def raw(token: Token) -> str:

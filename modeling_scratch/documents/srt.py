@@ -20,11 +20,11 @@ _PAUSE = 3000  # milliseconds; a sentence does not continue after a longer pause
 
 def read_srt(text: str) -> Document:
     """
-    Subtitles, which keep their cues and times.
+    Read subtitles, which keep their cues and times.
 
-    A sentence goes on over lines and cues until a cue ends with a mark that ends sentences, a new speaker begins (a
-    dash, a bracket or a note), or there is a pause of three seconds. Its translation is spread over its lines in
-    proportion to their lengths.
+    A sentence continues over lines and cues until a cue ends with sentence-final punctuation, a new speaker begins (a
+    dash, a bracket or a note), or there is a pause of more than three seconds. Its translation is spread over its lines
+    in proportion to their lengths.
 
     Raises:
         UserError: there is no cue.
@@ -34,7 +34,7 @@ def read_srt(text: str) -> Document:
 
 def _cues(text: str) -> list[tuple[int, int, int, int]]:
     """The start and end of each cue in milliseconds, and of its text in characters."""
-    lines, place = [], 0  # timing lines: start, end and match of each
+    lines, place = [], 0  # of each timing line: start and end in the text, and the cue's times
     for line in text.split("\n"):
         stamps = SubripFormat.TIMESTAMP.findall(line)
         if len(stamps) == 2:

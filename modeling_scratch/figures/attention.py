@@ -143,7 +143,7 @@ def _layout(num_heads: int, rows: int, columns: int, space: float) -> _Layout:
 
 
 def _span(tokens: list[str]) -> int:
-    """The width of the widest token in letters; East Asian ones count as two."""
+    """The width of the widest token, in letters; wide East Asian ones count as two."""
     return max(sum(2 if east_asian_width(letter) in "WF" else 1 for letter in token) for token in tokens)
 
 

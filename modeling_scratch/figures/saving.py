@@ -23,7 +23,7 @@ SKY_BLUE, PURPLE = "#56B4E9", "#CC79A7"
 # Perceptually uniform colour maps, also for colour-blind readers: one for encodings in [-1, 1], and one that is pale
 # where nothing is attended to.
 WAVES, HEAT = "viridis", "magma_r"
-# In inches. The Hub shows pictures 740 pixels wide, so that a figure of this width gets 100 pixels per inch, and
+# In inches. The Hub shows pictures 740 pixels wide, so a figure of this width gets 100 pixels per inch, and
 # 10-point text is 14 pixels high. The file has twice as many pixels, for high-resolution screens.
 PAGE_WIDTH = 7.4
 _BOXES = ("Last Resort", ".LastResort")  # fonts that draw every letter as a box
@@ -53,8 +53,8 @@ def _fonts_for(letters: frozenset[str]) -> list[str]:
 
 def _give_fonts(figure: Figure) -> None:
     """
-    Let text fall back to installed fonts for letters that its own lacks. The first font that has a letter is used for
-    it, so Chinese characters may take the shapes of another language.
+    Let text fall back to installed fonts for letters that its own font lacks. The first font that has a letter is used
+    for it, so Chinese characters may take the shapes of another language.
     """
     texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
     fonts = _fonts_for(frozenset(letter for text in texts for letter in text.get_text() if letter.isprintable()))

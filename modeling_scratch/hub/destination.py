@@ -59,11 +59,11 @@ def look(
     belongs: Callable[[str], bool] = is_model_file,
 ) -> Destination:
     """
-    Inspect the destination of a push. What the branch holds decides whether it may go there:
+    Inspect the destination of a push. What the branch holds decides whether the push may go there:
 
     - no model: it may;
-    - this folder's last commit, found by its id or, if its answer was lost, by its mark; since then at most the card
-      has changed: it may, and keeps the card's edits;
+    - this folder's last commit, found by its id or, if its answer was lost, by its mark, with nothing changed since
+      then outside `EDITABLE`: it may, and keeps the card's edits;
     - the commit that an earlier push of this folder was based on, if that push never arrived: it may;
     - anything else is somebody else's work: only with `overwrite` or as a pull request.
 

@@ -106,7 +106,7 @@ def read_facts(folder: Path, tags: Iterable[str] = ()) -> ModelFacts:
     Read a model's facts from its folder.
 
     Args:
-        tags: source and target language, if known from something better than the tokenizer.
+        tags: source and target language, if known from a better source than the tokenizer.
 
     Raises:
         UserError: a file is missing or damaged.

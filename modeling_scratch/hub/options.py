@@ -46,7 +46,7 @@ class PushOptions:
             raise PushError("--space pushes to main: --create-pr, --tag and --revision do not go with it")
 
     def command(self, folder: str) -> str:
-        """The command line of the push of a run, whose recipe can set these options."""
+        """The command line that pushes a run, with those options that its recipe can set."""
         words = ["scratch", "upload", folder, self.repo_id]
         words += [f"--{name}" for name in ("private", "overwrite") if getattr(self, name)]
         for name in ("revision", "license"):

@@ -1,4 +1,4 @@
-"""The card of a model of which only the config is known: what it is, how to use it, and what was not measured."""
+"""The card of a model known only by its config: what it is, how to use it, and what was not measured."""
 
 import json
 from dataclasses import dataclass, field

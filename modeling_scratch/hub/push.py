@@ -239,7 +239,7 @@ def _make_branch(repository: HubRepository, options: PushOptions, found: Destina
 
 @contextmanager
 def _arrived(what: str, url: str, commit: str) -> Iterator[None]:
-    """Begin the message of whatever fails after the commit by saying where the model is."""
+    """If something fails after the commit, begin its message with where the model is."""
     there = f"the {what} is at {url} (revision {commit})"
     again = "the same command again does the rest, and sends nothing twice"
     try:

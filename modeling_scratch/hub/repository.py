@@ -128,7 +128,7 @@ class HubRepository:
             raise PushError(
                 f"{doing}: no connection to the Hub, or it was lost ({_said(error)}); push again"
             ) from error
-        except ValueError as error:  # the Hub refuses the card; a token or an answer that is no text
+        except ValueError as error:  # the Hub refuses the card; or a token or an answer is not text
             raise PushError(f"{doing}: {_said(error)}") from error
 
     def url(self, commit: str) -> str:

@@ -61,7 +61,7 @@ def _duration(seconds: float) -> str:
 
 
 def _widget(run: RunRecords) -> list[dict[str, Any]]:
-    """The Hub's widget beside the text: sentences to try, and their translations."""
+    """Examples for the widget beside the card on the Hub: sentences to try, and their translations."""
     pairs = [(sample.get("source", ""), sample.get("translation", "")) for sample in run.samples]
     plain = [pair for pair in pairs if pair[0] and not any("\n" in text for text in pair)]
     return [{"text": source, "output": {"text": translation}} for source, translation in plain[:_WIDGET_EXAMPLES]]

@@ -70,8 +70,8 @@ class RunRecords:
 
     def _evaluations(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """
-        The evaluations during training, with `train_loss`, the training cross-entropy last logged before. Long lists
-        are thinned evenly; the best and the last evaluation stay.
+        The evaluations during training, with `train_loss`, the last training cross-entropy logged before each. Long
+        lists are thinned evenly; the best and the last evaluation stay.
         """
         found, train_loss = [], None
         for record in records:

@@ -43,8 +43,8 @@ class _Request:
 class Batcher:
     """
     The queue of requests, in an event loop, and a task per translator that has their sentences translated. A batch
-    takes one sentence of each request in turn, so that a long text does not keep short ones waiting. Translates between
-    `async with` and the end of its block, which waits for the current batches and cancels what else there is.
+    takes one sentence from each request in turn, so that a long text does not keep short ones waiting. Runs within an
+    `async with` block, whose end waits for the current batches and cancels everything else.
 
     Args:
         longest_queue: the most sentences that may wait.
@@ -66,7 +66,7 @@ class Batcher:
         self._changed = asyncio.Event()
         self._closed = False
         self._translating = 0  # sentences
-        self._expected = 0  # sentences that waited or were translated when a batch was last done
+        self._expected = 0  # sentences that were waiting or being translated when a batch was last done
 
     async def __aenter__(self) -> "Batcher":
         self._threads = ThreadPoolExecutor(len(self._translators), thread_name_prefix="translator")
@@ -89,25 +89,25 @@ class Batcher:
 
     @property
     def is_alive(self) -> bool:
-        """Whether all translators still translate."""
+        """Whether all translators are still running."""
         return self._alive() == len(self._tasks)
 
     def _alive(self) -> int:
         return sum(not task.done() for task in self._tasks)
 
     def check_size(self, sentences: int) -> None:
-        """Raise TooMuch if the queue can never hold so many sentences, or texts of a sentence or more."""
+        """Raise TooMuch if the queue can never hold that many sentences, or texts of at least one sentence each."""
         if sentences > self.longest_queue:
             raise TooMuch(f"{sentences:,} texts or sentences in a request; at most {self.longest_queue:,} may wait")
 
     async def translate(self, engine: Engine, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
         """
-        The translations of each sentence, best first. Once it is cancelled, or one sentence has failed, the others
-        leave the queue.
+        The translations of each sentence, best first. If this is cancelled, or one sentence fails, the others leave the
+        queue.
 
         Raises:
             Busy: the queue has no room now, or the translator is lost.
-            TooMuch: the queue can never hold so many.
+            TooMuch: the queue can never hold that many.
         """
         self.check_size(len(sentences))
         if self._closed or self.waiting + len(sentences) > self.longest_queue:
@@ -147,8 +147,8 @@ class Batcher:
             finally:
                 self._expected = self.waiting + self._translating
                 self._translating -= len(batch[1])
-            # Clients answered together ask again together. Without a short wait for all of them, they would split into
-            # small batches that take turns.
+            # Clients that are answered together ask again together. Without a short wait for all of them, they would be
+            # split into small batches that take turns.
             patience = min((time.monotonic() - started) / 4, _LONGEST_WAIT)
 
     async def _next_batch(self, patience: float) -> tuple[_Request, list[_Item]] | None:
@@ -157,7 +157,7 @@ class Batcher:
         closed.
 
         Args:
-            patience: seconds to wait for a fair share of the sentences once there is one.
+            patience: seconds to wait for a fair share of the sentences once any are waiting.
         """
         await self._until(lambda: bool(self._requests))
         try:

@@ -19,7 +19,7 @@ _NAMED = re.compile(rf"({_TAG}):({_TAG})=(.+)")
 
 @dataclass(frozen=True, eq=False)
 class Direction:
-    """A model that translates between two languages, given by codes; `described` is what the page shows of it."""
+    """A model that translates between two languages, given by codes; `described` is what the page shows about it."""
 
     source: str
     target: str

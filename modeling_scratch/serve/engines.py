@@ -38,8 +38,8 @@ class Search:
 @dataclass(frozen=True)
 class Hypothesis:
     """
-    A translation. `score` is the natural logarithm of its probability under the model; it is cut if it reached the
-    maximum length. `weights` are those of `Aligner.weights`, (target words, source words); None: it is not aligned.
+    A translation. `score` is the natural logarithm of its probability under the model; `is_cut`: whether it reached the
+    maximum length; `weights`: those of `Aligner.weights`, (target words, source words), or None if it is not aligned.
     """
 
     text: str
@@ -96,7 +96,7 @@ class TorchEngine:
 
 
 class CTranslate2Engine:
-    """A model on the CPU, converted to CTranslate2, via a temporary folder, when the service starts."""
+    """A model on the CPU, converted to CTranslate2 when the service starts, in a temporary folder."""
 
     can_align = False
     can_fork = False  # it has threads of its own

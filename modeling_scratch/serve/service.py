@@ -183,7 +183,7 @@ class Service:
         return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
     async def cut_for_page(self, request: Request) -> Response:
-        """Cut `text`, in the language `source`, into parts, each with whether it is a sentence."""
+        """Split `text`, in the language `source`, into parts, each with whether it is a sentence."""
         parameters = await self._parameters(request)
         text, source = text_of(parameters, "text"), text_of(parameters, "source")
         self._check_length([text])

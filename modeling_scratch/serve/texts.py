@@ -17,7 +17,7 @@ from .engines import Engine, Hypothesis, Search
 
 _LEAST = 0.02  # smaller weights are not sent
 _LONG = 1_000  # characters, which take some milliseconds to read
-_EACH = 50  # characters that take as long as a text with none
+_EACH = 50  # characters that take as long to read as an empty text
 
 Result = TypeVar("Result")
 
@@ -40,7 +40,7 @@ async def translate_texts(
     Raises:
         CannotTranslate: a text is not in this format, or a sentence has too many tokens.
         TooMuch: there are too many sentences.
-        Busy: as Batcher.translate says.
+        Busy: as in `Batcher.translate`.
     """
     read = await _aside_if_long(texts, 1, _read, texts, format, directions)
     known: dict[tuple[Direction, str], list[Hypothesis]] = {}
@@ -87,17 +87,17 @@ def _written(read: list[_Read], known: dict[tuple[Direction, str], list[Hypothes
 
 async def _aside_if_long(texts: Sequence[str], times: int, work: Callable[..., Result], *arguments) -> Result:
     """
-    What `work` returns. It is called in a thread if it takes long, because the event loop has other requests to answer.
+    What `work` returns. It is called in a thread if it takes long, so that the event loop can answer other requests.
 
     Args:
-        texts: what it works on, so many times.
+        texts, times: `work` goes through these texts, this many times.
     """
     is_long = times * sum(len(text) + _EACH for text in texts) > _LONG
     return await asyncio.to_thread(work, *arguments) if is_long else work(*arguments)
 
 
 def _too_long(engine: Engine, sentences: Sequence[str]) -> dict[int, str]:
-    """By their places, what is to be said of sentences with too many tokens for the model."""
+    """What is wrong with each sentence that has too many tokens for the model, by its index."""
     return {
         place: f"a sentence has {length} tokens, and the model takes {engine.limit}; split it: {beginning(sentence)}"
         for place, (sentence, length) in enumerate(zip(sentences, engine.lengths(sentences), strict=True))
@@ -112,7 +112,7 @@ def _translated(sentence: str, hypothesis: Hypothesis) -> Translated:
 
 
 def cut_into_sentences(text: str, language: str) -> list[tuple[str, bool]]:
-    """Cut a text into parts, each with whether it is a sentence. Joined, they are the text."""
+    """Split a text into parts, each with whether it is a sentence. Joined, they are the text."""
     parts: list[tuple[str, bool]] = []
     for line in text.splitlines(keepends=True):
         for piece in cut(line, language):
@@ -128,7 +128,7 @@ async def translate_sentences(
     problem instead of a text.
 
     Raises:
-        Busy, TooMuch: as Batcher.translate says.
+        Busy, TooMuch: as in `Batcher.translate`.
     """
     batcher.check_size(len(sentences))
     problems = await _aside_if_long(sentences, 1, _too_long, direction.engine, sentences)

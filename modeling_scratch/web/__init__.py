@@ -1,1 +1,1 @@
-"""Exports to JavaScript: a page that translates in the browser, itself in page/, and folders for transformers.js."""
+"""Exports to JavaScript: a page that translates in the browser (see page/), and folders for transformers.js."""

@@ -57,9 +57,7 @@ def describe_model(
 
 
 def describe_origin(name: str, languages: list[str], license: str | None = None) -> dict[str, Any]:
-    """
-    A model's languages, examples, and the facts that its run recorded. Arguments as in `describe_model`.
-    """
+    """A model's languages, examples, and the facts that its run recorded. Arguments as in `describe_model`."""
     try:
         from .run_facts import examples_of, facts_of, records_of
     except ModuleNotFoundError as error:

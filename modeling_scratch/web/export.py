@@ -36,7 +36,7 @@ def export_page(name: str, folder: Path, quantize: bool = False, license: str | 
         license: the model's; None: as its folder says.
 
     Raises:
-        UserError: the tokenizer is of another kind, the graphs compute something else, or the runtime is unavailable.
+        UserError: the tokenizer is of another kind, the graphs differ from the model, or the runtime is unavailable.
     """
     model = load_model(name, ScratchConfig.model_type).float().eval()
     runtime = runtime_files()  # first, since fetching them may fail

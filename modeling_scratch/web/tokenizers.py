@@ -24,7 +24,7 @@ def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[st
         Whether source and target have separate tokenizers, and the language codes of both; empty: unknown.
 
     Raises:
-        UserError: a tokenizer has no tokenizer.json, because it is of another library.
+        UserError: a tokenizer has no tokenizer.json, because it comes from another library.
     """
     source, target = load_tokenizers(name)
     save_tokenizers(source, target, folder)

@@ -39,8 +39,8 @@ def export_transformersjs(name: str, folder: Path) -> None:
         name: a model folder or Hub name.
 
     Raises:
-        UserError: transformers.js cannot run the model: it has two tokenizers or one of another kind, or its graphs
-            compute something else.
+        UserError: transformers.js cannot run the model: it has two tokenizers or one of another kind, or the graphs'
+            results differ from the model's.
     """
     model = load_model(name, ScratchConfig.model_type).float().eval()
     folder.mkdir()
