@@ -49,7 +49,7 @@ def main(
         output, stop = plan.options.out, StopRequest(max_minutes)
         accelerator = make_accelerator(plan.final)
         with explained_loss_of_a_process(accelerator):
-            found = on_main(accelerator, lambda: stages(plan, accelerator.num_processes))
+            found = on_main(accelerator, lambda: stages(plan, accelerator))
             if is_main_process():
                 print_if_possible("\n".join(_describe(found, plan.records.machine.get("device_name"))))
             result = None if dry_run else improve(plan, accelerator, stop)

@@ -71,8 +71,11 @@ def main(
                 lines = list(describe_run(recipe, accelerator, processes))
             else:
                 run = _open_run(recipe, accelerator, resume or resume_from, resume_from, automatic, overwrite, stop)
-                train(run)
-                lines = describe_result(finish(run))
+                if run is None:
+                    lines = [f"{recipe.output_dir} is finished; --resume alone scores it again"]
+                else:
+                    train(run)
+                    lines = describe_result(finish(run))
         if is_main_process():
             print_if_possible("\n".join(lines))
             if not dry_run and recipe.hub.repository is not None:
@@ -105,17 +108,21 @@ def _check_options(
 
 
 def _open_run(recipe, accelerator, resume, checkpoint: str | None, automatic: bool, overwrite: bool, stop):
-    """Begin or resume a run, depending on the options."""
+    """Begin or resume a run, depending on the options. None if --resume auto finds it finished."""
     from ..runs.folder import RunFolder
     from ..runs.processes import on_main
+    from ..training.finish import is_finished
     from ..training.run import TrainingRun
 
     if automatic:
-        resume = on_main(accelerator, RunFolder(recipe.output_dir).can_go_on)
+        folder = RunFolder(recipe.output_dir)  # with it goes the lock, so it stays until the run has one
+        if on_main(accelerator, lambda: is_finished(recipe)):
+            return None
+        resume = on_main(accelerator, folder.locked_can_go_on)
         overwrite = not resume  # a run interrupted before its first checkpoint has nothing to lose
     if resume:
         return TrainingRun.resume(recipe, accelerator, checkpoint, stop)
-    return TrainingRun.begin(recipe, accelerator, overwrite, stop)
+    return TrainingRun.begin(recipe, accelerator, overwrite, stop, keeps_checkpoints=automatic)
 
 
 def describe_result(result: dict[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import nn
@@ -52,17 +52,16 @@ def _by_onednn(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
     return output.view(*inputs.shape[:-1], outputs)
 
 
-@cache
 def is_amd_cpu() -> bool:
     """Whether this is an AMD processor: no other has SSE4a. False in older releases of PyTorch, which cannot tell."""
     return bool(getattr(torch.cpu, "get_capabilities", dict)().get("sse4a"))
 
 
-def _fast_linear(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+def _fast_linear(is_amd: bool, layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
     """`nn.Linear.forward` by the method that is fastest for these inputs on this processor."""
     if not torch.compiler.is_compiling() and _is_plain(inputs):  # a compiled graph would depend on the number of rows
         rows, elements = inputs.shape[:-1].numel(), layer.weight.numel()
-        if not is_amd_cpu():
+        if not is_amd:
             if rows in _INTEL_ROWS and layer.in_features >= _INTEL_WIDTH and elements >= _INTEL_LARGE:
                 return _by_parts(layer, inputs)
         elif rows * elements >= _MUCH_WORK or min(rows, 4) * elements >= _MUCH_TO_READ:
@@ -93,7 +92,7 @@ def fast_products(modules: Iterable[nn.Module], rows: int = 320) -> Iterator[Non
     Args:
         rows: tokens per product, roughly; if there are few, small layers are left alone.
     """
-    least = min(_LARGE, _MUCH_WORK / rows) if is_amd_cpu() else _INTEL_LARGE
+    least = min(_LARGE, _MUCH_WORK / rows) if (is_amd := is_amd_cpu()) else _INTEL_LARGE
     changed = []
     try:
         for module in modules:
@@ -101,7 +100,7 @@ def fast_products(modules: Iterable[nn.Module], rows: int = 320) -> Iterator[Non
                 continue
             if type(module) is nn.Linear and _is_plain_weight(module.weight) and module.weight.numel() >= least:
                 # A partial, not a closure, so that a copy of the layer computes with its own weights.
-                module.forward = partial(_fast_linear, module)
+                module.forward = partial(_fast_linear, is_amd, module)
                 changed.append(module)
             elif isinstance(module, nn.Dropout) and not module.training:
                 module.forward = _same

@@ -42,7 +42,8 @@ def _are_test_sets(value: Any) -> Any:
     for name in value if isinstance(value, dict) else []:
         if name in ("train", "validation", "test") or not re.fullmatch(r"\w[\w.-]*", str(name)):
             raise ValueError(f"{name!r} cannot be a test set's name; letters, digits, . _ - can")
-    return value
+    # null on the command line takes away a set of the recipe
+    return {name: files for name, files in value.items() if files is not None} if isinstance(value, dict) else value
 
 
 Interval = Annotated[int | str, BeforeValidator(_is_an_interval)]

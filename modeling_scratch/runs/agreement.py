@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 from ..errors import UserError
 from ..recipe.reading import flat_recipe
 from ..recipe.schema import Recipe
-from .folder import RunFolder
+from .folder import SEEN, RunFolder
 from .processes import on_main, versions
 
 _SECONDS_TO_SEE = 20  # how long a file from another node may take to appear
@@ -30,7 +30,7 @@ def open_folder(path: str, accelerator: Accelerator, resume: bool, overwrite: bo
 
 def check_folder(accelerator: Accelerator, folder: RunFolder) -> None:
     """UserError if a process does not see what the main one writes to the run's folder."""
-    token = folder.path / f".seen-by-all-{uuid.uuid4().hex}"
+    token = folder.path / f"{SEEN}{uuid.uuid4().hex}"
 
     def leave() -> str:
         folder.make()

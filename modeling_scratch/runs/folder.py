@@ -28,6 +28,8 @@ LOCK = ".lock"
 # May lie in a folder before its run begins. They are pushed with the model but are not part of it: a push never deletes
 # them from the Hub.
 COMPANIONS = ("LICENSE*", "NOTICE*")
+SEEN = ".seen-by-all-"
+_LEFT = (f"{SEEN}*", ".*.tmp")  # by a process that was killed
 _SECONDS_TO_LOCK = 15  # the workers of a killed run outlive it by a few seconds
 
 
@@ -40,7 +42,7 @@ def holds_other_things(folder: Path) -> bool:
     """Whether a folder without a run holds files that keep a run from beginning there."""
 
     def may_stay(path: Path) -> bool:
-        return path.name == LOCK or (path.is_file() and any(fnmatch(path.name, each) for each in COMPANIONS))
+        return path.name == LOCK or (path.is_file() and any(fnmatch(path.name, each) for each in (*COMPANIONS, *_LEFT)))
 
     return not all(map(may_stay, folder.iterdir()))
 
@@ -52,6 +54,7 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoints = CheckpointStore(self.path / "checkpoints")
         self.snapshots = Snapshots(self.path / "averaging")
+        self._made = False
         # One lock per process, held until it ends: two runs in one folder would delete each other's files.
         self._lock = FileLock(self.path.resolve() / LOCK, is_singleton=True)
 
@@ -86,6 +89,12 @@ class RunFolder:
         replaced = self.checkpoints.folder.glob(".step-*.old")
         return self.is_run() and bool(self.checkpoints.steps() or any(replaced) or (self.path / WEIGHTS).exists())
 
+    def locked_can_go_on(self) -> bool:
+        """The same once no other process writes to the folder, so that it stays true. UserError if it is in use."""
+        if self.path.is_dir():
+            self.lock()
+        return self.can_go_on()
+
     def check(self, resume: bool, overwrite: bool) -> None:
         """Lock the folder, if it exists. UserError if it conflicts with the command line, or is in use."""
         if self.path.exists() and not self.path.is_dir():
@@ -111,13 +120,16 @@ class RunFolder:
 
     def make(self) -> None:
         """Make the folder, if it does not exist, and lock it."""
+        self._made = self._made or not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         self.lock()
 
     def remove_if_empty(self) -> None:
-        if {path.name for path in self.path.iterdir()} <= {LOCK}:
+        """Remove the folder if `make` made it; one that was there may be a mount point or a link."""
+        if self._made and {path.name for path in self.path.iterdir()} <= {LOCK}:
             self._lock.release()
             shutil.rmtree(self.path)
+            self._made = False
 
     def create(self) -> None:
         """

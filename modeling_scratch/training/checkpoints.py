@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LENGTH = ("optimization.max_epochs", "optimization.max_steps")
 # Keys whose values may change when a run is resumed.
 MAY_CHANGE = (
     "output_dir",
-    "optimization.max_epochs",
-    "optimization.max_steps",
+    *_LENGTH,
     "optimization.gradient_accumulation_steps",
     "optimization.max_nonfinite_updates",
     "data.num_workers",
@@ -128,6 +128,11 @@ def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
         )
     if changed:
         logger.info(f"the recipe differs from that of the run so far in {', '.join(changed)}")
+    if recipe.optimization.schedule in ("cosine", "linear") and {*_LENGTH} & {*changed}:
+        logger.warning(
+            f"the learning rate of the schedule {recipe.optimization.schedule} depends on the length of the run: from "
+            "here on it is that of the new length"
+        )
 
 
 def find_checkpoint(folder: RunFolder, recipe: Recipe, name: str | None) -> Path:

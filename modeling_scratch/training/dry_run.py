@@ -148,9 +148,9 @@ def _describe_memory(config: ScratchConfig, parameters: int, tokens: int, precis
 
 def multiplied_weights(config: ScratchConfig) -> int:
     """Elements of the matrices that a source token and a target token are multiplied by, output projection included."""
-    width = config.d_model
-    weights = config.encoder_layers * (4 * width**2 + 2 * width * config.encoder_ffn_dim)
-    weights += config.decoder_layers * (8 * width**2 + 2 * width * config.decoder_ffn_dim)
+    width, of_feed_forward = config.d_model, 3 if config.gated_ffn else 2
+    weights = config.encoder_layers * (4 * width**2 + of_feed_forward * width * config.encoder_ffn_dim)
+    weights += config.decoder_layers * (8 * width**2 + of_feed_forward * width * config.decoder_ffn_dim)
     return weights + width * config.target_vocab_size
 
 

@@ -3,14 +3,20 @@
 import logging
 import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
 from transformers.utils import GENERATION_CONFIG_NAME
 
+from ..data.sources import source_of
 from ..data.tokenization import texts
 from ..errors import Diverged, Stopped
+from ..recipe.reading import differing_keys, load_recipe
+from ..recipe.schema import Recipe
 from ..runs.checkpoint_store import WEIGHTS
+from ..runs.folder import RECIPE, RunFolder
+from ..runs.metrics_file import read_metrics, scored_set
 from ..runs.processes import on_main
 from .alignment_scores import choose_alignment_heads
 from .compilation import not_compiled
@@ -21,6 +27,16 @@ from .sharding import load_whole_weights
 from .validation import final_scores, translate_split, validation_loss
 
 logger = logging.getLogger(__name__)
+
+
+def is_finished(recipe: Recipe) -> bool:
+    """Whether the run in the recipe's folder has scored its final weights, and has this recipe."""
+    folder = Path(recipe.output_dir)
+    if not RunFolder(folder).is_run() or differing_keys(load_recipe(folder / RECIPE), recipe):
+        return False
+    splits = [split for split in ("test", *recipe.data.test_sets) if source_of(split, recipe.data, recipe.seed)]
+    final = {scored_set(record) for record in read_metrics(folder, skip_damaged=True) if record.get("final")}
+    return final >= set(splits or ["validation"])
 
 
 def finish(run: TrainingRun) -> dict[str, Any]:

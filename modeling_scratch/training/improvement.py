@@ -60,7 +60,7 @@ def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) 
     return _train(plan, plan.final, accelerator, stop)
 
 
-def stages(plan: ImprovementPlan, processes: int) -> list[tuple[str, float | None]]:
+def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, float | None]]:
     """
     The stages, each with its estimated seconds: for training, from the run's own; for translation, from a few sentences
     translated here. None: it is done.
@@ -71,7 +71,8 @@ def stages(plan: ImprovementPlan, processes: int) -> list[tuple[str, float | Non
         return [(final[0], None)]
     pairs = _pairs(plan)
     plan.check_begun(pairs)
-    a_sentence, found = _seconds_a_sentence(plan, pairs["train"]) / processes, []
+    a_sentence = _seconds_a_sentence(plan, pairs["train"], accelerator) / accelerator.num_processes
+    found = []
     for (direction, number), translations in _translations(plan, pairs["train"]).items():
         folder = plan.folder(direction, number)
         if folder != plan.options.run:
@@ -82,10 +83,10 @@ def stages(plan: ImprovementPlan, processes: int) -> list[tuple[str, float | Non
     return [*found, final]
 
 
-def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs) -> float:
+def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs, accelerator: Accelerator) -> float:
     """Measured on a few sentences, with the run's own model."""
     folder, sample = str(plan.options.run), pairs[0][:: -(-len(pairs[0]) // _SAMPLE)]
-    model, tokenizers = load_translator(folder), load_tokenizers(folder)
+    model, tokenizers = load_translator(folder).to(accelerator.device), load_tokenizers(folder)
     longest = plan.recipe.data.max_source_tokens
     sample = [text for text in sample if len(tokenizers[0](text).input_ids) <= longest]
     translate(model, *tokenizers, sample[:2], progress=None)  # the first call is slower
@@ -112,7 +113,8 @@ def _train(plan: ImprovementPlan, recipe: Recipe, accelerator: Accelerator, stop
         if on_main(accelerator, folder.can_go_on):
             run = TrainingRun.resume(recipe, accelerator, None, stop)
         else:  # an interrupt before the first checkpoint has left nothing to lose
-            run = TrainingRun.begin(recipe, accelerator, on_main(accelerator, folder.is_run), stop)
+            overwrite = on_main(accelerator, folder.is_run)
+            run = TrainingRun.begin(recipe, accelerator, overwrite, stop, keeps_checkpoints=True)
         train(run)
         result = finish(run)
     accelerator.free_memory()

@@ -63,6 +63,7 @@ class ImprovementPlan:
     def __init__(self, options: ImprovementOptions):
         self.options = options
         self.work = options.out.resolve().with_name(f"{options.out.resolve().name}-work")
+        self._folder = RunFolder(self.work)  # with it goes its lock
         self.records = _records_to_improve(options.run)
         self.recipe = self.records.recipe
         self.languages = (self.recipe.data.source_language, self.recipe.data.target_language)
@@ -104,7 +105,7 @@ class ImprovementPlan:
             "output_dir": str(self.folder(direction, number)),
             "data": section,
             "seed": recipe.seed + number - 1,
-            "evaluation": recipe.evaluation.model_copy(update={"also": []}),
+            "evaluation": recipe.evaluation.model_copy(update={"also": [], "alignments": False}),
             "hub": HubSection(),
             "trackers": [],
         }
@@ -185,7 +186,7 @@ class ImprovementPlan:
     def begin(self, pairs: dict[str, Pairs]) -> None:
         """Make the folder of models and translations, lock it, and write the run's pairs into it."""
         self.check_begun(pairs)
-        RunFolder(self.work).make()
+        self._folder.make()
         if not (mark := self.work / _BEGUN).exists():
             for split, sides in pairs.items():
                 self.write_pairs(split, list(zip(*sides, strict=True)))

@@ -54,6 +54,8 @@ def train(run: TrainingRun) -> None:
 
 def _make_updates(run: TrainingRun, bar: tqdm) -> None:
     progress, batches = run.progress, run.batches.iterate(run.stop)
+    if out_of_patience(run.recipe, progress.without_better):
+        logger.info(f"no update is made: {progress.without_better} evaluations were no better (evaluation.patience)")
     while progress.step < run.total_updates and not out_of_patience(run.recipe, progress.without_better):
         started = time.perf_counter()
         batch = next(batches, None)

@@ -68,19 +68,30 @@ class TrainingRun:
             tracked_as=on_main(accelerator, lambda: f"{folder.path.name}-{uuid.uuid4().hex[:8]}"),
         )
         self.total_updates = total_updates(recipe, self.batches.batches_per_epoch)
+        if self.total_updates <= (warmup := recipe.optimization.warmup_steps):
+            logger.warning(
+                f"the learning rate is still growing when the run ends: optimization.warmup_steps is {warmup:,}, and "
+                f"there are {self.total_updates:,} updates"
+            )
         self.saved_at = time.monotonic()
         check_run(accelerator, recipe, self.progress.compiled, self.progress.fingerprint, self.total_updates)
         self._distribute(inputs)
 
     @classmethod
     def begin(
-        cls, recipe: Recipe, accelerator: Accelerator, overwrite: bool = False, stop: StopRequest | None = None
+        cls,
+        recipe: Recipe,
+        accelerator: Accelerator,
+        overwrite: bool = False,
+        stop: StopRequest | None = None,
+        keeps_checkpoints: bool = False,
     ) -> "TrainingRun":
         """
         A new run, in a new or empty folder.
 
         Args:
             overwrite: delete the run that is in the folder.
+            keeps_checkpoints: not if it has a checkpoint by then, which another process may have written.
             stop: asks the run to stop; `train` and `finish` then raise Stopped.
 
         Raises:
@@ -90,8 +101,9 @@ class TrainingRun:
         choose_threads(accelerator)
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator), stop)
-        on_main(accelerator, lambda: run._create_folder(overwrite))  # last: what was there is deleted
-        run.log.open_trackers(run.progress.tracked_as)
+        # Last: what was there is deleted.
+        on_main(accelerator, lambda: run._create_folder(overwrite, keeps_checkpoints))
+        run._open_trackers()
         return run
 
     @classmethod
@@ -115,16 +127,24 @@ class TrainingRun:
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator, path), stop)
         run._restore(path)
-        run.log.open_trackers(run.progress.tracked_as)
+        run._open_trackers()
         return run
 
     # -- set-up --------------------------------------------------------------------------------------------------
 
-    def _create_folder(self, overwrite: bool) -> None:
+    def _create_folder(self, overwrite: bool, keeps_checkpoints: bool) -> None:
         self.folder.check(False, overwrite)  # again: preparing the data took a while
+        if keeps_checkpoints and self.folder.can_go_on():
+            raise UserError(
+                f"{self.folder.path} has a checkpoint by now, of another process; the same command again resumes it"
+            )
         self.folder.create()
         write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
         save_model_files(self, self.folder.path)
+
+    def _open_trackers(self) -> None:
+        if self.recipe.trackers:  # the Accelerator may have those of another run, as in `scratch improve`
+            self.log.open_trackers(self.progress.tracked_as)
 
     def _distribute(self, inputs: Inputs) -> None:
         """Wrap or shard the model and put it on its device, as the launcher's settings say."""

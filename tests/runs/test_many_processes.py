@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import torch
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from conftest import ROOT, SMALL_RUN, few_sentences, quick_run, read_metrics, run_command, run_training
+from filelock import FileLock
 from forked import as_one_of_nodes, free_port, start_group
 from torch.distributed.run import get_args_parser as torchrun_parser
 from train_on_processes import train_as_on_a_node
@@ -24,6 +26,7 @@ from train_on_processes import train_as_on_a_node
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.runs.folder import RunFolder
 from modeling_scratch.training import checkpoints
+from modeling_scratch.training import run as training_run
 from modeling_scratch.training.checkpoints import Progress, _differences, _random_states, _restore_random_states
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -37,6 +40,16 @@ def refused(folder: Path, *options_of_each: list[str]) -> str:
     children = start_group(folder / "said", train_as_on_a_node, [[*SMALL_RUN, *options] for options in options_of_each])
     assert [child.end() for child in children] == [2] * len(children)
     return "".join(child.said for child in children)
+
+
+def test_a_folder_that_was_there_is_left_if_the_processes_disagree(tmp_path):
+    """It may be a mount point, or as here a link."""
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "run").symlink_to("volume")
+    said = refused(tmp_path, *([f"output_dir={tmp_path / 'run'}", *own] for own in other_data(tmp_path)))
+    assert "error: the processes do not agree on training data" in said
+    assert (tmp_path / "run").is_symlink()
+    assert not [path for path in (tmp_path / "volume").iterdir() if path.name != ".lock"]
 
 
 def test_folders_that_the_processes_do_not_share_are_refused(tmp_path):
@@ -165,7 +178,7 @@ def two_updates(after_two_updates, tmp_path):
     return shutil.copytree(after_two_updates, tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
 
 
-def test_resume_auto_begins_and_goes_on(whole, tmp_path):
+def test_resume_auto_begins_and_goes_on(whole, tmp_path, capsys):
     """One command line for a first start, for a start after a kill, and for one too many."""
     run, weights = tmp_path / "run", (whole / "model.safetensors").read_bytes()
     with pytest.raises(SystemExit) as ended:
@@ -174,7 +187,13 @@ def test_resume_auto_begins_and_goes_on(whole, tmp_path):
     assert len(read_metrics(run, "train")) == 1
     quick_run(run, "auto", resume=True)
     assert (run / "model.safetensors").read_bytes() == weights
-    quick_run(run, "auto", resume=True)  # scores it again
+    records = read_metrics(run)
+    quick_run(run, "auto", resume=True)  # finished: it stays as it is
+    assert f"{run} is finished; --resume alone scores it again" in capsys.readouterr().out
+    assert (run / "model.safetensors").read_bytes() == weights
+    assert read_metrics(run) == records
+    quick_run(run, "auto", "evaluation.num_beams=1", resume=True)  # scores it again
+    assert len(read_metrics(run)) == len(records) + 1
     assert (run / "model.safetensors").read_bytes() == weights
 
 
@@ -185,6 +204,43 @@ def test_resume_auto_begins_again_where_there_is_no_checkpoint(two_updates):
         path.rmdir()
     quick_run(two_updates, "optimization.max_steps=3", "auto", resume=True)
     assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]
+
+
+def test_resume_auto_waits_for_the_lock_before_it_decides(two_updates, tmp_path):
+    """The run that a scheduler is ending may be writing its first checkpoint."""
+    moved = shutil.move(two_updates / "checkpoints", tmp_path / "checkpoints")
+    weights = (two_updates / "model.safetensors").read_bytes()
+    (two_updates / "model.safetensors").unlink()
+
+    def end():
+        time.sleep(2)
+        shutil.move(moved, two_updates / "checkpoints")
+        (two_updates / "model.safetensors").write_bytes(weights)
+        held.release()
+
+    held = FileLock(two_updates / ".lock", thread_local=False)
+    held.acquire()
+    thread = threading.Thread(target=end)
+    thread.start()
+    quick_run(two_updates, "optimization.max_steps=3", "auto", resume=True)
+    thread.join()
+    assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]
+    assert len([each for each in read_metrics(two_updates) if each["split"] == "run"]) == 2  # it was resumed
+
+
+def test_a_checkpoint_that_another_process_has_written_meanwhile_stays(two_updates, tmp_path, monkeypatch, capsys):
+    """While the data were prepared, without a lock, as there was no folder."""
+    run, prepare = tmp_path / "new", training_run.prepare_inputs
+
+    def meanwhile(*args):
+        shutil.copytree(two_updates, run, ignore=shutil.ignore_patterns(".lock"))
+        return prepare(*args)
+
+    monkeypatch.setattr(training_run, "prepare_inputs", meanwhile)
+    with pytest.raises(SystemExit):
+        quick_run(run, *TWO_UPDATES, "auto", resume=True)
+    assert "has a checkpoint by now, of another process; the same command again resumes it" in capsys.readouterr().err
+    assert RunFolder(run).can_go_on()
 
 
 def test_resume_auto_deletes_nothing_that_took_time(two_updates, capsys):

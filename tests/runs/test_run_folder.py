@@ -175,6 +175,14 @@ def flip_last_byte(path):
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
+def test_what_a_killed_process_left_is_no_obstacle(tmp_path):
+    for name in (".recipe.yaml.tmp", ".seen-by-all-0123", ".lock", "LICENSE"):
+        (tmp_path / name).touch()
+    assert not run_folder.holds_other_things(tmp_path)
+    (tmp_path / ".env").touch()
+    assert run_folder.holds_other_things(tmp_path)
+
+
 def test_one_process_at_a_time(tmp_path, monkeypatch):
     """Another is told so, whether it replaces or begins, until the first has ended."""
     monkeypatch.setattr(run_folder, "_SECONDS_TO_LOCK", 0.1)

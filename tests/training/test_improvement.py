@@ -9,11 +9,11 @@ import pytest
 import yaml
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from conftest import Killed, few_sentences, kill_at_update, quick_run, read_metrics
-from forked import run_group
+from forked import run_group, start
 from matplotlib.figure import Figure
 from safetensors.torch import load_file
 from torch import equal
-from train_on_processes import improve_one, no_picture, translate_in_shards
+from train_on_processes import improve_one, lock_folder, no_picture, translate_in_shards
 from typer.testing import CliRunner
 
 from modeling_scratch import files
@@ -24,6 +24,7 @@ from modeling_scratch.pipelines import load_pipeline
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import corpus_translation, improvement
 from modeling_scratch.training.corpus_translation import ShardedTranslation
+from modeling_scratch.training.improvement_plan import ImprovementOptions, ImprovementPlan
 
 SHORT = ["optimization.max_steps=6", "optimization.warmup_steps=2", "evaluation.every=3", "checkpoints.every=3"]
 SHORT += ["optimization.schedule=linear", "evaluation.max_new_tokens=12"]
@@ -112,6 +113,31 @@ def test_the_recipes_of_the_models(run, undisturbed):
     held_out = set(read_pairs(work / "data" / "validation.jsonl"))
     assert len(held_out) == 10
     assert not held_out & set(read_pairs(work / "data" / "train.jsonl"))
+
+
+def test_a_run_with_trackers_and_alignments_is_improved(pairs, tmp_path):
+    """Only the improved model has them: the others' pairs have no gold links."""
+    pytest.importorskip("tensorboard")
+    options = ["trackers=[tensorboard]", "checkpoints.keep_last=1"]
+    run = quick_run(tmp_path / "run", *pairs, *SHORT, *options)
+    better = improved(run, tmp_path / "better", seeds=1, length=0.5)
+    assert [path.parent.parent.name for path in tmp_path.rglob("events.*")].count("tracking") == len(
+        list((run / "tracking").rglob("events.*")) + list((better / "tracking").rglob("events.*"))
+    )
+    assert not list(better.with_name("better-work").rglob("events.*"))
+    recipe = load_recipe(run / "recipe.yaml")
+    recipe.evaluation.alignments = True
+    plan = ImprovementPlan(ImprovementOptions(run, tmp_path / "other"))
+    plan.recipe = recipe
+    assert not plan.recipe_of("backward", 1).evaluation.alignments
+
+
+def test_two_commands_at_once(run, undisturbed, tmp_path, monkeypatch):
+    plan = ImprovementPlan(ImprovementOptions(run, undisturbed, length=1.5, overrides=("checkpoints.keep_last=1",)))
+    plan.begin(improvement._pairs(plan))
+    child = start(tmp_path / "said", lock_folder, str(undisturbed.with_name("better-work")), str(tmp_path / "locked"))
+    assert child.end() == 2
+    assert "is in use by another run" in child.said
 
 
 def test_interrupted_it_goes_on(run, undisturbed, tmp_path, monkeypatch, capsys):

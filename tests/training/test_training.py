@@ -157,6 +157,19 @@ def test_a_finished_run_can_go_on(tmp_path):
     assert equal_weights(longer, whole)
 
 
+def test_a_schedule_that_follows_another_length_is_said(tmp_path, capsys):
+    run = quick_run(tmp_path / "run", "optimization.schedule=cosine", "optimization.max_steps=2")
+    assert "depends on the length" not in capsys.readouterr().err
+    quick_run(run, "optimization.schedule=cosine", "optimization.max_steps=3", resume=True)
+    said = "the learning rate of the schedule cosine depends on the length of the run: from here on it is that of the"
+    assert said in capsys.readouterr().err
+
+
+def test_a_warm_up_that_outlasts_the_run_is_said(tmp_path, capsys):
+    quick_run(tmp_path / "run", "optimization.warmup_steps=30", "optimization.max_steps=2")
+    assert "optimization.warmup_steps is 30, and there are 2 updates" in capsys.readouterr().err
+
+
 def test_averaging(tmp_path):
     run = quick_run(tmp_path / "run", "checkpoints.average_last=2", "checkpoints.every=5")
     snapshots = [load_file(run / "checkpoints" / f"step-{step:07d}" / "model.safetensors") for step in (15, 20)]
@@ -438,6 +451,12 @@ def test_two_processes_end_together_on_bad_input(tmp_path):
     assert [process.end() for process in processes] == [2, 2]
     assert "".join(process.said for process in processes).count("error: ") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_test_set_can_be_taken_away(tmp_path):
+    """As on the command line, one of a recipe's."""
+    run = quick_run(tmp_path / "run", "optimization.max_steps=2", "data.test_sets={more: null}")
+    assert [record.get("name") for record in read_metrics(run, "test")] == [None]
 
 
 def test_further_test_sets_are_scored_by_name(tmp_path, capsys):
