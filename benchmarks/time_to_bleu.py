@@ -166,7 +166,7 @@ def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up:
     data = tokenize_pairs(pairs["train"], tokenizer, "train", 1)
     updates_an_epoch = EpochBatches(
         data, recipe, PairCollator(tokenizers[0].pad_token_id), make_accelerator(recipe)
-    ).batches_per_epoch
+    ).batches_in(1)
     data = Dataset.from_dict({name: data[name] for name in ("input_ids", "labels")})
     names = set(MarianConfig().to_dict()) & set(ScratchConfig.field_names())
     fields = {name: value for name, value in model_fields(recipe.model).items() if name in names}

@@ -118,7 +118,7 @@ def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, upd
 def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[str]:
     """Returns the number of updates, their mean target tokens, and the padded tokens of the largest micro-batch."""
     optimization, plan = recipe.optimization, inputs.batches.plan()
-    steps = total_updates(recipe, len(plan))
+    steps = total_updates(recipe, inputs.batches.batches_in(optimization.max_epochs or 0))
     pairs = np.mean([len(batch) for batch in plan.batches])
     tokens = int(np.mean([plan.target_tokens(update) for update in range(len(plan))]))
     yield (

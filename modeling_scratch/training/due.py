@@ -19,15 +19,15 @@ class Due:
     checkpoint: bool = False
 
 
-def total_updates(recipe: Recipe, batches_per_epoch: int | None) -> int:
+def total_updates(recipe: Recipe, batches: int | None) -> int:
     """
     The number of updates in a run, unless patience ends it earlier.
 
     Args:
-        batches_per_epoch: None for a stream, which has no epochs.
+        batches: of max_epochs epochs, if that is set; None: of a stream, which has no epochs.
     """
     optimization = recipe.optimization
-    by_epochs = optimization.max_epochs * batches_per_epoch if optimization.max_epochs else None
+    by_epochs = batches if optimization.max_epochs else None
     return min(updates for updates in (by_epochs, optimization.max_steps) if updates is not None)
 
 

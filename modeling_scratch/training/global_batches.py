@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,12 @@ from torch.utils.data import DataLoader
 from ..data.batching import EMPTY, EpochPlan, PairCollator, make_loader, plan_epoch
 from ..data.streaming import PairStream, Position, StreamReader
 from ..data.tokenization import PairTokenizer, pair_lengths
-from ..errors import ProcessError, UserError
+from ..errors import ProcessError, UserError, beginning
 from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import Recipe
 from ..runs.stopping import StopRequest, worker_options
 
-_DESCRIBED = 100  # the most pairs of an update that a message lists
+_DESCRIBED = 20  # the most pairs of an update that a message lists
 _PREFETCHED = 4  # batches that a worker prepares ahead
 
 
@@ -60,7 +60,6 @@ class GlobalBatches(ABC):
     their batches depend on the number of processes.)
     """
 
-    batches_per_epoch: int | None = None  # None: a stream, whose length is unknown
     revision: str | None = None  # the commit of a stream on the Hub
 
     @abstractmethod
@@ -70,6 +69,10 @@ class GlobalBatches(ABC):
     @abstractmethod
     def epochs(self) -> float:
         """The number of passes made over the data, which may be a fraction."""
+
+    @abstractmethod
+    def batches_in(self, epochs: int) -> int | None:
+        """The number of batches in the first epochs. None: a stream, whose length is unknown."""
 
     @abstractmethod
     def position(self) -> dict[str, Any]:
@@ -104,6 +107,7 @@ class EpochBatches(GlobalBatches):
     Args:
         dataset: the pairs, tokenized.
         weights: how often an epoch has the pair of each `index`; None: once.
+        sources: the source sentence of each `index`, for messages.
     """
 
     def __init__(
@@ -113,23 +117,32 @@ class EpochBatches(GlobalBatches):
         collate: PairCollator,
         accelerator: Accelerator,
         weights: np.ndarray | None = None,
+        sources: Sequence[str] = (),
     ):
         self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
+        self.sources = sources
         self.lengths = pair_lengths(dataset)
         self.weights = None if weights is None else weights[dataset.with_format("numpy")["index"][:]]
         self.longest_source = int(self.lengths[0].max())  # in tokens
         self.epoch, self.next_batch = 0, 0
         self._planned: tuple[int, EpochPlan] | None = None  # the epoch that was planned last
-        # The same in every epoch, since the sorted lengths alone determine where batches are cut; nearly the same where
-        # an epoch's pairs are drawn at random.
-        self.batches_per_epoch = len(self.plan())
 
     def plan(self) -> EpochPlan:
         """The batches of the current epoch."""
         if self._planned is None or self._planned[0] != self.epoch:
-            seed, tokens = self.recipe.seed, self.recipe.optimization.tokens_per_batch
-            self._planned = self.epoch, plan_epoch(*self.lengths, tokens, seed, self.epoch, self.weights)
+            self._planned = self.epoch, self._plan(self.epoch)
         return self._planned[1]
+
+    def _plan(self, epoch: int) -> EpochPlan:
+        return plan_epoch(
+            *self.lengths, self.recipe.optimization.tokens_per_batch, self.recipe.seed, epoch, self.weights
+        )
+
+    def batches_in(self, epochs: int) -> int:
+        if self.weights is None or not (self.weights % 1).any():
+            # The same in every epoch, since the sorted lengths alone determine where batches are cut.
+            return epochs * len(self.plan())
+        return sum(len(self._plan(epoch)) for epoch in range(epochs))  # of pairs that are drawn at random
 
     def fingerprint(self) -> str:
         """A hash of all token ids."""
@@ -184,8 +197,9 @@ class EpochBatches(GlobalBatches):
         )
 
     def describe(self, examples: list[int]) -> str:
+        # Quoted: their numbers in a shuffled or mixed split are not those of lines in a file.
         indices = self.dataset.select_columns(["index"])[examples[:_DESCRIBED]]["index"]
-        return ", ".join(map(str, indices)) + _and_others(len(examples))
+        return ", ".join(beginning(self.sources[index]) for index in indices) + _and_others(len(examples))
 
 
 class StreamBatches(GlobalBatches):
@@ -241,6 +255,9 @@ class StreamBatches(GlobalBatches):
     def epochs(self) -> float:
         """The passes through the stream that this process's first reader has completed."""
         return float(self.positions[self.mine[0]].passes)
+
+    def batches_in(self, epochs: int) -> None:
+        return None
 
     def position(self) -> dict[str, Any]:
         return {"readers": self.readers}

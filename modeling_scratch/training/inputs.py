@@ -190,7 +190,7 @@ def prepare_inputs(
             batches = StreamBatches(train, tokenizer, recipe, collate, accelerator, readers)
         else:
             weights = np.asarray(train["weight"]) if recipe.data.mix else None
-            batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights)
+            batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights, train[SOURCE])
             # For a warning by `scratch translate`.
             model.generation_config.longest_training_source = batches.longest_source
         return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))

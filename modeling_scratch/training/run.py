@@ -67,7 +67,7 @@ class TrainingRun:
             threads=torch.get_num_threads(),
             tracked_as=on_main(accelerator, lambda: f"{folder.path.name}-{uuid.uuid4().hex[:8]}"),
         )
-        self.total_updates = total_updates(recipe, self.batches.batches_per_epoch)
+        self.total_updates = total_updates(recipe, self.batches.batches_in(recipe.optimization.max_epochs or 0))
         if self.total_updates <= (warmup := recipe.optimization.warmup_steps):
             logger.warning(
                 f"the learning rate is still growing when the run ends: optimization.warmup_steps is {warmup:,}, and "

@@ -335,8 +335,8 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch, capsys):
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-0000010"]
 
 
-def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch):
-    """One such loss, at update 7: the weights stay as they were, and the run goes on."""
+def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch, capsys):
+    """One such loss, at update 7: the weights stay as they were, and the run goes on. Its pairs are quoted."""
     forward, calls, weights = ScratchForConditionalGeneration.forward, count(1), {}
 
     def poisoned(self, *arguments, **options):
@@ -347,7 +347,13 @@ def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch):
         return output
 
     monkeypatch.setattr(ScratchForConditionalGeneration, "forward", poisoned)
-    run = quick_run(tmp_path / "run")
+    shuffled = ["data.validation_files=null", "data.validation_size=40"]
+    run = quick_run(tmp_path / "run", *shuffled)
+    said = re.search(r"update 7: the loss .* not finite; skipped. Its training pairs: (.*)", capsys.readouterr().err)[1]
+    quoted = re.findall(r"'([^']+?)(?:\.\.\.)?'", said)
+    lines = Path(f"{few_sentences()[0].partition('=')[2]}.en").read_text().splitlines()
+    assert len(quoted) > 5
+    assert all(any(line.startswith(text) for line in lines) for text in quoted)
     assert all(torch.equal(weight, weights[7][name]) for name, weight in weights[8].items())
     updates = {record["step"]: record for record in read_metrics(run, "train")}
     assert updates[8]["loss"] < updates[1]["loss"]

@@ -43,17 +43,17 @@ def test_what_is_due(every, step, position, facts, due):
 
 
 @pytest.mark.parametrize(
-    ("optimization", "batches_per_epoch", "updates"),
+    ("optimization", "batches", "updates"),
     [
         ({"max_steps": 100}, 30, 100),
-        ({"max_steps": None, "max_epochs": 4}, 30, 120),
-        ({"max_steps": 100, "max_epochs": 4}, 30, 100),
-        ({"max_steps": 100, "max_epochs": 3}, 30, 90),
+        ({"max_steps": None, "max_epochs": 4}, 120, 120),
+        ({"max_steps": 100, "max_epochs": 4}, 120, 100),
+        ({"max_steps": 100, "max_epochs": 3}, 90, 90),
         ({"max_steps": 100}, None, 100),  # a stream
     ],
 )
-def test_how_many_updates(optimization, batches_per_epoch, updates):
-    assert total_updates(recipe(**optimization), batches_per_epoch) == updates
+def test_how_many_updates(optimization, batches, updates):
+    assert total_updates(recipe(**optimization), batches) == updates
 
 
 @pytest.mark.parametrize(("patience", "without_better", "out"), [(None, 99, False), (3, 2, False), (3, 3, True)])

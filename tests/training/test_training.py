@@ -124,6 +124,15 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
     assert [path.name for path in (run / "checkpoints").iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_epochs_of_pairs_that_are_drawn_end_with_the_run(seed, tmp_path):
+    """With so many in each, epochs differ in their updates; the last evaluation is that of the last epoch."""
+    options = ["optimization.max_steps=null", "optimization.max_epochs=3", f"seed={seed}", "evaluation.every=epoch"]
+    run = quick_run(tmp_path / "run", *options, mixed_in(0.02), "data.embedded_size=9000")
+    evaluated = [record["epoch"] for record in read_metrics(run, "validation")]
+    assert evaluated == [1.0, 2.0, 3.0]
+
+
 def mixed_in(weight):
     """A recipe's override: further pairs, with a tag."""
     return f"data.mix=[{{name: embedded, weight: {weight}, tag: <new>}}]"
