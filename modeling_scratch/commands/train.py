@@ -61,8 +61,6 @@ def main(
         from ..runs.processes import make_accelerator
         from ..runs.stopping import StopRequest
         from ..training.dry_run import describe_run
-        from ..training.finish import finish
-        from ..training.loop import train
 
         recipe = load_recipe(find_recipe(config) if config else shipped_recipes()["embedded"], overrides)
         accelerator, stop = make_accelerator(recipe, resumes=bool(resume or resume_from)), StopRequest(max_minutes)
@@ -71,11 +69,8 @@ def main(
                 lines = list(describe_run(recipe, accelerator, processes))
             else:
                 run = _open_run(recipe, accelerator, resume or resume_from, resume_from, automatic, overwrite, stop)
-                if run is None:
-                    lines = [f"{recipe.output_dir} is finished; --resume alone scores it again"]
-                else:
-                    train(run)
-                    lines = describe_result(finish(run))
+                said = f"{recipe.output_dir} is finished; --resume alone scores it again"
+                lines = [said] if run is None else describe_result(_finished(run))
         if is_main_process():
             print_if_possible("\n".join(lines))
             if not dry_run and recipe.hub.repository is not None:
@@ -123,6 +118,15 @@ def _open_run(recipe, accelerator, resume, checkpoint: str | None, automatic: bo
     if resume:
         return TrainingRun.resume(recipe, accelerator, checkpoint, stop)
     return TrainingRun.begin(recipe, accelerator, overwrite, stop, keeps_checkpoints=automatic)
+
+
+def _finished(run) -> dict[str, Any]:
+    """Make the run's updates, and score it."""
+    from ..training.finish import finish
+    from ..training.loop import train
+
+    train(run)
+    return finish(run)
 
 
 def describe_result(result: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import MarianConfig
 
 from modeling_scratch.commands import translate
+from modeling_scratch.data.corpus import HELD_OUT, make_corpus
 
 
 def fails(capsys, *overrides, **options):
@@ -151,8 +152,10 @@ def test_a_loss_that_is_no_number(tmp_path, capsys):
     assert kept[-1] == f"step-{step - 4:07d}"  # of before
     for tensor in load_file(tmp_path / "run" / "checkpoints" / kept[-1] / "model.safetensors").values():
         assert torch.isfinite(tensor).all()
-    examples = re.search(r"the training pairs ([\d, ]+)$", line)[1]
-    assert set(map(int, examples.split(", "))) <= set(range(30))
+    quoted = re.findall(r"'([^']+?)(?:\.\.\.)?'", line.partition("the training pairs")[2])
+    pairs = make_corpus(30, *HELD_OUT)["train"]
+    assert quoted
+    assert all(any(pair["en"].startswith(text) for pair in pairs) for text in quoted)
 
 
 def test_training_data_that_changed(tmp_path, capsys):
