@@ -13,6 +13,8 @@ from importlib.metadata import version
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from .paragraphs import WITHOUT_SPACES, base_language
+
 logger = logging.getLogger(__name__)
 
 # For the 95 % intervals: a tenth of a second per 1,000 sentences, and 80 kB per sentence.
@@ -59,6 +61,7 @@ class Metric:
             it does not score translations, and `score` leaves it out.
         on_request: compute it only if the recipe names it, in `evaluation.also` or `evaluation.metric`.
         prepare: for a language, what is done to each translation and reference first.
+        options: for a language, further arguments of `compute`.
         seconds: for a slow metric, estimates how long (translations, references) take. The metric is skipped during
             training, and in the final scores if that is too long, unless the recipe chooses the best weights by it.
     """
@@ -71,6 +74,7 @@ class Metric:
     compute: Callable[[Texts, Texts, References, int], Score] | None
     on_request: bool = False
     prepare: Callable[[str], Preparation] | None = None
+    options: Callable[[str], dict[str, Any]] | None = None
     seconds: Callable[[Texts, References], float] | None = None
 
 
@@ -90,6 +94,22 @@ def _by_sacrebleu(
     ((key, signature),) = signatures.items()
     (result,) = results[key]
     return Score(result.score, str(signature), float(result.ci))
+
+
+def bleu_options(language: str) -> dict[str, str]:
+    """
+    How sacreBLEU's BLEU cuts a language into words: as usual, at spaces and punctuation; or, where words have no spaces
+    between them, into characters, Chinese by sacreBLEU's own rules.
+    """
+    base = base_language(language)
+    if base in ("zh", "yue"):
+        return {"tokenize": "zh"}
+    return {"tokenize": "char"} if base in WITHOUT_SPACES else {}
+
+
+def _ter_options(language: str) -> dict[str, bool]:
+    """Chinese and Japanese characters count as words."""
+    return {"normalized": True, "asian_support": True} if base_language(language) in ("ja", "yue", "zh") else {}
 
 
 @cache
@@ -120,6 +140,7 @@ _BLEU = Metric(
     higher_is_better=True,
     range=(0, 100),
     compute=partial(_by_sacrebleu, "BLEU"),
+    options=bleu_options,
 )
 
 METRICS: dict[str, Metric] = {
@@ -139,6 +160,7 @@ METRICS: dict[str, Metric] = {
         higher_is_better=False,
         range=(0, None),
         compute=partial(_by_sacrebleu, "TER"),
+        options=_ter_options,
         seconds=_ter_seconds,
     ),
     "lowercased": replace(
@@ -153,6 +175,7 @@ METRICS: dict[str, Metric] = {
         title="BLEU, lower-cased and tokenized",
         description="of lower-cased words as sacremoses tokenizes them, as fairseq and multi-bleu do, 0 to 100",
         compute=partial(_by_sacrebleu, "BLEU", tokenize="none", force=True),
+        options=None,
         on_request=True,
         prepare=_moses,
     ),
@@ -217,7 +240,8 @@ def score(
                 continue
         prepared = metric.prepare(language) if metric.prepare else Preparation(str, "")
         ours, theirs = map(prepared.of, translations), ([*map(prepared.of, each)] for each in references)
-        result = metric.compute(sources, list(ours), list(theirs), resamples)
+        options = metric.options(language) if metric.options else {}
+        result = metric.compute(sources, list(ours), list(theirs), resamples, **options)
         found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature}
         found |= {} if result.interval is None else {f"{key}_interval": result.interval}
     return found

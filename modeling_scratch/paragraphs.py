@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 # Languages, by ISO 639, that put no space between sentences.
-_WITHOUT_SPACES = {"bo", "ja", "km", "lo", "my", "th", "yue", "zh"}
+WITHOUT_SPACES = {"bo", "ja", "km", "lo", "my", "th", "yue", "zh"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str)
     Each translation, with the white space before and after it. Sentences on one line are separated by a space if the
     target language puts one there.
     """
-    spaceless, written = base_language(language) in _WITHOUT_SPACES, []
+    spaceless, written = base_language(language) in WITHOUT_SPACES, []
     for place, (piece, translation) in enumerate(zip(pieces, translations, strict=True)):
         after = piece.after
         if piece.sentence and place + 1 < len(pieces) and (after == " " or not after + pieces[place + 1].before):

@@ -36,6 +36,7 @@ def main(
     """
     set_up_terminal()
     with one_line_errors(debug, is_main_process()):
+        from ..data.sources import source_of
         from ..recipe.reading import load_recipe, recipe_of_model
         from ..recipe.shipped import find_recipe
         from ..runs.faults import explained_loss_of_a_process
@@ -47,11 +48,15 @@ def main(
         path = find_recipe(config) if config else recipe_of_model(model)
         recipe = load_recipe(path, overrides)
         named = {each.partition("=")[0] for each in overrides}
+        if "evaluation" in named:
+            raise UserError("evaluation=...: name single keys, such as evaluation.num_beams=4")
         generation = {key: getattr(recipe.evaluation, key) for key in _GENERATION if f"evaluation.{key}" in named}
         accelerator = make_accelerator(None if config else _as_it_trained(recipe, path.parent), resumes=True)
         lines = []
         with explained_loss_of_a_process(accelerator):
-            splits = [split, *(recipe.data.test_sets if split == "test" else [])]
+            further = list(recipe.data.test_sets) if split == "test" else []
+            splits = [split] if not further or source_of(split, recipe.data, recipe.seed) else []
+            splits += further
             for name, scores in score_model(recipe, models, splits, accelerator, **generation).items():
                 lines += [
                     f"{' + '.join(models)}, {scores['sentences']:,} sentences of {name}",

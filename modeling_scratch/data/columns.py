@@ -63,12 +63,15 @@ def as_pairs(dataset: Dataset, data: DataSection, where: str) -> Dataset:
     columns = choose_columns(dataset.column_names, languages, data, where)
     for name, key in columns.values():
         feature = dataset.features[name] if key is None else Value("string")
-        if not isinstance(feature, Value):
+        if not isinstance(feature, Value) or "binary" in feature.dtype:
             raise UserError(f"{where}: column {name!r} holds {feature}, not a text in each row")
-    return dataset.map(
-        partial(texts_of, columns=columns),
-        batched=True,
-        remove_columns=dataset.column_names,
-        new_fingerprint=Hasher.hash([dataset._fingerprint, columns]),
-        desc="selecting columns",
-    )
+    try:
+        return dataset.map(
+            partial(texts_of, columns=columns),
+            batched=True,
+            remove_columns=dataset.column_names,
+            new_fingerprint=Hasher.hash([dataset._fingerprint, columns]),
+            desc="selecting columns",
+        )
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: not valid UTF-8 ({error.reason})") from None

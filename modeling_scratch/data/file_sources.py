@@ -10,7 +10,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from ..errors import UserError
 from ..recipe.schema import SOURCE, TARGET, DataSection, Files
-from .columns import as_pairs
+from .columns import as_pairs, choose_columns
 from .lines import check_file, read_lines
 from .pair_files import as_paths, find_files
 from .pair_source import PairSource, Provenance, local_provenance
@@ -90,6 +90,14 @@ class Tables(FileSource):
             raise UserError(f"{self.key}: the files must be of one kind, got {', '.join(sorted(suffixes))}")
         return suffixes.pop()
 
+    def _columns(self, paths: list[Path], suffix: str) -> tuple[str, ...]:
+        """The names of the two columns. UserError if a file lacks one: others may have other columns besides."""
+        names: tuple[str, ...] = ()
+        for path in paths:
+            if (row := next(FORMATS[suffix](path), None)) is not None:
+                names = tuple(name for name, _ in choose_columns(list(row), None, self.data, str(path)).values())
+        return names
+
     def load(self) -> Dataset:
         paths = self.found()
         suffix = self._suffix(paths)
@@ -98,7 +106,8 @@ class Tables(FileSource):
         if callable(FORMATS[suffix]):
             if sum(1 for _ in read_rows(names)) == 0:  # reading them all finds errors before anything is cached
                 raise UserError(f"{where}: no rows below the header")
-            dataset = Dataset.from_generator(read_rows, gen_kwargs={"paths": names, "stamps": _stamps(paths)})
+            options = {"paths": names, "columns": self._columns(paths, suffix), "stamps": _stamps(paths)}
+            dataset = Dataset.from_generator(read_rows, gen_kwargs=options)
         else:
             for path in paths if FORMATS[suffix] == "json" else []:
                 for _ in read_lines(path):  # reports invalid UTF-8 with file and line
@@ -111,10 +120,11 @@ class Tables(FileSource):
 
     def stream(self) -> IterableDataset:
         paths = self.found()
-        reader = FORMATS[self._suffix(paths)]
-        names = [str(path.resolve()) for path in paths]
+        suffix = self._suffix(paths)
+        reader, names = FORMATS[suffix], [str(path.resolve()) for path in paths]
         if callable(reader):
-            return IterableDataset.from_generator(read_rows, gen_kwargs={"paths": names})
+            options = {"paths": names, "columns": self._columns(paths, suffix)}
+            return IterableDataset.from_generator(read_rows, gen_kwargs=options)
         return load_dataset(reader, data_files=names, split="train", streaming=True)
 
 
@@ -136,9 +146,10 @@ def read_pairs(source: str, target: str, stamps: str = "") -> Iterator[dict[str,
         yield {SOURCE: source_line.strip(), TARGET: target_line.strip()}
 
 
-def read_rows(paths: Sequence[str], stamps: str = "") -> Iterator[dict[str, Any]]:
+def read_rows(paths: Sequence[str], columns: tuple[str, ...] = (), stamps: str = "") -> Iterator[dict[str, Any]]:
     for path in map(Path, paths):
-        yield from FORMATS[path.suffix.lower()](path)
+        for row in FORMATS[path.suffix.lower()](path):
+            yield {name: row[name] for name in columns} if columns else row
 
 
 def _stream_pairs(sources: list[str], targets: list[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:

@@ -57,6 +57,8 @@ def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[t
 
 
 def _check_name(name: str, key: str) -> None:
+    if name.lower().endswith(".gz") and is_table(name[:-3]):
+        raise UserError(f"{key}: {name} is a compressed table; unpack it (gunzip -k)")
     if re.match(r"[a-z][a-z0-9+.-]*://", name):
         raise UserError(f"{key}: {name} is a web address; download it, or set data.name to a data set on the Hub")
     if Path(name).is_dir() and not list(Path(name).parent.glob(f"{glob_escape(Path(name).name)}.*")):

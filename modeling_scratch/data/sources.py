@@ -156,7 +156,7 @@ def _mix(train: Dataset, data: DataSection, seed: int) -> Dataset:
 
 def load_split(data: DataSection, seed: int, split: str) -> Dataset:
     """The pairs of one split or further test set that a recipe names or holds out, as `load_pairs` returns them."""
-    held_out = split == "validation" and source_of(split, data, seed) is None
+    held_out = split in ("train", "validation") and source_of("validation", data, seed) is None
     data = data if split == "train" else data.model_copy(update={"mix": []})
     return load_pairs(data, seed, None if held_out else split)[split]
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
+from ..model.translation_pipeline import TARGET_FOLDER
 from .architecture import check_fields
 from .errors import describe
 from .schema import ModelSection, Recipe
@@ -59,10 +60,23 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     """
     content = _without_removed_keys(read_yaml(path))
     changed = apply_overrides(content, overrides or [])
+    _check_model_file(content, overrides or [])
     try:
         return checked_recipe(changed)
     except ValueError as error:
         raise UserError(f"{'command line' if _is_valid(content) else path.name}: {error}") from None
+
+
+def _check_model_file(content: dict[str, Any], overrides: list[str]) -> None:
+    """UserError if the command line names a model file for a run's recipe, which has all fields of its model."""
+    named, model = {each.partition("=")[0] for each in overrides}, content.get("model")
+    if "model.config" not in named or "model.overrides" in named or not isinstance(model, dict):
+        return
+    if model.get("config") is None and model.get("overrides"):
+        raise UserError(
+            "command line: model.config: this recipe sets all fields of its model in model.overrides, which win; "
+            "add model.overrides={}"
+        )
 
 
 _REMOVED = (("tokenizer", "merge_dropout"), ("optimization", "r_drop"))  # keys of earlier versions; 0 did nothing
@@ -96,13 +110,18 @@ def _is_valid(content: dict[str, Any]) -> bool:
     return True
 
 
+def adopts_two(recipe: Recipe) -> bool:
+    """Whether `tokenizer.existing` is a folder with a tokenizer for each language."""
+    return recipe.tokenizer.existing is not None and (Path(recipe.tokenizer.existing) / TARGET_FOLDER).is_dir()
+
+
 def planned_config(recipe: Recipe) -> ScratchConfig:
     """
     The architecture of a new model as the recipe plans it; the trained tokenizer decides the vocabulary sizes.
     UserError if fields contradict each other.
     """
     tokenizer = recipe.tokenizer
-    two = not tokenizer.shared and not tokenizer.existing
+    two = adopts_two(recipe) if tokenizer.existing else not tokenizer.shared
     fields = fields_of_new_model(recipe, tokenizer.vocab_size, tokenizer.vocab_size if two else None)
     try:
         return ScratchConfig(**fields)

@@ -24,15 +24,33 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+# Without PyYAML's octal numbers (010 is 8) and those to base 60 (1:30 is 90).
+_Loader.yaml_implicit_resolvers = {
+    first: [each for each in resolvers if each[0] != "tag:yaml.org,2002:int"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(0|[1-9][\d_]*)$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)$"), list("-+.0123456789")
 )
 
 
+def _checked(value: Any) -> Any:
+    """The value. UserError if a key in it is no text."""
+    if isinstance(value, list):
+        return [_checked(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    for key in value:
+        if not isinstance(key, str):
+            raise UserError(f"the key {str(key).lower()} is not text; put it in quotes (YAML reads no as false)")
+    return {key: _checked(each) for key, each in value.items()}
+
+
 def parse_yaml(text: str) -> Any:
     """The value of a YAML text. UserError says what is wrong with it, and on which line."""
     try:
-        return yaml.load(text, Loader=_Loader)
+        return _checked(yaml.load(text, Loader=_Loader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)

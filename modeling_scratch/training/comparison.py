@@ -10,7 +10,7 @@ from ..data.sources import load_split
 from ..data.tokenization import texts
 from ..errors import UserError
 from ..hub.run_records import RunRecords
-from ..metrics import MOST_RESAMPLED, RESAMPLES, scores_in, title_of
+from ..metrics import MOST_RESAMPLED, RESAMPLES, bleu_options, scores_in, title_of
 from ..recipe.reading import flat_recipe
 from ..runs.folder import RECIPE
 from ..runs.metrics_file import scored_set
@@ -206,6 +206,7 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
             raise UserError(f"the data of {name} cannot be read: {error}") from None
 
     first = result.runs[0]
+    language = records[first.name].recipe.data.target_language
     for run in result.runs[1:]:
         if unfinished := [each.name for each in (first, run) if not each.finished]:
             why = " and ".join(f"{name} is not finished" for name in unfinished)
@@ -218,7 +219,7 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
                     raise UserError(f"they translated {len(streams[0]):,} and {len(streams[1]):,} sentences")
                 if pairs(first.name, test_set) != pairs(run.name, test_set):
                     raise UserError("their recipes have different sentences in it")
-                difference = bleu_significance(*streams, pairs(first.name, test_set)[1])
+                difference = bleu_significance(*streams, pairs(first.name, test_set)[1], language)
                 result.significance.append(Significance(run.name, test_set, *difference))
             except UserError as error:
                 result.notes.append(f"no significance of {run.name} against {first.name} on {test_set}: {error}")
@@ -234,7 +235,9 @@ def _scored_translations(run: Run, test_set: str) -> list[str]:
     return translations
 
 
-def bleu_significance(first: list[str], other: list[str], references: list[str]) -> tuple[float, float, str]:
+def bleu_significance(
+    first: list[str], other: list[str], references: list[str], language: str
+) -> tuple[float, float, str]:
     """
     The BLEU of `other` minus that of `first`, its p-value by sacreBLEU's paired bootstrap, and the test's signature.
     The bootstrap's seed is 12345, or SACREBLEU_SEED.
@@ -250,7 +253,7 @@ def bleu_significance(first: list[str], other: list[str], references: list[str])
     if not 1 < len(first) <= MOST_RESAMPLED:
         raise UserError(f"resampling takes 2 to {MOST_RESAMPLED:,} sentences, and there are {len(first):,}")
     systems = [("first", first), ("other", other)]
-    signatures, results = PairedTest(systems, {"BLEU": BLEU()}, [references], "bs", RESAMPLES)()
+    signatures, results = PairedTest(systems, {"BLEU": BLEU(**bleu_options(language))}, [references], "bs", RESAMPLES)()
     before, after = results["BLEU"]
     # sacreBLEU gives identical translations the lowest p-value there is.
     p_value = 1.0 if after.score == before.score else float(after.p_value)

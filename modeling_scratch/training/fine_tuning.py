@@ -44,7 +44,8 @@ def changes(run: TrainingRun, translations: dict[str, list[str]]) -> dict[str, d
         references = texts(run.pairs[split])[1]
         try:
             earlier = read_translations(run.folder.path, f"{BEFORE}/{split}")
-            difference, p_value, _ = bleu_significance(earlier, translations[split], references)
+            language = run.recipe.data.target_language
+            difference, p_value, _ = bleu_significance(earlier, translations[split], references, language)
         except UserError as error:
             logger.warning(f"{split}: not compared with the model before fine-tuning: {error}")
             continue

@@ -25,8 +25,9 @@ from ..errors import UserError, as_user_error
 from ..loading import load_config, load_tokenizers, load_translator
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
+from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.architecture import check_fields
-from ..recipe.reading import fields_of_new_model, planned_config
+from ..recipe.reading import adopts_two, fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, Recipe
 from ..runs.faults import explained_damage_of_the_cache
 from ..runs.processes import main_first, on_all, on_main
@@ -46,8 +47,9 @@ def adopted_tokenizers(recipe: Recipe) -> Tokenizers | None:
     if recipe.model.start_from:
         return load_tokenizers(recipe.model.start_from)
     if recipe.tokenizer.existing:
-        tokenizer = adopt_tokenizer(recipe.tokenizer.existing)
-        return tokenizer, tokenizer
+        name = recipe.tokenizer.existing
+        source = adopt_tokenizer(name)
+        return source, adopt_tokenizer(f"{name}/{TARGET_FOLDER}") if adopts_two(recipe) else source
     return None
 
 

@@ -54,8 +54,6 @@ def train(run: TrainingRun) -> None:
 
 def _make_updates(run: TrainingRun, bar: tqdm) -> None:
     progress, batches = run.progress, run.batches.iterate(run.stop)
-    if out_of_patience(run.recipe, progress.without_better):
-        logger.info(f"no update is made: {progress.without_better} evaluations were no better (evaluation.patience)")
     while progress.step < run.total_updates and not out_of_patience(run.recipe, progress.without_better):
         started = time.perf_counter()
         batch = next(batches, None)
@@ -68,6 +66,11 @@ def _make_updates(run: TrainingRun, bar: tqdm) -> None:
         if due.log:
             _log_training(run)
         _do_what_is_due(run, due, asked_to_stop=result.answers["stop"])
+    if progress.step < run.total_updates:
+        if progress.loss_tokens:  # not logged yet
+            _log_training(run)
+        said = f"{progress.without_better} evaluations in a row were no better (evaluation.patience)"
+        logger.info(f"training ends after update {progress.step}: {said}")
 
 
 def _score_start(run: TrainingRun) -> None:

@@ -65,11 +65,16 @@ def validate(run: TrainingRun, with_translations: bool) -> dict[str, Any]:
 
 
 def is_better(record: dict[str, Any], metric: str, best: float | None) -> bool:
-    """Whether an evaluation beats the best so far. A value that is not finite never does."""
+    """
+    Whether an evaluation beats the best so far. A value that is not finite never does; a score of 0, which says nothing
+    of a model that has hardly learnt, beats another.
+    """
     value = record[metric]
     if not math.isfinite(record["loss"]) or not math.isfinite(value):
         return False
-    return best is None or (value > best if higher_is_better(metric) else value < best)
+    if best is None or (higher_is_better(metric) and value == best == 0):
+        return True
+    return value > best if higher_is_better(metric) else value < best
 
 
 def final_scores(run: TrainingRun, split: str) -> tuple[list[str], dict[str, Any]]:

@@ -105,7 +105,7 @@ def test_the_significance_of_trained_runs_is_of_the_translations_they_kept(two_s
     references = Path(f"{few_sentences()[2].partition('=')[2]}.de").read_text(encoding="utf-8").splitlines()
     kept = [(run / "translations" / "test.txt").read_text(encoding="utf-8").splitlines() for run in two_seeds]
     (found,) = facts(*two_seeds)["significance"]
-    assert (found["difference"], found["p_value"], found["signature"]) == bleu_significance(*kept, references)
+    assert (found["difference"], found["p_value"], found["signature"]) == bleu_significance(*kept, references, "de")
 
 
 def test_the_table_has_a_row_a_run_and_one_for_the_mean(make):
@@ -170,7 +170,7 @@ def test_the_p_value_is_that_of_texts_resampled_and_scored_anew():
     differences = np.array([abs(bleu(POOR, rows) - bleu(GOOD, rows)) for rows in drawn])
     real = bleu(POOR, range(6)) - bleu(GOOD, range(6))
     more_extreme = (differences - differences.mean() > abs(real) + 1e-4).sum()
-    difference, p_value, signature = bleu_significance(GOOD, POOR, REFERENCES)
+    difference, p_value, signature = bleu_significance(GOOD, POOR, REFERENCES, "en")
     assert difference == pytest.approx(real)
     assert p_value == pytest.approx((more_extreme + 1) / 1001, abs=0.002)
     assert "|bs:1000|seed:12345|" in signature

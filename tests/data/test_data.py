@@ -5,6 +5,8 @@ import gzip
 import json
 import logging
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from datasets import Dataset, DatasetDict, Features, Translation, Value
 from transformers import MarianTokenizer
@@ -12,7 +14,7 @@ from transformers import MarianTokenizer
 from modeling_scratch.data import hub_source as data_module
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.pair_files import check_files
-from modeling_scratch.data.sources import load_pairs, load_split
+from modeling_scratch.data.sources import load_pairs, load_split, source_of
 from modeling_scratch.data.tokenization import PairTokenizer, pair_lengths, tokenize_pairs
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.errors import UserError
@@ -93,6 +95,35 @@ def test_tables(tmp_path, kind):
         train_files=table(tmp_path / "named", kind, named), source_column="question", target_column="answer"
     )
     assert loaded(section) == PAIRS
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_tables_whose_other_columns_differ(streaming, tmp_path):
+    first, second = tmp_path / "1.csv", tmp_path / "2.csv"
+    first.write_text("en,de,id\na,b,1\n")
+    second.write_text("de,en\nd,c\n")
+
+    def pairs(*files):
+        section = DataSection(train_files=list(map(str, files)))
+        if streaming:
+            return [(row["en"], row["de"]) for row in source_of("train", section, 0).stream()]
+        return loaded(section)
+
+    assert pairs(first, second) == pairs(second, first)[::-1] == [("a", "b"), ("c", "d")]
+    second.write_text("english,german\nc,d\n")
+    with pytest.raises(UserError, match=r"2\.csv has no column 'en'; it has english, german"):
+        pairs(first, second)
+
+
+def test_bytes_are_no_text(tmp_path):
+    path = str(tmp_path / "train.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"en": [b"a"], "de": ["b"]}), path)
+    with pytest.raises(UserError, match=r"column 'en' holds .*binary.*, not a text"):
+        load_pairs(DataSection(train_files=path), 0)
+    wrong = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"en": wrong, "de": ["b"]}), path)
+    with pytest.raises(UserError, match=r"train\.parquet: not valid UTF-8"):
+        load_pairs(DataSection(train_files=path), 0)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -197,6 +228,7 @@ def test_bad_text_files(name, content, message, tmp_path):
         ("header.csv", b"en,de\n", "header.csv.*no rows below the header"),
         ("french.csv", b"en,fr\na,b\n", "has no column 'de'; it has en, fr"),
         ("latin.tsv", b"en\tde\na\tb\ncaf\xe9\tc\n", "latin.tsv, line 3: not valid UTF-8"),
+        ("packed.tsv.gz", b"whatever is in it", "packed.tsv.gz is a compressed table; unpack it"),
     ],
 )
 def test_bad_tables(name, content, message, tmp_path):

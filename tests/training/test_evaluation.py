@@ -7,13 +7,17 @@ from functools import partial
 import pytest
 import torch
 from accelerate import Accelerator
+from conftest import few_sentences
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch.commands import evaluate
 from modeling_scratch.data.corpus import make_corpus
+from modeling_scratch.data.sources import load_split
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.model.cache import SearchCache
 from modeling_scratch.model.stacks import ScratchDecoder
+from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.recipe.schema import DataSection
 from modeling_scratch.training.evaluation import translate
 from modeling_scratch.training.inputs import generation_settings
 
@@ -93,6 +97,25 @@ def test_scratch_evaluate_decodes_as_its_keys_say(trained, capsys):
         scores.append(float(re.search(r"chrF ([0-9.]+)", capsys.readouterr().out)[1]))
     whole, one_token, smaller_batches = scores
     assert one_token < whole == smaller_batches
+
+
+def test_scratch_evaluate_takes_the_sets_there_are(trained, capsys):
+    recipe = load_recipe(trained / "recipe.yaml")
+    files = ["data.train_files", "data.validation_files", "data.test_files"]
+    own = {key: getattr(recipe.data, key.removeprefix("data.")) for key in files}
+    other = few_sentences()[1].partition("=")[2]
+    keys = [f"{key}={value or other}" for key, value in own.items() if key != "data.test_files"]
+    evaluate.main(str(trained), [*keys, "data.test_files=null", f"data.test_sets={{more: {other}}}"])
+    assert re.findall(r"sentences of (\w+)", capsys.readouterr().out) == ["more"]
+    with pytest.raises(SystemExit):
+        evaluate.main(str(trained), ["evaluation={num_beams: 2}"])
+    assert "name single keys, such as evaluation.num_beams=4" in capsys.readouterr().err
+
+
+def test_what_is_held_out_is_not_trained_on(trained, tmp_path):
+    data = DataSection(train_files=few_sentences()[0].partition("=")[2], validation_files=None, validation_size=40)
+    train, held_out = (load_split(data, 0, split) for split in ("train", "validation"))
+    assert (len(train), len(held_out)) == (560, 40)
 
 
 def test_settings_are_valid_for_one_beam_and_many(translator, tmp_path):

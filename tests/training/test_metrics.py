@@ -44,6 +44,25 @@ def test_a_score_is_what_sacrebleu_says(key, final):
     assert several[key] != one[key]
 
 
+CHINESE = ["狗今天看见了那只很小的黑猫。", "今天下了很大的雨，我们没有出门。"]  # noqa: RUF001
+JAPANESE = ["犬は今日小さな黒い猫を見ました。", "今日は大雨が降ったので、出かけませんでした。"]
+
+
+@pytest.mark.parametrize(
+    ("language", "references", "tokenize"),
+    [("zh", CHINESE, "zh"), ("zh-Hant", CHINESE, "zh"), ("ja", JAPANESE, "char"), ("th", JAPANESE, "char")],
+)
+def test_words_without_spaces_are_scored_by_characters(language, references, tokenize):
+    translations = [text[:-3] + text[-2:] for text in references]
+    found = score(["", ""], translations, references, language=language, also=["lowercased"])
+    expected = sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score
+    assert found["bleu"] == found["lowercased"] == expected > 60
+    assert f"tok:{tokenize}" in found["bleu_signature"]
+    assert score(["", ""], translations, references, language="de")["bleu"] < 10
+    if language != "th":
+        assert found["ter"] < 20
+
+
 def test_sentences_may_have_different_numbers_of_references():
     several = [SEVERAL[0], FIRST[1], *SEVERAL[2:]]
     expected = sacrebleu.corpus_bleu(TRANSLATIONS, [FIRST, [SECOND[0], None, *SECOND[2:]]])
@@ -178,7 +197,8 @@ def test_the_table_needs_the_standard_library_alone(monkeypatch):
     """Recipes and figures read it where the extra `train` is not installed."""
     for name in ("sacrebleu", "datasets", "evaluate", "numpy", "torch"):
         monkeypatch.setitem(sys.modules, name, None)  # so that importing it fails
-    spec = importlib.util.spec_from_file_location("metrics_alone", metrics.__file__)
+    monkeypatch.delitem(sys.modules, "modeling_scratch.paragraphs")
+    spec = importlib.util.spec_from_file_location("modeling_scratch.metrics_alone", metrics.__file__)
     alone = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, alone)
     spec.loader.exec_module(alone)
@@ -197,6 +217,7 @@ def test_the_best_follows_the_metric_s_direction(metric, better):
     assert is_better({"loss": 1.0, metric: worse}, metric, None)
     assert not is_better({"loss": 1.0, metric: worse}, metric, 2.0)
     assert not is_better({"loss": 1.0, metric: 2.0}, metric, 2.0)
+    assert is_better({"loss": 1.0, metric: 0.0}, metric, 0.0) == (metric in ("bleu", "chrf"))  # it says nothing yet
     assert not is_better({"loss": 1.0, metric: math.nan}, metric, 2.0)
 
 

@@ -9,7 +9,7 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import apply_overrides, load_recipe, model_fields, recipe_text
 from modeling_scratch.recipe.schema import ModelSection
-from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
+from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER, shipped_recipes
 
 EMBEDDED = CONFIGURATION_FOLDER / "recipes" / "embedded.yaml"
 
@@ -91,3 +91,16 @@ def test_a_recipe_of_an_earlier_version(r_drop, tmp_path, caplog):
     assert ("optimization.r_drop=5.0: this version trains without it" in caplog.text) == bool(r_drop)
     with pytest.raises(UserError, match=r"command line: .*unknown recipe key 'optimization\.r_drop'"):
         load_recipe(EMBEDDED, ["optimization.r_drop=5"])
+
+
+def test_a_model_file_for_a_run_s_own_recipe(tmp_path):
+    """It has all fields of its model as overrides, which win over a file."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe_text(load_recipe(shipped_recipes()["multi30k-en-de"])))
+    with pytest.raises(UserError, match=r"model\.config: .*which win; add model\.overrides=\{\}"):
+        load_recipe(path, ["model.config=small"])
+    fields = load_recipe(path, ["model.config=small", "model.overrides={}"]).model.overrides
+    assert (
+        fields
+        == load_recipe(shipped_recipes()["embedded"], ["model.config=small", "model.overrides={}"]).model.overrides
+    )

@@ -28,6 +28,7 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.loading import load_tokenizers
+from modeling_scratch.pipelines import load_pipeline
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.runs.metrics_file import append_record
 from modeling_scratch.runs.translations import write_translations
@@ -187,6 +188,16 @@ def test_averaging(tmp_path):
         assert torch.equal(tensor, expected.float())
 
 
+def test_a_run_that_patience_ends_says_so_and_logs_its_last_updates(tmp_path, capsys):
+    options = ["optimization.learning_rate=3.0", "evaluation.metric=loss", "evaluation.patience=1"]
+    options += ["evaluation.every=2", "logging_steps=50"]
+    run = quick_run(tmp_path / "run", *options)
+    (record,) = read_metrics(run, "train")
+    assert 2 < record["step"] < 20
+    said = f"training ends after update {record['step']}: 1 evaluations in a row were no better (evaluation.patience)"
+    assert said in capsys.readouterr().err
+
+
 def test_best_checkpoint_and_early_stopping(tmp_path):
     """A rate that ruins the model: the best weights are early ones, and patience ends the run."""
     options = ["optimization.learning_rate=3.0", "optimization.schedule=constant", "optimization.max_steps=200"]
@@ -203,6 +214,10 @@ def test_best_checkpoint_and_early_stopping(tmp_path):
 
 def test_two_vocabularies(tmp_path):
     run = quick_run(tmp_path / "run", "tokenizer.shared=false", "optimization.max_steps=4")
+    member = quick_run(tmp_path / "member", f"tokenizer.existing={run}", "optimization.max_steps=2", "seed=1")
+    for name in ("tokenizer.json", "target_tokenizer/tokenizer.json"):
+        assert (member / name).read_text() == (run / name).read_text()
+    load_pipeline([str(run), str(member)])  # as an ensemble
     source, target = load_tokenizers(str(run))
     config = AutoModelForSeq2SeqLM.from_pretrained(run).config
     assert source is not target
@@ -261,7 +276,7 @@ def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
         write_translations(tmp_path, f"before/{split}", translations)
         append_record(tmp_path, {"step": 0, "split": "before", "name": split, "num_beams": 5, "bleu": 1.0})
     run = SimpleNamespace(folder=SimpleNamespace(path=tmp_path), pairs=dict.fromkeys(("test", "old", "same"), pairs))
-    run.recipe = SimpleNamespace(evaluation=SimpleNamespace(num_beams=5))
+    run.recipe = SimpleNamespace(evaluation=SimpleNamespace(num_beams=5), data=SimpleNamespace(target_language="de"))
     found = changes(run, {"test": right, "old": wrong, "same": wrong, "new": right})
     assert found.keys() == {"test", "old", "same"}
     (warning,) = [record.getMessage() for record in caplog.records]
