@@ -5,7 +5,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from .errors import UserError
 from .loading import load_config, load_tokenizers, load_translator
 from .model.cache import SearchCache
 from .model.configuration_scratch import ScratchConfig
-from .model.loss import check_labels, cross_entropy
+from .model.loss import check_labels, cross_entropy, shift_tokens_right
 from .model.modeling_scratch import ScratchForConditionalGeneration, search
 from .model.pretrained import ScratchPreTrainedModel
 
@@ -50,6 +50,9 @@ class EnsembleCache:
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
         self._each(SearchCache.keep_sentences, sentences)
+
+
+_NOT_OF_ENSEMBLES = {"position_ids", "inputs_embeds", "output_attentions", "output_hidden_states"}  # of `generate`
 
 
 class EnsembleEncoder(nn.Module):
@@ -102,7 +105,14 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
 
     def generate(self, *args, **kwargs) -> torch.Tensor:
         """The inherited method, in our own loops. Where they do not apply, each step decodes the whole target again."""
-        uncached = partial(super().generate, use_cache=False)  # our loops bring a cache of their own
+        inherited = super().generate
+
+        def uncached(*args, **kwargs):  # our loops bring a cache of their own
+            return inherited(*args, **kwargs | {"use_cache": False})
+
+        given = {name for name, value in kwargs.items() if value is not None and value is not False}
+        if unknown := sorted(given & _NOT_OF_ENSEMBLES):
+            raise ValueError(f"{', '.join(unknown)}: an ensemble does not take this")
         return uncached(*args, **kwargs) if search is None else search(self, uncached, *args, **kwargs)
 
     def save_pretrained(self, *args, **kwargs) -> None:
@@ -133,6 +143,8 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
             logits: logarithms of the mean probabilities, (batch_size, target_length, target vocabulary), in float32 or
                 float64; and the loss, if labels were given.
         """
+        if labels is not None and decoder_input_ids is None:
+            decoder_input_ids = shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
         states = encoder_outputs.last_hidden_state.split([member.config.d_model for member in self.members], dim=-1)

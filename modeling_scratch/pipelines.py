@@ -87,7 +87,7 @@ class CommandPipeline(ScratchTranslationPipeline):
         results, sequences = super().postprocess(outputs), outputs["sequences"]
         ends = self.model.generation_config.eos_token_id
         ends = torch.tensor([] if ends is None else ends, dtype=sequences.dtype, device=sequences.device)
-        ended = torch.isin(sequences, ends).any(dim=-1)  # (batch_size, several)
+        ended = torch.isin(sequences[..., 1:], ends).any(dim=-1)  # (batch_size, several)
         for translations, whole in zip(results, ended.tolist(), strict=True):
             for translation, is_whole in zip(translations, whole, strict=True):
                 translation["cut"] = not is_whole

@@ -88,7 +88,7 @@ class _BeamSearch:
         self.may_reuse_buffer = all(map(is_of_transformers, processors))
         self.buffer: torch.Tensor | None = None
 
-        zeros = torch.zeros(self.size, self.beams, device=device)
+        zeros = torch.zeros(self.size, self.beams, dtype=torch.float32, device=device)
         self.running: Hypotheses = {
             "tokens": input_ids.unflatten(0, (self.size, self.beams)),
             "rows": input_ids.new_zeros(self.size, self.beams, 0),
@@ -96,7 +96,8 @@ class _BeamSearch:
             "scores": zeros.index_fill(1, torch.arange(1, self.beams, device=device), _FAR),
             "log_probs": zeros,
         }
-        self.finished: Hypotheses = self.running | {"scores": zeros + _FAR, "is_done": zeros.bool()}
+        self.finished: Hypotheses = self.running | {"scores": zeros + _FAR, "log_probs": zeros - torch.inf}
+        self.finished["is_done"] = zeros.bool()
         self.can_improve = torch.ones(self.size, 1, dtype=torch.bool, device=device)
         self.sentences = torch.arange(self.size, device=device)  # indices of those still in the batch
         self.left: list[tuple[torch.Tensor, Hypotheses]] = []
@@ -115,7 +116,9 @@ class _BeamSearch:
             self.buffer = torch.empty_like(logits)
         log_probs = torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
         if self.processors:
-            normaliser = logits[:, :1] - log_probs[:, :1]  # before a processor modifies log_probs
+            # Before a processor modifies log_probs. Of the best token, which the model cannot have banned.
+            top = logits.argmax(dim=-1, keepdim=True)
+            normaliser = logits.gather(1, top) - log_probs.gather(1, top)
         best, places = self.rank(tokens, log_probs)  # (size, width)
         if self.logits is not None:
             self.logits.append(logits)
@@ -162,7 +165,9 @@ class _BeamSearch:
         scores = continuations["scores"] / continuations["rows"].shape[2] ** self.config.length_penalty
         # Added up as in GenerationMixin, so that ties between hypotheses that must not be chosen are broken alike.
         scores = scores + is_full.float() * _FAR + (~self.can_improve).float() * _FAR + (~ended).float() * _FAR
-        new = continuations | {"scores": scores, "is_done": ended}
+        is_none = ~ended | (continuations["scores"] <= _FAR / 2)  # of what must not be chosen, but fills up the beams
+        log_probs = continuations["log_probs"].masked_fill(is_none, -torch.inf)
+        new = continuations | {"scores": scores, "is_done": ended, "log_probs": log_probs}
         self.finished["tokens"] = _append(self.finished["tokens"], self.fill)
         self.finished["rows"] = _append(self.finished["rows"], -1)
         merged = {name: torch.cat([value, new[name]], dim=1) for name, value in self.finished.items()}

@@ -78,8 +78,8 @@ def _is_plain(inputs: torch.Tensor) -> bool:
     return is_float32 and not torch.is_grad_enabled()
 
 
-def _same(states: torch.Tensor) -> torch.Tensor:
-    return states
+def _skip(dropout: nn.Dropout, states: torch.Tensor) -> torch.Tensor:
+    return nn.functional.dropout(states, dropout.p) if dropout.training else states
 
 
 @contextmanager
@@ -99,11 +99,11 @@ def fast_products(modules: Iterable[nn.Module], rows: int = 320) -> Iterator[Non
             if "forward" in vars(module):
                 continue
             if type(module) is nn.Linear and _is_plain_weight(module.weight) and module.weight.numel() >= least:
-                # A partial, not a closure, so that a copy of the layer computes with its own weights.
+                # A partial, not a closure, so that a copy of the layer, made meanwhile, computes with its own weights.
                 module.forward = partial(_fast_linear, is_amd, module)
                 changed.append(module)
             elif isinstance(module, nn.Dropout) and not module.training:
-                module.forward = _same
+                module.forward = partial(_skip, module)
                 changed.append(module)
         yield
     finally:

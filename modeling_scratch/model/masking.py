@@ -27,7 +27,7 @@ def check_mask(
         fits = fits and shape[0] == batch_size
     elif attention_mask.ndim == 4:
         sizes = (batch_size, num_heads, query_length)
-        fits = fits and all(found in (1, size) for found, size in zip(shape, sizes, strict=False))
+        fits = fits and all(found == 1 or found == size for found, size in zip(shape, sizes, strict=False))
     if not fits:
         raise ValueError(
             f"{name} has shape {tuple(shape)}; these inputs need ({batch_size}, {key_length}) or "

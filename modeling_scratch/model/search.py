@@ -95,6 +95,7 @@ def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool
         and setting("cache_implementation") in (None, "dynamic")
         and setting("use_cache") is not False
         and not (setting("do_sample") and (setting("num_beams") or 1) > 1)
+        and len(set(getattr(model, "hf_device_map", {}).values())) <= 1  # one index selects from all layers' caches
         and not model.training  # gradient checkpointing disables the cache in training mode
         and not stops_by_config
         and (stops_by_argument or not kwargs.get("stop_strings"))
@@ -113,6 +114,8 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
     if config.get_generation_mode().value not in _MODES or len(states) != len(input_ids):
         raise _Unsupported
     if mask is not None:
+        if mask.ndim != 2:  # its rows may be shared, so they cannot be selected
+            raise _Unsupported
         check_mask("attention_mask", mask, len(states), 1, 1, states.shape[1])
     is_beam_search = (config.num_beams or 1) > 1
     beams = max(config.num_beams or 1, config.num_return_sequences or 1)

@@ -107,6 +107,8 @@ def is_of_transformers(each: Any) -> bool:
 
 def is_rowwise(each: Any) -> bool:
     """Whether a criterion or processor treats rows independently; a custom one says so in an attribute `is_rowwise`."""
+    if isinstance(getattr(each, "prompt_ignore_length", None), torch.Tensor):  # one for each row
+        return False
     return getattr(each, "is_rowwise", False) or (is_of_transformers(each) and type(each).__name__ in _ROWWISE)
 
 

@@ -223,7 +223,8 @@ class ScratchTranslationPipeline(Pipeline):
         """Translate sentences, `several` times each. `first` is the number of the first one among the inputs."""
         ids = self.preprocess(sentences, first)
         empty = {"translation_text": ""}
-        if forward.get("return_scores", several > 1):
+        wanted = forward.get("return_scores")
+        if several > 1 if wanted is None else wanted:
             empty["score"] = 0.0
         results = [[dict(empty) for _ in range(several)] for _ in sentences]
         if progress and not all(ids):

@@ -1,9 +1,12 @@
 """Our own search: the tokens and scores of GenerationMixin's loops, whatever the settings."""
 
+import math
+
 import pytest
 import torch
 from conftest import every_choice_and_slowly_every_variant, padded
-from search_cases import SETTINGS, check_random_cases, inherited, log_probabilities, same
+from search_cases import SETTINGS, check_random_cases, enliven, inherited, log_probabilities, same
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from modeling_scratch.model import cache
 
@@ -49,6 +52,65 @@ def test_random_cases(make_model, monkeypatch, loops):
 @pytest.mark.parametrize("seed", [1000, 2000, 3000, 4000])
 def test_more_random_cases(seed, make_model, monkeypatch, loops):
     check_random_cases(500, seed, make_model, monkeypatch, loops)
+
+
+@pytest.mark.parametrize("ban", [-math.inf, torch.finfo(torch.float32).min, -1e9, -1e4])
+def test_the_probabilities_of_a_model_that_bans_a_token_itself(ban, models):
+    """As a hook on the output projection may; with processors, which take away what the search knows of them."""
+    model, source = next(iter(models()))
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([0]), ban))
+    options = {"num_beams": 3, "bad_words_ids": [[60]], "max_new_tokens": 8, "return_dict_in_generate": True}
+    found = model.generate(**source, **options)
+    expected = log_probabilities(model, source, found.sequences, model.config.eos_token_id, None)
+    torch.testing.assert_close(found.log_probabilities, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_what_fills_up_the_beams_has_no_probability(length_penalty, models):
+    """Where fewer translations are allowed than are asked for."""
+    model, source = next(iter(models()))
+    options = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 6, "return_dict_in_generate": True}
+    only = lambda batch, ids: [[9], [8], [2]][min(len(ids) - 1, 2)]  # noqa: E731
+    found = model.generate(**source, **options, prefix_allowed_tokens_fn=only, length_penalty=length_penalty)
+    scores = found.log_probabilities.view(-1, 4)
+    assert scores[:, 0].isfinite().all()
+    assert (scores[:, 1:] == -math.inf).all()
+
+
+def test_under_another_default_dtype(models):
+    model, source = next(iter(models()))
+    expected = model.generate(**source, num_beams=3, max_new_tokens=8)
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert torch.equal(model.generate(**source, num_beams=3, max_new_tokens=8), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_processor_with_an_argument_for_each_row(beams, make_model, sentences, loops):
+    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+    ignored = torch.arange(len(ids)).repeat_interleave(beams) % 2
+    options = {"attention_mask": mask, "num_beams": beams, "max_new_tokens": 20, "do_sample": False}
+    options["logits_processor"] = [RepetitionPenaltyLogitsProcessor(1.3, prompt_ignore_length=ignored)]
+    assert torch.equal(model.generate(ids, **options), inherited(model, input_ids=ids, **options))
+    assert len(loops) == 1
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_models_on_several_devices_and_masks_of_four_dimensions_take_the_inherited_loop(
+    beams, make_model, sentences, loops
+):
+    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+    options = {"num_beams": beams, "max_new_tokens": 12, "do_sample": False}
+    expected = model.generate(ids, attention_mask=mask, **options)
+    assert len(loops) == 1
+    embeds = model.get_input_embeddings()(ids)
+    whole = mask[:, None, None]
+    assert torch.equal(model.generate(inputs_embeds=embeds, attention_mask=whole, **options), expected)
+    model.hf_device_map = {"model.decoder.layers.0": 0, "model.decoder.layers.1": 1}
+    assert torch.equal(model.generate(ids, attention_mask=mask, **options), expected)
+    assert len(loops) == 1
 
 
 @pytest.mark.parametrize("name", ["greedy", "several", "two ends", "opus", "repetition", "several sampled", "short"])

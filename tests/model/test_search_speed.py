@@ -182,6 +182,9 @@ def test_copies_made_meanwhile(make_model, faster_layers):
             each.lm_head.weight.zero_()
             assert not each.lm_head(inputs).any()
         assert model.lm_head(inputs).any()
+        for each in (copied, pickled):
+            dropout = each.train().model.encoder.dropout
+            assert (dropout(torch.ones(1000)) == 0).any()
         for each in (copied, model):
             each.lm_head.weight = torch.nn.Parameter(torch.ones_like(model.lm_head.weight))
             torch.testing.assert_close(each.lm_head(inputs), inputs.sum(-1, keepdim=True).expand(2, 1, 61))

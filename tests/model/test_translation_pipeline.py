@@ -153,6 +153,8 @@ def test_empty_sentences_are_not_translated(translator, monkeypatch):
     assert translator("") == [empty]
     assert translator(["", "\n"]) == [empty, empty]
     assert translator("", return_scores=True) == [empty | {"score": 0.0}]
+    both = translator("", num_return_sequences=2, num_beams=2, return_scores=None)
+    assert both == [empty | {"score": 0.0}] * 2
     assert translator([""], num_return_sequences=3) == [[empty | {"score": 0.0}] * 3]
 
 
