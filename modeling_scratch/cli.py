@@ -143,7 +143,7 @@ def _end(code: int, said: str, is_main: bool, debug: bool) -> None:
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
     """Inside this context, SIGTERM and SIGHUP end the process as an exception does, so that temporary files go."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
     before = [signal.signal(number, lambda number, _: sys.exit(128 + number)) for number in numbers]
     try:
         yield

@@ -62,8 +62,9 @@ class Metric:
         on_request: compute it only if the recipe names it, in `evaluation.also` or `evaluation.metric`.
         prepare: for a language, what is done to each translation and reference first.
         options: for a language, further arguments of `compute`.
-        seconds: for a slow metric, estimates how long (translations, references) take. The metric is skipped during
-            training, and in the final scores if that is too long, unless the recipe chooses the best weights by it.
+        seconds: for a slow metric, estimates how long (translations, references, language) take. The metric is skipped
+            during training, and in the final scores if that is too long, unless the recipe chooses the best weights
+            by it.
     """
 
     title: str
@@ -75,7 +76,7 @@ class Metric:
     on_request: bool = False
     prepare: Callable[[str], Preparation] | None = None
     options: Callable[[str], dict[str, Any]] | None = None
-    seconds: Callable[[Texts, References], float] | None = None
+    seconds: Callable[[Texts, References, str], float] | None = None
 
 
 def _by_sacrebleu(
@@ -124,13 +125,14 @@ def _moses(language: str) -> Preparation:
     )
 
 
-def _ter_seconds(translations: Texts, references: References) -> float:
+def _ter_seconds(translations: Texts, references: References, language: str) -> float:
     """
     An estimate for poor translations; good ones take a fifth of it. 1,000 sentences of 12 words took 0.3 s, of 35 words
     7 to 14 s, of 80 words minutes.
     """
     pairs = ((text, each) for text, several in zip(translations, references, strict=True) for each in several)
-    return sum(1e-6 * (len(text.split()) * len(each.split())) ** 1.5 for text, each in pairs)
+    count = (lambda text: len(text)) if _ter_options(language) else (lambda text: len(text.split()))
+    return sum(1e-6 * (count(text) * count(each)) ** 1.5 for text, each in pairs)
 
 
 _BLEU = Metric(
@@ -235,7 +237,7 @@ def score(
         if key != chosen and metric.seconds is not None:
             if not final:
                 continue
-            if (seconds := metric.seconds(translations, references)) > _MOST_SECONDS:
+            if (seconds := metric.seconds(translations, references, language)) > _MOST_SECONDS:
                 logger.warning(f"{metric.title} is skipped: on sentences this long it may take {seconds / 60:.0f} min")
                 continue
         prepared = metric.prepare(language) if metric.prepare else Preparation(str, "")

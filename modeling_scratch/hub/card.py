@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,21 @@ def license_of(folder: Path, given: str | None = None) -> str | None:
     The license of the model in a folder: the one given, the recipe's, that in the folder's card, for a run else
     apache-2.0; None: it is not known.
     """
-    folder, is_run = Path(folder), (Path(folder) / RECIPE).is_file()
-    if given is None and is_run:
-        given = load_recipe(folder / RECIPE).hub.license
-    if given is None and (folder / CARD).is_file():
-        given = split_front_matter((folder / CARD).read_text(encoding="utf-8"), str(folder / CARD))[0].get("license")
-    if given is None and not is_run:
-        return None
-    return check_license(given)
+    folder = Path(folder)
+    if (given := given_license(folder, given)) is not None:
+        return check_license(given)
+    with suppress(ValueError, OSError):  # a push reports what is wrong with a card
+        text = (folder / CARD).read_text(encoding="utf-8")
+        if license := split_front_matter(text)[0].get("license"):
+            return ", ".join(map(str, license)) if isinstance(license, list) else str(license)
+    return check_license(None) if (folder / RECIPE).is_file() else None
+
+
+def given_license(folder: Path, option: str | None) -> str | None:
+    """The license in the options, or else in the recipe of the folder's run."""
+    if option is None and (folder / RECIPE).is_file():
+        return load_recipe(folder / RECIPE).hub.license
+    return option
 
 
 def check_languages(*tags: str) -> None:

@@ -13,12 +13,11 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard
 
 from ..errors import UserError
 from ..files import write_whole
-from ..recipe.reading import load_recipe
 from ..recipe.schema import Recipe
 from ..redaction import redact
-from ..runs.folder import RECIPE
+from ..runs.folder import COMPANIONS
 from .allowed_files import CARD
-from .card import build_card, check_languages, check_license, required_metadata
+from .card import build_card, check_languages, check_license, given_license, required_metadata
 from .card_check import check_card
 from .card_edits import EditableCard, choose_edited, parse_card, update_card
 from .check import check_folder
@@ -106,7 +105,7 @@ def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | N
     findings = check_folder(folder, copy)
     last = read_last_push(folder, options.repo_id, options.branch)
     has_space = options.space or read_last_push(folder, SPACE.key(options.repo_id), "main").commit is not None
-    license = given_license(folder, options)
+    license = given_license(folder, options.license)
     given = {
         "license": license or last.license,
         "languages": options.languages or last.languages,
@@ -121,13 +120,6 @@ def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | N
     findings.append(f"card: complete, but {' and '.join(unknown)} are not known" if unknown else "card: complete")
     files = {path.relative_to(copy).as_posix(): path for path in sorted(copy.rglob("*")) if path.is_file()}
     return Prepared(files, card, findings, LastPush(card=card, files=sorted({*files, CARD}), **given))
-
-
-def given_license(folder: Path, options: PushOptions) -> str | None:
-    """The license in the options, or else in the recipe of the folder's run."""
-    if options.license is None and (folder / RECIPE).is_file():
-        return load_recipe(folder / RECIPE).hub.license
-    return options.license
 
 
 def _edited_card(
@@ -187,7 +179,7 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
         last = read_last_push(folder, key, options.branch)
         found = look(repository, options, last, kind.belongs)
         prepared = prepare(folder, options, Path(copy), found.card)
-        _check_companions(repository, options, found, prepared)
+        _check_companions(repository, options, found, prepared.files)
         stale = found.files - prepared.files.keys()
         changes = found.tag is not None and (stale or not found.holds(prepared.files, prepared.card))
         if found.tag is not None and (found.tag != found.head or changes):
@@ -216,11 +208,13 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
     return Pushed(repository.url(commit), commit != parent, options.repo_id, commit, kind is MODEL)
 
 
-def _check_companions(repository: HubRepository, options: PushOptions, found: Destination, prepared: Prepared) -> None:
-    """PushError if a first push would replace a license or notice that is there already."""
+def _check_companions(
+    repository: HubRepository, options: PushOptions, found: Destination, files: dict[str, Path]
+) -> None:
+    """PushError if a first push of these files would replace a license or notice that is there already."""
     if found.own is not None or not found.has_branch or options.overwrite or options.create_pr:
         return
-    there = {name: path for name, path in prepared.files.items() if name in found.tree.keys() - found.files}
+    there = {name: path for name, path in files.items() if name in found.tree.keys() - found.files}
     if names := found.differing(there):
         raise PushError(
             f"{repository.place} has its own {' and '.join(sorted(names))}, with another content than the folder's; "
@@ -275,7 +269,10 @@ def check_destination(recipe: Recipe) -> None:
     check_languages(recipe.data.source_language, recipe.data.target_language)
     with opened_repository(options.repo_id, options.timeout) as repository:
         repository.check_account(may_be_others=False)
-        look(repository, options, read_last_push(Path(recipe.output_dir), options.repo_id, options.branch))
+        folder = Path(recipe.output_dir)
+        found = look(repository, options, read_last_push(folder, options.repo_id, options.branch))
+        companions = {path.name: path for each in COMPANIONS for path in folder.glob(each) if path.is_file()}
+        _check_companions(repository, options, found, companions)
 
 
 def push_run(recipe: Recipe) -> Pushed:

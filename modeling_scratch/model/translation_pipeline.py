@@ -93,8 +93,9 @@ class ScratchTranslationPipeline(Pipeline):
         device, dtype: as in every pipeline.
         generation: all other arguments, here or in a call, go to `model.generate`: num_beams, length_penalty,
             max_new_tokens, do_sample, num_return_sequences, generation_config and so on. They override the model's
-            generation config. Arguments with one row per sentence, such as decoder_input_ids, are refused, because
-            batches are sorted by length; for the same reason prefix_allowed_tokens_fn gets an index within the batch.
+            generation config. The length is limited to what learned positions allow. Arguments with one row per
+            sentence, such as decoder_input_ids, are refused, because batches are sorted by length; for the same reason
+            prefix_allowed_tokens_fn gets an index within the batch.
 
     Raises:
         ValueError: there is no tokenizer, or just one for a model in memory with two vocabularies.
@@ -187,6 +188,7 @@ class ScratchTranslationPipeline(Pipeline):
                 raise ValueError(f"{name} is {number!r}; it must be a whole number, at least 1")
         if batch_size is not None:
             limits["batch_tokens"] = None
+        forward |= self._bounded_length(forward)
         translate = partial(self._translate, limits=limits, several=several or 1, forward=forward, progress=progress)
         if isinstance(inputs, str):
             return translate([inputs])[0]
@@ -203,6 +205,22 @@ class ScratchTranslationPipeline(Pipeline):
         else:
             ahead = batch_size * _BATCHES_AHEAD if batch_size > 1 else 1  # one by one: each before the next is read
         return self._stream(iter(inputs), ahead, translate)
+
+    def _bounded_length(self, forward: dict[str, Any]) -> dict[str, int]:
+        """Settings that keep translations within learned positions. ValueError if a call asks for more."""
+        config = self.model.config
+        limit = config.max_position_embeddings
+        if getattr(config, "position_embedding_type", None) != "learned":
+            return {}
+        if (forward.get("max_new_tokens") or 0) > limit:
+            raise ValueError(
+                f"max_new_tokens is {forward['max_new_tokens']}, but learned positions end at max_position_embeddings "
+                f"({limit})"
+            )
+        longest = setting_of(self.model, forward, "max_new_tokens")
+        if longest is None:
+            longest = (setting_of(self.model, forward, "max_length") or 0) - 1  # it counts the start token
+        return {"max_new_tokens": limit} if longest > limit else {}
 
     @staticmethod
     def _stream(inputs: Iterator[str], ahead: int, translate: Callable[..., list[list]]) -> Iterator[list[dict]]:

@@ -68,14 +68,14 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
 
 
 def _check_model_file(content: dict[str, Any], overrides: list[str]) -> None:
-    """UserError if the command line names a model file for a run's recipe, which has all fields of its model."""
+    """UserError if the command line names a model file for a run's recipe, which has the fields of its model."""
     named, model = {each.partition("=")[0] for each in overrides}, content.get("model")
     if "model.config" not in named or "model.overrides" in named or not isinstance(model, dict):
         return
-    if model.get("config") is None and model.get("overrides"):
+    if model.get("config") is None and "d_model" in (model.get("overrides") or {}):
         raise UserError(
-            "command line: model.config: this recipe sets all fields of its model in model.overrides, which win; "
-            "add model.overrides={}"
+            "command line: model.config: this recipe sets the sizes of its model in model.overrides, which win; add "
+            "model.overrides={}"
         )
 
 

@@ -120,8 +120,6 @@ class DataSection(Section):
             same = (each.name, each.subset) == (self.name, self.subset)
             if same and each.split in (self.validation, self.test):
                 raise ValueError(f"data.mix: {each.split!r} is data.validation or data.test")
-            if same and each.split == self.train and self.validation is None and self.validation_files is None:
-                raise ValueError(f"data.mix: pairs for validation are held out of {each.split!r}; name data.validation")
         if self.on_the_hub and self.train in (self.validation, self.test):
             raise ValueError(f"data.train is {self.train!r}, and so is data.validation or data.test")
         return self

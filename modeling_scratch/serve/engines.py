@@ -16,6 +16,7 @@ from ..loading import load_config, load_tokenizers
 from ..model.batched_generation import tokenize
 from ..pipelines import load_pipeline
 
+_LOWEST = -1e6  # what JSON has for minus infinity
 _CT2_TOKENS = 512  # per batch; chosen with benchmarks/translation.py
 
 
@@ -86,7 +87,7 @@ class TorchEngine:
         beams = search.beams(self.num_beams)
         found = self.pipeline(iter(sentences), num_beams=beams, num_return_sequences=search.several, return_scores=True)
         results = [
-            [Hypothesis(each["translation_text"], each["score"], each.get("cut", False)) for each in row]
+            [Hypothesis(each["translation_text"], max(each["score"], _LOWEST), each.get("cut", False)) for each in row]
             for row in found
         ]
         if search.align:

@@ -113,7 +113,8 @@ class Service:
         if format not in FORMATS:
             raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
         several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
-        if source == target and source in self.directions.names:  # nothing to do, as for LibreTranslate
+        is_same = source == target and source in self.directions.names
+        if is_same and self.directions.find(source, target) is None:  # nothing to do, as for LibreTranslate
             meant, found = [], [[text] * several for text in texts]
         else:
             known = {text: self._direction(source, target, text) for text in dict.fromkeys(texts)}

@@ -13,8 +13,8 @@ from ..errors import UserError
 from ..files import read_json, sha256, write_whole
 from ..hub.run_records import RunRecords
 from ..model.configuration_scratch import ScratchConfig
-from ..recipe.reading import apply_overrides, checked_recipe, differing_keys, load_recipe
-from ..recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe
+from ..recipe.reading import adopts_two, apply_overrides, checked_recipe, differing_keys, load_recipe
+from ..recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder, holds_other_things
 from ..runs.metrics_file import read_metrics, scored_set
@@ -92,6 +92,8 @@ class ImprovementPlan:
         limits = (data.max_source_tokens, data.max_target_tokens)
         if direction == BACKWARD:
             source, target, limits = target, source, limits[::-1]
+            if adopts_two(recipe):  # each of its vocabularies is of the other language
+                recipe = recipe.model_copy(update={"tokenizer": TokenizerSection(shared=False)})
         section = DataSection(
             source_language=source,
             target_language=target,

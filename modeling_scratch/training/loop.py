@@ -53,7 +53,7 @@ def train(run: TrainingRun) -> None:
 
 
 def _make_updates(run: TrainingRun, bar: tqdm) -> None:
-    progress, batches = run.progress, run.batches.iterate(run.stop)
+    progress, batches, first = run.progress, run.batches.iterate(run.stop), run.progress.step
     while progress.step < run.total_updates and not out_of_patience(run.recipe, progress.without_better):
         started = time.perf_counter()
         batch = next(batches, None)
@@ -67,7 +67,7 @@ def _make_updates(run: TrainingRun, bar: tqdm) -> None:
             _log_training(run)
         _do_what_is_due(run, due, asked_to_stop=result.answers["stop"])
     if progress.step < run.total_updates:
-        if progress.loss_tokens:  # not logged yet
+        if progress.loss_tokens and progress.step > first:  # not logged yet
             _log_training(run)
         said = f"{progress.without_better} evaluations in a row were no better (evaluation.patience)"
         logger.info(f"training ends after update {progress.step}: {said}")

@@ -83,6 +83,10 @@ def test_the_license_is_that_of_the_model(hub, client, run):
     for name in (NAME, SPACE):
         assert "license: mit" in hub.files(name)["README.md"].decode()
     assert hub.files(SPACE)["license"] == b"mit"
+    (run / "README.md").write_text("---\nlicense: [mit, CC BY 4.0]\n---\n")
+    assert license_of(run) == "mit, CC BY 4.0"
+    (run / "README.md").write_text("---\nlicense: [\n---\n")
+    assert license_of(run) == "apache-2.0"
 
 
 def test_somebody_else_s_space_is_not_replaced(hub, client, run):

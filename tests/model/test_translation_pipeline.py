@@ -304,9 +304,11 @@ def test_learned_positions_end_translations(tmp_path):
     model = ScratchForConditionalGeneration(ScratchConfig(**config)).eval()
     model.generation_config.update(max_new_tokens=50, suppress_tokens=[2])  # it does not end by itself
     translator = ScratchTranslationPipeline(model, source)
-    assert generate_batch(model, [[5, 2]], max_new_tokens=9)[0].shape == (1, 1, 10)
-    with pytest.raises(ValueError, match=r"there is no position 9: learned positions are in .* \(9\)"):
-        translator("a")
+    sequences, _ = generate_batch(model, [[5, 2]], **translator._bounded_length({}))
+    assert sequences.shape == (1, 1, 10)
+    assert translator("a", return_scores=True, max_new_tokens=9) == translator("a", return_scores=True)
+    with pytest.raises(ValueError, match=r"max_new_tokens is 10, but learned positions end at .* \(9\)"):
+        translator("a", max_new_tokens=10)
 
 
 def test_the_config_is_never_another_s(folders, monkeypatch):

@@ -61,6 +61,8 @@ def test_words_without_spaces_are_scored_by_characters(language, references, tok
     assert score(["", ""], translations, references, language="de")["bleu"] < 10
     if language != "th":
         assert found["ter"] < 20
+        long = [text * 20 for text in references * 300]
+        assert METRICS["ter"].seconds(long, [[text] for text in long], language) > 300
 
 
 def test_sentences_may_have_different_numbers_of_references():
@@ -147,7 +149,7 @@ def test_while_training_there_are_no_slow_metrics_and_no_intervals(chosen, with_
 
 
 def test_what_would_take_too_long_is_left_out_unless_it_is_chosen(monkeypatch, caplog):
-    long = replace(METRICS["ter"], seconds=lambda translations, references: 3600.0)
+    long = replace(METRICS["ter"], seconds=lambda *texts: 3600.0)
     monkeypatch.setitem(METRICS, "ter", long)
     with caplog.at_level(logging.WARNING, logger="modeling_scratch"):
         assert "ter" not in score(SOURCES, TRANSLATIONS, FIRST)
@@ -158,7 +160,7 @@ def test_what_would_take_too_long_is_left_out_unless_it_is_chosen(monkeypatch, c
 @pytest.mark.parametrize(("words", "sentences", "left_out"), [(12, 3000, False), (25, 3000, False), (100, 1000, True)])
 def test_ter_is_left_out_of_long_texts_only(words, sentences, left_out):
     text = [" ".join(["word"] * words)] * sentences
-    seconds = METRICS["ter"].seconds(text, [[each] for each in text])
+    seconds = METRICS["ter"].seconds(text, [[each] for each in text], "de")
     assert (seconds > metrics._MOST_SECONDS) is left_out
 
 

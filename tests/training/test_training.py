@@ -196,6 +196,10 @@ def test_a_run_that_patience_ends_says_so_and_logs_its_last_updates(tmp_path, ca
     assert 2 < record["step"] < 20
     said = f"training ends after update {record['step']}: 1 evaluations in a row were no better (evaluation.patience)"
     assert said in capsys.readouterr().err
+    records = read_metrics(run, "train")
+    quick_run(run, *options, resume=True)  # as after a kill in the final scoring
+    assert said in capsys.readouterr().err
+    assert read_metrics(run, "train") == records
 
 
 def test_best_checkpoint_and_early_stopping(tmp_path):
