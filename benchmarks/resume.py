@@ -148,7 +148,7 @@ def survive(mode: str, kills: int, work: Path, seed: int = 0) -> Outcome:
     finish(start(mode, whole))
     duration = time.monotonic() - began
     while True:
-        resumes = last_checkpoint(killed) > 0
+        resumes = last_checkpoint(killed) > 0 and not scores(killed)  # a finished run stays as it is
         process = start(mode, killed, "--resume", "auto")
         outcome.resumes += resumes
         if outcome.kills == kills:
