@@ -192,6 +192,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         The inherited method. Greedy search, sampling and beam search run in this project's own loops, which give the
         same tokens in less time (see `search`).
         """
+        if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules()):
+            kwargs["use_cache"] = False  # checkpointing takes it away, unknown to `generate`
         # An adapter may prepare its own inputs, or differ from sentence to sentence.
         prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
         is_own = prepare is ScratchForConditionalGeneration.prepare_inputs_for_generation

@@ -280,9 +280,13 @@ def test_arguments_that_are_spelt_out(make_model, sentences, loops):
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_training_mode_takes_the_inherited_loop(checkpointing, make_model, sentences, loops):
-    model = make_model()
+    model, ids = enliven(make_model(dropout=0.0), 1), padded(sentences, 9)[0]
+    options = {"max_new_tokens": 8, "do_sample": False}
+    expected = [model.generate(ids, num_beams=beams, **options) for beams in (1, 2)]
+    loops.clear()
     if checkpointing:
         model.activation_checkpointing_enable()
     model.train()
-    model.generate(padded(sentences, 9)[0], max_new_tokens=2, num_beams=2)
+    for beams, tokens in zip((1, 2), expected, strict=True):
+        assert torch.equal(model.generate(ids, num_beams=beams, **options), tokens)
     assert loops == []
