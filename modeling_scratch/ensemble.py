@@ -18,7 +18,7 @@ from .errors import UserError
 from .loading import load_config, load_tokenizers, load_translator
 from .model.cache import SearchCache
 from .model.configuration_scratch import ScratchConfig
-from .model.loss import check_labels, cross_entropy, shift_tokens_right
+from .model.loss import check_labels, cross_entropy
 from .model.modeling_scratch import ScratchForConditionalGeneration, search
 from .model.pretrained import ScratchPreTrainedModel
 
@@ -144,7 +144,7 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
                 float64; and the loss, if labels were given.
         """
         if labels is not None and decoder_input_ids is None:
-            decoder_input_ids = shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+            decoder_input_ids = self.members[0].prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
         states = encoder_outputs.last_hidden_state.split([member.config.d_model for member in self.members], dim=-1)

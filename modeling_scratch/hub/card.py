@@ -36,7 +36,6 @@ def license_of(folder: Path, given: str | None = None) -> str | None:
     The license of the model in a folder: the one given, the recipe's, that in the folder's card, for a run else
     apache-2.0; None: it is not known.
     """
-    folder = Path(folder)
     if (given := given_license(folder, given)) is not None:
         return check_license(given)
     with suppress(ValueError, OSError):  # a push reports what is wrong with a card

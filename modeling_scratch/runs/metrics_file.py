@@ -79,6 +79,11 @@ def scored_set(record: dict[str, Any]) -> str:
     return record.get("name") or record["split"]
 
 
+def finally_scored(run: Path) -> set[str]:
+    """The names of the sets that a run has scored with its final weights; none if it has no records yet."""
+    return {scored_set(record) for record in read_metrics(run, skip_damaged=True) if record.get("final")}
+
+
 def forget_after(run: Path, step: int, unsettled: bool = False) -> None:
     """Drop what a resumed run writes again: final records, those after `step` and, if `unsettled`, its evaluation."""
     kept = [

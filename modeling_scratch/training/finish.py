@@ -16,7 +16,7 @@ from ..recipe.reading import differing_keys, load_recipe
 from ..recipe.schema import Recipe
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder
-from ..runs.metrics_file import read_metrics, scored_set
+from ..runs.metrics_file import finally_scored
 from ..runs.processes import on_main
 from .alignment_scores import choose_alignment_heads
 from .compilation import not_compiled
@@ -35,8 +35,7 @@ def is_finished(recipe: Recipe) -> bool:
     if not RunFolder(folder).is_run() or differing_keys(load_recipe(folder / RECIPE), recipe):
         return False
     splits = [split for split in ("test", *recipe.data.test_sets) if source_of(split, recipe.data, recipe.seed)]
-    final = {scored_set(record) for record in read_metrics(folder, skip_damaged=True) if record.get("final")}
-    return final >= set(splits or ["validation"])
+    return finally_scored(folder) >= set(splits or ["validation"])
 
 
 def finish(run: TrainingRun) -> dict[str, Any]:

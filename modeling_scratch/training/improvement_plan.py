@@ -17,7 +17,7 @@ from ..recipe.reading import adopts_two, apply_overrides, checked_recipe, differ
 from ..recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder, holds_other_things
-from ..runs.metrics_file import read_metrics, scored_set
+from ..runs.metrics_file import finally_scored, scored_set
 from .comparison import read_run
 
 TAG = "<bt>"  # before a source sentence that was back-translated from monolingual text
@@ -163,7 +163,7 @@ class ImprovementPlan:
         """Whether a run has scored its final weights; the improved one, on all test sets of the run to improve."""
         if not (folder / RECIPE).is_file():
             return False
-        final = {scored_set(record) for record in read_metrics(folder, skip_damaged=True) if record.get("final")}
+        final = finally_scored(folder)
         if folder != self.options.out:
             return bool(final)
         scored = {scored_set(record) for record in self.records.scored}
