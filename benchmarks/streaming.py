@@ -37,7 +37,8 @@ def read(pairs: int) -> dict[str, float]:
 
     texts = [text for pair in make_corpus(5000, 0, 0)["train"] for text in pair.values()]
     tokenizer = PairTokenizer(*[train_tokenizer(iter([texts]), 700)] * 2, 256, 256)
-    stream = open_stream(DataSection(streaming=True, embedded_size=pairs), seed=0)
+    section = DataSection(streaming=True).model_copy(update={"embedded_size": pairs})  # more than a recipe may have
+    stream = open_stream(section, seed=0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began, tokens, seen = None, 0, 0
     for batch, indices, position in StreamReader(stream, tokenizer, PairCollator(0), 4096, 20_000, 0, 0, 1, Position()):

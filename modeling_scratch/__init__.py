@@ -68,6 +68,8 @@ if _is_command():
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C during the imports prints no traceback
+    if sys.stderr is None:  # closed, as by `2>&-`
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 else:
     from .model import (
         ScratchConfig,

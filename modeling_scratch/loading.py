@@ -108,6 +108,11 @@ def named_languages(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     return codes if all(re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*", code) for code in codes) else []
 
 
+def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The rows that an embedding needs: the largest id plus one, since ids may have gaps."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
 def save_tokenizers(
     source: PreTrainedTokenizerBase,
     target: PreTrainedTokenizerBase,

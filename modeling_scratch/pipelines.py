@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import torch
-from transformers.utils.hub import resolve_revision
+from huggingface_hub import resolve_revision
 
 from .ensemble import check_is_scratch, load_together
 from .errors import UserError
@@ -37,11 +37,19 @@ def load_pipeline(names: list[str], revision: str | None = None) -> "CommandPipe
         raise UserError(f"--revision {revision}: it applies to one model, but {len(names)} are given")
     if revision is not None and Path(names[0]).is_dir():
         raise UserError(f"--revision {revision}: {names[0]} is a folder; only a repository on the Hub has revisions")
-    revisions = [resolve_revision(name, revision) for name in names]
+    revisions = [_with_commit(name, revision) for name in names]
     for name, commit in zip(names, revisions, strict=True):
         check_is_scratch(name, revision=commit)
     model, source, target = load_together(names, revisions)
     return CommandPipeline(model=model, tokenizer=source, target_tokenizer=target, device=best_device())
+
+
+def _with_commit(name: str, revision: str | None) -> str | None:
+    """A revision that stands for the commit it names now; the same for a folder, or if the Hub does not say."""
+    try:
+        return revision if Path(name).exists() else resolve_revision(name, revision=revision)
+    except Exception:  # of many types; loading will explain it
+        return revision
 
 
 def load_pipeline_with_workers(names: list[str], revision: str | None, workers: int | None) -> "CommandPipeline":

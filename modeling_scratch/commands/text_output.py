@@ -113,7 +113,7 @@ def languages_of(pipeline: CommandPipeline, format: str, language: str | None) -
 
 def is_seen(quiet: bool) -> bool:
     """Whether to show a progress bar: not if `quiet`, or if standard error is not a terminal."""
-    return sys.stderr is not None and sys.stderr.isatty() and not quiet
+    return sys.stderr.isatty() and not quiet
 
 
 def translate_lines(

@@ -104,20 +104,16 @@ def _check_options(
 
 def _open_run(recipe, accelerator, resume, checkpoint: str | None, automatic: bool, overwrite: bool, stop):
     """Begin or resume a run, depending on the options. None if --resume auto finds it finished."""
-    from ..runs.folder import RunFolder
     from ..runs.processes import on_main
     from ..training.finish import is_finished
     from ..training.run import TrainingRun
 
     if automatic:
-        folder = RunFolder(recipe.output_dir)  # with it goes the lock, so it stays until the run has one
-        if on_main(accelerator, lambda: is_finished(recipe)):
-            return None
-        resume = on_main(accelerator, folder.locked_can_go_on)
-        overwrite = not resume  # a run interrupted before its first checkpoint has nothing to lose
+        finished = on_main(accelerator, lambda: is_finished(recipe))
+        return None if finished else TrainingRun.begin_or_resume(recipe, accelerator, stop)
     if resume:
         return TrainingRun.resume(recipe, accelerator, checkpoint, stop)
-    return TrainingRun.begin(recipe, accelerator, overwrite, stop, keeps_checkpoints=automatic)
+    return TrainingRun.begin(recipe, accelerator, overwrite, stop)
 
 
 def _finished(run) -> dict[str, Any]:

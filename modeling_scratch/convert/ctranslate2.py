@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
-from ..loading import load_tokenizers
+from ..loading import load_tokenizers, vocabulary_size
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from .checking import carry_tokenizers, load_model, verify_scores
@@ -70,14 +70,14 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) ->
     The token of each row of an embedding; unused rows get placeholder names.
 
     Raises:
-        UserError: the tokenizer has more tokens than the embedding has rows, or the same token at two ids.
+        UserError: the tokenizer has more ids than the embedding has rows, or the same token at two ids.
     """
-    if len(tokenizer) > rows:
+    if (size := vocabulary_size(tokenizer)) > rows:
         raise UserError(
-            f"the {side} tokenizer has {len(tokenizer)} tokens and its embedding {rows} rows; put the tokenizer that "
+            f"the {side} tokenizer has {size} ids and its embedding {rows} rows; put the tokenizer that "
             "the model was trained with beside it"
         )
-    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    tokens = tokenizer.convert_ids_to_tokens(range(size))
     # Some ids may have no token, as in some of tiktoken's encodings.
     vocabulary = [f"<unused {row}>" if token is None else token for row, token in enumerate(tokens)]
     vocabulary += [f"<unused {row}>" for row in range(len(tokens), rows)]

@@ -108,11 +108,6 @@ def from_tiktoken(encoding: tiktoken.Encoding) -> PreTrainedTokenizerFast:
     )
 
 
-def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The rows that an embedding needs: the largest id plus one, since ids may have gaps."""
-    return max(tokenizer.get_vocab().values()) + 1
-
-
 def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """
     An existing tokenizer, by folder, Hub name or tiktoken encoding, with a pad token that is neither bos nor eos, and

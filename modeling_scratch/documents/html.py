@@ -150,25 +150,28 @@ def shielded(tokens: Sequence[Token]) -> list[Token]:
     place = 0
     while place < len(tokens):
         token, end = tokens[place], place + 1
-        if isinstance(token, Markup) and _is_protected(token):
+        is_marked = isinstance(token, Markup) and _is_marked(token)
+        if is_marked or (isinstance(token, Markup) and _is_start(token) and token.name in _PROTECTED):
             end = ends[place]
             within = tokens[place + 1 : end - 1]
             is_block = token.kind == "break" and token.name not in _PROTECTED_INLINE
             is_block |= any(isinstance(each, Markup) and each.kind == "break" for each in within)
             raw = "".join(each.raw for each in tokens[place:end])
-            token = Markup("break" if is_block else "atom", raw)
+            token = Markup("break" if is_block else "atom", raw, slots=() if is_marked else token.slots)
         kept.append(token)
         place = end
     return kept
 
 
-def _is_protected(token: Markup) -> bool:
-    if not token.name or token.raw.startswith("</"):
-        return False
-    attributes = _attributes(token.raw)
-    if attributes.get("translate", ("",))[0].lower() == "no":
-        return True
-    return token.name in _PROTECTED or "notranslate" in attributes.get("class", ("",))[0].split()
+def _is_start(token: Markup) -> bool:
+    return bool(token.name) and not token.raw.startswith("</")
+
+
+def _is_marked(token: Markup) -> bool:
+    """Whether a start tag says that its element must not be translated, attributes included."""
+    attributes = _attributes(token.raw) if _is_start(token) else {}
+    says_no = attributes.get("translate", ("",))[0].lower() == "no"
+    return says_no or "notranslate" in attributes.get("class", ("",))[0].split()
 
 
 def _ends(tokens: Sequence[Token]) -> dict[int, int]:

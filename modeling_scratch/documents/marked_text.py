@@ -174,7 +174,8 @@ def _add_texts(texts: list[Text], builder: "_Builder") -> None:
     for text in texts:
         is_same = text.raw == text.plain
         raws += text.plain if is_same else [text.raw, *[""] * (len(text.plain) - 1)]
-        if not is_same and text.raw.startswith("&"):
+        is_common = text.plain.isascii() and (text.plain.isalnum() or text.plain.isspace())
+        if not is_same and text.raw.startswith("&") and not is_common:
             builder.paragraph.written[text.plain] = text.raw
     end = 0
     for match in _PROTECTED.finditer(plain):

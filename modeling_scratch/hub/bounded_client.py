@@ -9,8 +9,8 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
-import httpx2
 from huggingface_hub import get_session, set_client_factory
+from huggingface_hub.utils import httpx  # httpx2 from its release 2.0 on
 
 from ..defaults import SECONDS_TO_ANSWER
 
@@ -78,17 +78,17 @@ class _Progress:
             self.last, self._bytes = time.monotonic(), self._bytes % BLOCK
 
 
-class _Watched(httpx2.SyncByteStream):
+class _Watched(httpx.SyncByteStream):
     """The body of a request or response: it records progress, and fails once nobody waits for it any more."""
 
-    def __init__(self, body: httpx2.SyncByteStream, progress: _Progress):
+    def __init__(self, body: httpx.SyncByteStream, progress: _Progress):
         self.body, self.progress = body, progress
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self.body:
             for start in range(0, len(chunk), BLOCK):
                 if self.progress.abandoned:
-                    raise httpx2.ReadError("given up")
+                    raise httpx.ReadError("given up")
                 part = chunk[start : start + BLOCK]
                 yield part
                 self.progress.note(len(part))
@@ -117,7 +117,7 @@ def _attempt(work: Callable[[_Progress], T], seconds: float, patience: Patience)
     try:
         while not outcome.done():
             if (remaining := progress.last + seconds - time.monotonic()) <= 0:
-                raise httpx2.ReadTimeout(f"no answer for {seconds:.3g} seconds")
+                raise httpx.ReadTimeout(f"no answer for {seconds:.3g} seconds")
             wait([outcome], remaining)
         return outcome.result()
     finally:
@@ -126,12 +126,12 @@ def _attempt(work: Callable[[_Progress], T], seconds: float, patience: Patience)
             patience.extend(progress.last + left)
 
 
-def _is_commit(request: httpx2.Request) -> bool:
+def _is_commit(request: httpx.Request) -> bool:
     """Whether this is the one request that must not be retried blindly: that could make two commits."""
     return request.method == "POST" and "/commit/" in request.url.path
 
 
-def _fault(request: httpx2.Request, response: httpx2.Response) -> str | None:
+def _fault(request: httpx.Request, response: httpx.Response) -> str | None:
     """Why a response is not usable; None if it is."""
     if response.status_code in (408, 429) or response.status_code >= 500:
         return f"the Hub answered {response.status_code}"
@@ -146,13 +146,13 @@ def _fault(request: httpx2.Request, response: httpx2.Response) -> str | None:
     return None
 
 
-def asked_to_wait(response: httpx2.Response | None) -> float:
+def asked_to_wait(response: httpx.Response | None) -> float:
     """The seconds that a response's Retry-After asks for, or 0."""
     asked = "" if response is None else response.headers.get("Retry-After", "")
     return float(asked) if asked.isascii() and asked.isdigit() else 0.0
 
 
-class BoundedClient(httpx2.Client):
+class BoundedClient(httpx.Client):
     """
     Limits the wait for the Hub, whatever timeout the caller sets, and retries requests that fail in transport or with a
     server error. It retries neither a commit that may have arrived nor the upload of a file: the file can be read only
@@ -163,7 +163,7 @@ class BoundedClient(httpx2.Client):
         super().__init__(event_hooks=event_hooks, follow_redirects=True, timeout=None)
         self.patience = patience
 
-    def send(self, request: httpx2.Request, *, stream: bool = False, **options) -> httpx2.Response:
+    def send(self, request: httpx.Request, *, stream: bool = False, **options) -> httpx.Response:
         body, response = request.stream, None
         for number in range(1, ATTEMPTS + 1):
             try:
@@ -173,28 +173,28 @@ class BoundedClient(httpx2.Client):
                     self.patience.renew()
                 if fault is None or (_is_commit(request) and response.status_code != 429):
                     return response
-            except httpx2.TransportError as error:
+            except httpx.TransportError as error:
                 if _is_commit(request):
                     raise
                 fault, response = f"no connection to the Hub, or it was lost: {error}", None
-            if not isinstance(body, httpx2.ByteStream) and self.patience.left() > LONGEST_WAIT_OF_CLIENT:
-                raise httpx2.ReadError(fault)
-            if not isinstance(body, httpx2.ByteStream) or number == ATTEMPTS:
+            if not isinstance(body, httpx.ByteStream) and self.patience.left() > LONGEST_WAIT_OF_CLIENT:
+                raise httpx.ReadError(fault)
+            if not isinstance(body, httpx.ByteStream) or number == ATTEMPTS:
                 break
             self.patience.wait(FIRST_WAIT * 2 ** (number - 1), asked_to_wait(response), fault)
         raise self.patience.no_answer(fault)
 
-    def _send_once(self, request, body, stream: bool, number: int, options: dict) -> httpx2.Response:
+    def _send_once(self, request, body, stream: bool, number: int, options: dict) -> httpx.Response:
         """One attempt. The last one and uploads may take all the time left, others half of it."""
         left = self.patience.left()
         if left <= 0:
             raise self.patience.no_answer("")
         # The end of an uploaded file may stay in buffers for longer than a response takes.
-        seconds = left if number == ATTEMPTS or not isinstance(body, httpx2.ByteStream) else left / 2
+        seconds = left if number == ATTEMPTS or not isinstance(body, httpx.ByteStream) else left / 2
         # Longer than the attempt, so that the attempt ends first and reports how long it waited.
-        request.extensions["timeout"] = httpx2.Timeout(seconds + 1).as_dict()
+        request.extensions["timeout"] = httpx.Timeout(seconds + 1).as_dict()
 
-        def work(progress: _Progress) -> httpx2.Response:
+        def work(progress: _Progress) -> httpx.Response:
             request.stream = _Watched(body, progress)
             response = super(BoundedClient, self).send(request, stream=True, **options)
             if not stream or int(response.headers.get("Content-Length") or 0) <= LARGE:

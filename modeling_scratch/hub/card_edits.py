@@ -1,8 +1,8 @@
 """
 Merge a generated model card with what people wrote around it, which survives the next push.
 
-A push replaces the text between the lines `BEGIN` and `END` and the metadata in `MEASURED`. The text above and below,
-and all other metadata, stay as edited on the Hub or in the folder.
+A push replaces the text between the lines `BEGIN` and `END`, the metadata in `MEASURED`, and all other metadata that is
+still as the push before generated it. The text above and below, and metadata edited on the Hub or in the folder, stay.
 """
 
 import math
@@ -91,14 +91,18 @@ def choose_edited(
     return in_folder if on_hub.edits() == before else None
 
 
-def update_card(generated: EditableCard, edited: EditableCard, replaced: set[str]) -> EditableCard:
+def update_card(
+    generated: EditableCard, edited: EditableCard, replaced: set[str], before: dict[str, Any]
+) -> EditableCard:
     """
     The generated card with the edits of another one.
 
     Args:
         replaced: metadata to take from `generated` besides `MEASURED`.
+        before: the metadata that was generated for `edited`; what still has these values is not an edit.
     """
-    kept = {key: value for key, value in edited.metadata.items() if key not in MEASURED | replaced}
+    own = {key: value for key, value in edited.metadata.items() if key not in before or before[key] != value}
+    kept = {key: value for key, value in own.items() if key not in MEASURED | replaced}
     # A card without a generated part is entirely somebody's own text.
     text = None if edited.generated is None else generated.generated
     return EditableCard(generated.metadata | kept, edited.above, text, edited.below)

@@ -56,7 +56,9 @@ def observe(
         chosen = {} if pipeline_class is None else {"pipeline_class": pipeline_class}
         translator = pipeline("translation", model=folder, trust_remote_code=trust_remote_code, **chosen)
         torch.manual_seed(0)
-        piped = [result["translation_text"] for result in translator(sentences[:PIPED])]
+        lengths, longest = inputs["attention_mask"].sum(dim=1), model.config.max_position_embeddings
+        taken = [text for text, length in zip(sentences, lengths, strict=True) if length <= longest]
+        piped = [result["translation_text"] for result in translator(taken[:PIPED])]
     embeddings = model.get_encoder().embed_tokens.weight, model.get_decoder().embed_tokens.weight
     return {
         "input_ids": inputs["input_ids"].tolist(),

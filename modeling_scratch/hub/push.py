@@ -113,21 +113,22 @@ def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | N
     }
     replaced = {key for key, value in {"license": license, "language": options.languages}.items() if value}
     generated = build_card(folder, options.repo_id, **given, has_space=has_space)
-    card = _edited_card(folder, generated, card_on_hub, last.card, options.overwrite, replaced)
+    new = parse_card(str(EditableCard(generated.data.to_dict(), "", generated.text, "")), "the card")
+    card = _edited_card(folder, new, card_on_hub, last, options.overwrite, replaced)
     check_card(card, required_metadata(folder))
     metadata = ModelCard(card).data.to_dict()
     unknown = [key for key in ("language", "license") if key not in metadata]
     findings.append(f"card: complete, but {' and '.join(unknown)} are not known" if unknown else "card: complete")
     files = {path.relative_to(copy).as_posix(): path for path in sorted(copy.rglob("*")) if path.is_file()}
-    return Prepared(files, card, findings, LastPush(card=card, files=sorted({*files, CARD}), **given))
+    remembered = LastPush(card=card, metadata=new.edits()[0], files=sorted({*files, CARD}), **given)
+    return Prepared(files, card, findings, remembered)
 
 
 def _edited_card(
-    folder: Path, generated: ModelCard, on_hub: str | None, pushed: str | None, overwrite: bool, replaced: set[str]
+    folder: Path, new: EditableCard, on_hub: str | None, last: LastPush, overwrite: bool, replaced: set[str]
 ) -> str:
     """The generated card, with the edits made in the folder or on the Hub."""
-    new = EditableCard(generated.data.to_dict(), "", generated.text, "")
-    texts = {"the card": _read(folder / CARD), "the card on the Hub": on_hub, "the last card": pushed}
+    texts = {"the card": _read(folder / CARD), "the card on the Hub": on_hub, "the last card": last.card}
     in_folder, on_hub, pushed = (None if text is None else parse_card(text, what) for what, text in texts.items())
     edited = choose_edited(new, in_folder, on_hub, pushed) or (in_folder if overwrite else None)
     if edited is None:
@@ -140,7 +141,7 @@ def _edited_card(
             f"the card's text is kept as it is, with nothing generated from the model's records; delete {CARD} in the "
             "folder and on the Hub to have it generated"
         )
-    return str(update_card(new, edited, replaced))
+    return str(update_card(new, edited, replaced, last.metadata))
 
 
 def _read(path: Path) -> str | None:

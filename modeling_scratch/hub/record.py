@@ -19,6 +19,7 @@ class LastPush:
     mark: str = ""  # in the description of a later commit, whose arrival was not confirmed
     parent: str | None = None  # the intended parent of that commit
     card: str | None = None  # as pushed
+    metadata: dict[str, Any] = field(default_factory=dict)  # of that card, before edits were merged into it
     files: list[str] = field(default_factory=list)
     # For the next card.
     license: str | None = None

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import httpx2
 from huggingface_hub import CommitInfo, HfApi, RepoFile, get_session, get_token, hf_hub_url
 from huggingface_hub.errors import (
     EntryNotFoundError,
@@ -18,7 +17,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, validate_repo_id
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, httpx, validate_repo_id
 
 from ..errors import UserError
 from ..redaction import RedactingFilter, redact
@@ -29,7 +28,7 @@ logger = logging.getLogger(__name__)
 COMMIT_ATTEMPTS = 2  # one without an answer takes half of the time limit
 COMMITS_BACK = 50  # how far back to look for a commit of ours
 UNREADABLE = (json.JSONDecodeError, KeyError, TypeError, AttributeError)  # a gateway's page, or a truncated answer
-COMMIT_ERRORS = (NoAnswer, httpx2.TransportError, HfHubHTTPError, *UNREADABLE)
+COMMIT_ERRORS = (NoAnswer, httpx.TransportError, HfHubHTTPError, *UNREADABLE)
 
 
 class PushError(UserError):
@@ -124,7 +123,7 @@ class HubRepository:
             raise PushError(f"{doing}: {_reason(error, doing, self.repo_id)}") from error
         except UNREADABLE as error:
             raise PushError(f"{doing}: the Hub's answer could not be read; push again") from error
-        except (ConnectionError, httpx2.HTTPError) as error:
+        except (ConnectionError, httpx.HTTPError) as error:
             raise PushError(
                 f"{doing}: no connection to the Hub, or it was lost ({_said(error)}); push again"
             ) from error

@@ -62,7 +62,7 @@ class Batcher:
         self.longest_queue, self._observe = longest_queue, observe
         self._translators = translators or [_translate_here]
         self._tasks: list[asyncio.Task] = []
-        self._requests: deque[_Request] = deque()
+        self._requests: dict[_Request, None] = {}  # those with waiting sentences, in the order of their turns
         self._changed = asyncio.Event()
         self._closed = False
         self._translating = 0  # sentences
@@ -119,14 +119,13 @@ class Batcher:
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in sentences]
         request = _Request(engine, search, deque(zip(sentences, futures, strict=True)))
-        self._requests.append(request)
+        self._requests[request] = None
         self._changed.set()
         try:
             return await asyncio.gather(*futures)
         finally:
             request.waiting.clear()
-            if request in self._requests:
-                self._requests.remove(request)
+            self._requests.pop(request, None)
 
     async def _run(self, translator: Translator) -> None:
         translate = partial(asyncio.get_running_loop().run_in_executor, self._threads, translator)
@@ -184,7 +183,7 @@ class Batcher:
 
     def _take(self, most: int) -> tuple[_Request, list[_Item]]:
         """The first request, and up to `most` sentences that can share a batch with its own."""
-        first = self._requests[0]
+        first = next(iter(self._requests))
         alike = (each for each in self._requests if each.engine is first.engine and each.search == first.search)
         taking, items = deque(alike), []
         while taking and len(items) < most:
@@ -193,8 +192,8 @@ class Batcher:
             if request.waiting:
                 taking.append(request)
         # Requests that have been served go behind those that have not.
-        others = [request for request in self._requests if request.waiting and request not in taking]
-        self._requests = deque([*others, *taking])
+        served = dict.fromkeys(taking)
+        self._requests = {each: None for each in self._requests if each.waiting and each not in served} | served
         return first, items
 
     async def _translate(self, translate: _Translate, request: _Request, items: list[_Item]) -> None:

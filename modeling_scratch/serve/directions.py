@@ -80,6 +80,11 @@ class Directions:
         wanted = _normalized(source), _normalized(target)
         return next((each for pair, each in self.all.items() if tuple(map(_normalized, pair)) == wanted), None)
 
+    def is_one_language(self, source: str, target: str) -> bool:
+        """Whether these are two spellings of one language, which is served but not translated into itself."""
+        one, known = _normalized(source), map(_normalized, self.names)
+        return one == _normalized(target) and one in known and self.find(source, target) is None
+
     def targets(self, source: str) -> list[str]:
         """The languages that a language is translated into."""
         return [target for each, target in self.all if each == source]

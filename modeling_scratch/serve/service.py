@@ -1,7 +1,7 @@
 """The HTTP service: LibreTranslate's API, health and metrics, and the page."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from .engines import Search
 from .monitoring import Counted, Metrics
 from .page import page_files
 from .parameters import as_text, check_key, number_of, read_parameters, text_of
-from .texts import CannotTranslate, cut_into_sentences, translate_sentences, translate_texts
+from .texts import CannotTranslate, aside_if_long, cut_into_sentences, translate_sentences, translate_texts
 
 AUTO = "auto"
 _MOST_ALTERNATIVES = 8
@@ -113,11 +113,10 @@ class Service:
         if format not in FORMATS:
             raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
         several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
-        is_same = source == target and source in self.directions.names
-        if is_same and self.directions.find(source, target) is None:  # nothing to do, as for LibreTranslate
+        if self.directions.is_one_language(source, target):  # nothing to do, as for LibreTranslate
             meant, found = [], [[text] * several for text in texts]
         else:
-            known = {text: self._direction(source, target, text) for text in dict.fromkeys(texts)}
+            known = await aside_if_long(texts, 1, self._directions_of, source, target, texts)
             meant = [known[text] for text in texts]
             search = Search(several=several, align=format in WITH_INLINE_MARKUP)
             directions = [direction for direction, _ in meant]
@@ -133,8 +132,8 @@ class Service:
         """The source languages that `q` may be in."""
         text = text_of(await self._parameters(request), "q")
         self._check_length([text])
-        found = self.directions.detect(text)[:_LIKELIHOODS]
-        return JSONResponse([_likelihood(*each) for each in found])
+        found = await aside_if_long([text], 1, self.directions.detect, text)
+        return JSONResponse([_likelihood(*each) for each in found[:_LIKELIHOODS]])
 
     async def languages(self, request: Request) -> Response:
         """The languages, each with those it is translated into."""
@@ -188,7 +187,7 @@ class Service:
         parameters = await self._parameters(request)
         text, source = text_of(parameters, "text"), text_of(parameters, "source")
         self._check_length([text])
-        return JSONResponse({"parts": cut_into_sentences(text, source)})
+        return JSONResponse({"parts": await aside_if_long([text], 1, cut_into_sentences, text, source)})
 
     async def translate_for_page(self, request: Request) -> Response:
         """Translate `sentences` without cutting them further; each has all hypotheses of a beam of `numBeams`."""
@@ -220,6 +219,10 @@ class Service:
         length = sum(map(len, texts))
         if length > self.limits.characters:
             raise HTTPException(413, f"{length:,} characters of text; a request may have {self.limits.characters:,}")
+
+    def _directions_of(self, source: str, target: str, texts: Iterable[str]) -> dict[str, tuple]:
+        """`_direction` of each text."""
+        return {text: self._direction(source, target, text) for text in dict.fromkeys(texts)}
 
     def _direction(self, source: str, target: str, text: str) -> tuple[Direction, dict[str, Any] | None]:
         """The requested direction, and the detected language if `source` is AUTO."""

@@ -42,14 +42,14 @@ async def translate_texts(
         TooMuch: there are too many sentences.
         Busy: as in `Batcher.translate`.
     """
-    read = await _aside_if_long(texts, 1, _read, texts, format, directions)
+    read = await aside_if_long(texts, 1, _read, texts, format, directions)
     known: dict[tuple[Direction, str], list[Hypothesis]] = {}
     for direction in dict.fromkeys(directions):  # the sentences of all its texts together
         own = (each.sentences for each in read if each.direction is direction)
         sentences = list(dict.fromkeys(itertools.chain.from_iterable(own)))
         hypotheses = await batcher.translate(direction.engine, sentences, search)
         known |= {(direction, sentence): found for sentence, found in zip(sentences, hypotheses, strict=True)}
-    return await _aside_if_long(texts, search.several, _written, read, known, search.several)
+    return await aside_if_long(texts, search.several, _written, read, known, search.several)
 
 
 class _Read:
@@ -85,7 +85,7 @@ def _written(read: list[_Read], known: dict[tuple[Direction, str], list[Hypothes
     ]
 
 
-async def _aside_if_long(texts: Sequence[str], times: int, work: Callable[..., Result], *arguments) -> Result:
+async def aside_if_long(texts: Sequence[str], times: int, work: Callable[..., Result], *arguments) -> Result:
     """
     What `work` returns. It is called in a thread if it takes long, so that the event loop can answer other requests.
 
@@ -131,10 +131,10 @@ async def translate_sentences(
         Busy, TooMuch: as in `Batcher.translate`.
     """
     batcher.check_size(len(sentences))
-    problems = await _aside_if_long(sentences, 1, _too_long, direction.engine, sentences)
+    problems = await aside_if_long(sentences, 1, _too_long, direction.engine, sentences)
     fine = [sentence for place, sentence in enumerate(sentences) if place not in problems]
     hypotheses = await batcher.translate(direction.engine, fine, search)
-    return await _aside_if_long(sentences, search.several, _all_described, sentences, problems, hypotheses)
+    return await aside_if_long(sentences, search.several, _all_described, sentences, problems, hypotheses)
 
 
 def _all_described(

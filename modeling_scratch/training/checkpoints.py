@@ -153,8 +153,9 @@ def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> 
 
 def save_checkpoint(run: "TrainingRun", is_averaged: bool) -> None:
     """
-    Write the run's current state to a checkpoint, which is also a model folder. Weights and optimizer are stored
-    unsharded, so that any number of processes, sharded or not, can resume from it. All processes call this together.
+    Write the run's current state to a checkpoint, which is also a model folder; then its weights to the folder's root,
+    if they are the best so far or the first. Weights and optimizer are stored unsharded, so that any number of
+    processes, sharded or not, can resume from it. All processes call this together.
 
     Args:
         is_averaged: whether the recipe asks for this checkpoint, so that it takes part in averaging.
@@ -197,11 +198,11 @@ def save_checkpoint(run: "TrainingRun", is_averaged: bool) -> None:
 
         on_main(accelerator, finish, "writing a checkpoint")
 
-    def write_first_weights() -> None:
-        if not (folder.path / WEIGHTS).exists():
+    def write_to_root() -> None:
+        if progress.best_step == step or not (folder.path / WEIGHTS).exists():
             folder.write_weights(load_file(folder.checkpoints.path(step) / WEIGHTS))
 
-    run.log.write(WEIGHTS, write_first_weights)
+    run.log.write(WEIGHTS, write_to_root)  # not before: weights without a checkpoint cannot be resumed from
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from accelerate import Accelerator
 from ..model.configuration_scratch import ScratchConfig
 from ..recipe.reading import recipe_text
 from ..recipe.schema import DataSection, Recipe
-from ..runs.stopping import StopRequest
 from .compilation import compile_layers, is_compiled
 from .due import total_updates
 from .global_batches import BatchShare, EpochBatches
@@ -105,7 +104,7 @@ def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, upd
             torch.cuda.synchronize()
         return time.perf_counter() - started
 
-    made = itertools.islice(batches.iterate(StopRequest()), _WARM_UP + _TIMED)
+    made = itertools.islice(batches.iterate(), _WARM_UP + _TIMED)
     measured = [(seconds(batch), batch.target_tokens) for batch in made][_WARM_UP:]
     one = statistics.median(took for took, _ in measured)
     rate = sum(tokens for _, tokens in measured) / sum(took for took, _ in measured)

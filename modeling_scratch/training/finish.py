@@ -24,7 +24,7 @@ from .evaluation import evaluating
 from .fine_tuning import changes
 from .run import TrainingRun
 from .sharding import load_whole_weights
-from .validation import final_scores, translate_split, validation_loss
+from .validation import final_scores, validation_loss
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +52,10 @@ def finish(run: TrainingRun) -> dict[str, Any]:
     """
     with run.stoppable():
         try:
-            _choose_weights(run)
+            loss = _choose_weights(run)
             if run.recipe.evaluation.alignments:
                 _choose_alignment_heads(run)
-            return _score(run)
+            return _score(run, loss)
         except Stopped:
             raise Stopped("stopped while the final model was scored; --resume scores it") from None
 
@@ -68,11 +68,13 @@ def _choose_alignment_heads(run: TrainingRun) -> None:
     run.log.write(GENERATION_CONFIG_NAME, lambda: config.save_pretrained(run.folder.path))
 
 
-def _score(run: TrainingRun) -> dict[str, Any]:
+def _score(run: TrainingRun, loss: float | None) -> dict[str, Any]:
     splits = run.final_splits()
     translations, scores = {}, {}
-    for split in splits:
+    for split in splits if loss is None else dict.fromkeys(["validation", *splits]):
         translations[split], record = final_scores(run, split)
+        if split == "validation" and loss is not None:
+            record["loss"] = loss
         scores[split] = record
         run.log.translations(split, translations[split])  # before the record, which is thus never without them
         run.record(record)
@@ -93,8 +95,11 @@ def _score(run: TrainingRun) -> dict[str, Any]:
     }
 
 
-def _choose_weights(run: TrainingRun) -> None:
-    """Write the final weights to the folder's root and load them into the model."""
+def _choose_weights(run: TrainingRun) -> float | None:
+    """
+    Write the final weights to the folder's root and load them into the model. Returns the validation loss of averaged
+    weights, which nothing has evaluated before; None for others.
+    """
     accelerator, last = run.accelerator, run.recipe.checkpoints.average_last
     if last > 1:
         average = run.progress.averaging
@@ -104,11 +109,8 @@ def _choose_weights(run: TrainingRun) -> None:
         run.write_best(accelerator.get_state_dict(run.model))
     load_whole_weights(accelerator, run.unwrapped, load_file(run.folder.path / WEIGHTS))
     if last > 1:
-        logger.info(f"scoring the average of the last {last} checkpoints on the validation split")
-        loss = _check_loss(run)
-        translations, scores = translate_split(run, "validation")
-        run.log.translations("validation", translations)
-        run.record({"split": "validation", "final": True, "loss": loss, **scores})
+        logger.info(f"the final weights are the average of the last {last} checkpoints")
+    return _check_loss(run) if last > 1 else None
 
 
 def _check_loss(run: TrainingRun) -> float:

@@ -27,7 +27,7 @@ from ..data.tokenization import PairTokenizer, pair_lengths
 from ..errors import ProcessError, UserError, beginning
 from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import Recipe
-from ..runs.stopping import StopRequest, worker_options
+from ..runs.stopping import worker_options
 
 _DESCRIBED = 20  # the most pairs of an update that a message lists
 _PREFETCHED = 4  # batches that a worker prepares ahead
@@ -87,8 +87,8 @@ class GlobalBatches(ABC):
         """Continue from the position in a checkpoint."""
 
     @abstractmethod
-    def iterate(self, stop: StopRequest) -> Iterator[BatchShare]:
-        """Yield batches from the current position on, until a process is asked to stop while it reads, or forever."""
+    def iterate(self) -> Iterator[BatchShare]:
+        """Yield batches from the current position on, forever."""
 
     @abstractmethod
     def in_smaller_pieces(self, factor: int) -> str:
@@ -166,7 +166,7 @@ class EpochBatches(GlobalBatches):
     def go_to(self, position: dict[str, Any], folder: Path) -> None:
         self.epoch, self.next_batch = position["epoch"], position["update"]
 
-    def iterate(self, stop: StopRequest) -> Iterator[BatchShare]:
+    def iterate(self) -> Iterator[BatchShare]:
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
             plan = self.plan()
@@ -299,7 +299,7 @@ class StreamBatches(GlobalBatches):
             generator=torch.Generator().manual_seed(0),
         )
 
-    def iterate(self, stop: StopRequest) -> Iterator[BatchShare]:
+    def iterate(self) -> Iterator[BatchShare]:
         loaders = {reader: iter(self._open(reader)) for reader in self.mine}
         while True:
             batches, examples, positions = [], [], {}
@@ -310,16 +310,10 @@ class StreamBatches(GlobalBatches):
                     raise ProcessError(f"the training stream: {_own_words(error)}") from error
                 batches.append(batch)
                 examples += [(reader, positions[reader].passes, index) for index in indices]
-                if stop and len(batches) < len(self.mine):
-                    break
             tokens = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
-            left = float(len(batches) < len(self.mine))
-            sums = torch.tensor([tokens, left], dtype=torch.float64, device=self.accelerator.device)
-            total, left = self.accelerator.reduce(sums, "sum").tolist()
-            if left:
-                return
+            total = self.accelerator.reduce(torch.tensor(tokens, device=self.accelerator.device), "sum").item()
             self.positions = positions
-            yield BatchShare(iter(batches), len(batches), int(total), examples)
+            yield BatchShare(iter(batches), len(batches), total, examples)
 
     def in_smaller_pieces(self, factor: int) -> str:
         share, tokens = len(self.mine) * factor, self.recipe.optimization.tokens_per_batch // factor

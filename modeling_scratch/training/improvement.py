@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
@@ -23,7 +24,6 @@ from ..errors import Stopped, UserError
 from ..files import one_line
 from ..loading import load_tokenizers, load_translator
 from ..recipe.schema import Recipe
-from ..runs.folder import RunFolder
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
 from .corpus_translation import SHARD, ShardedTranslation
@@ -105,16 +105,12 @@ def _pairs(plan: ImprovementPlan) -> dict[str, Pairs]:
 
 def _train(plan: ImprovementPlan, recipe: Recipe, accelerator: Accelerator, stop: StopRequest) -> dict[str, Any] | None:
     """Train a model, continuing if it was begun. None if it was finished before."""
-    folder = RunFolder(recipe.output_dir)
-    if on_main(accelerator, lambda: plan.is_finished(folder.path)):
+    folder = Path(recipe.output_dir)
+    if on_main(accelerator, lambda: plan.is_finished(folder)):
         return None
-    logger.info(f"training {folder.path}")
-    with _stage(f"training {folder.path}"):
-        if on_main(accelerator, folder.can_go_on):
-            run = TrainingRun.resume(recipe, accelerator, None, stop)
-        else:  # an interrupt before the first checkpoint has left nothing to lose
-            overwrite = on_main(accelerator, folder.is_run)
-            run = TrainingRun.begin(recipe, accelerator, overwrite, stop, keeps_checkpoints=True)
+    logger.info(f"training {folder}")
+    with _stage(f"training {folder}"):
+        run = TrainingRun.begin_or_resume(recipe, accelerator, stop)
         train(run)
         result = finish(run)
     accelerator.free_memory()

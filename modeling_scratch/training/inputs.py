@@ -20,9 +20,9 @@ from ..data.batching import PairCollator
 from ..data.sources import load_pairs
 from ..data.streaming import PairStream, open_stream
 from ..data.tokenization import PairTokenizer, texts, tokenize_pairs
-from ..data.tokenizer import adopt_tokenizer, sample_sentences, train_tokenizer, vocabulary_size
+from ..data.tokenizer import adopt_tokenizer, sample_sentences, train_tokenizer
 from ..errors import UserError, as_user_error
-from ..loading import load_config, load_tokenizers, load_translator
+from ..loading import load_config, load_tokenizers, load_translator, vocabulary_size
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..model.translation_pipeline import TARGET_FOLDER

@@ -53,13 +53,10 @@ def train(run: TrainingRun) -> None:
 
 
 def _make_updates(run: TrainingRun, bar: tqdm) -> None:
-    progress, batches, first = run.progress, run.batches.iterate(run.stop), run.progress.step
+    progress, batches, first = run.progress, run.batches.iterate(), run.progress.step
     while progress.step < run.total_updates and not out_of_patience(run.recipe, progress.without_better):
         started = time.perf_counter()
-        batch = next(batches, None)
-        if batch is None:  # a process was asked to stop while it read
-            _stop_here(run)
-        result = _update(run, batch, started)
+        result = _update(run, next(batches), started)
         bar.update()
         bar.set_postfix_str(loss_and_speed(result.loss, progress))
         due = _due(run, late=result.answers["late"])
@@ -161,7 +158,7 @@ def _stop_here(run: TrainingRun) -> None:
 
 
 def _evaluate(run: TrainingRun, end: bool) -> None:
-    """Evaluate on the validation split, and write the weights to the folder's root if they are the best so far."""
+    """Evaluate on the validation split, and note whether the weights are the best so far."""
     try:
         with_translations = (run.progress.evaluations + 1) % run.recipe.evaluation.translate_every == 0 or end
         record = validate(run, with_translations)
@@ -184,7 +181,6 @@ def _evaluate(run: TrainingRun, end: bool) -> None:
         progress.without_better += 1
         return
     progress.best, progress.best_step, progress.without_better = record[metric], progress.step, 0
-    run.write_best(run.accelerator.get_state_dict(run.model))
 
 
 def _log_training(run: TrainingRun) -> None:

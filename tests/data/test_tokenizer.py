@@ -18,9 +18,8 @@ from modeling_scratch.data.tokenizer import (
     from_tiktoken,
     sample_sentences,
     train_tokenizer,
-    vocabulary_size,
 )
-from modeling_scratch.loading import load_config, load_tokenizers, load_translator, save_tokenizers
+from modeling_scratch.loading import load_config, load_tokenizers, load_translator, save_tokenizers, vocabulary_size
 
 SENTENCES = [sentence for pair in make_corpus(500, 1, 1)["train"] for sentence in pair.values()]
 TEXTS = [

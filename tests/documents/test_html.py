@@ -21,7 +21,8 @@ Then <b>all is bold <i>and italic</i></b> here.<p>An open paragraph <b>bold
   code</pre><div class="notranslate x"><div>secret</div> secret</div>
 <table><tr><th>Head<td>Cell<td>1,234<td>a < b & c</table>
 <p>H<sub>2</sub>O, see https://secret.org/a_b. <a href="#top"><img src="y.png"></a> <a id=q></a>Now.</p>
-<input placeholder=Name type=text><button>Go</button>
+<input placeholder=Name type=text><button>Go</button><textarea placeholder=Why>secret</textarea>
+<textarea translate=no title=secret></textarea>
 <p>&lt;tag&gt; stays.</p></div></span>
 </body></html>
 """
@@ -48,7 +49,7 @@ def test_the_tags_stay_and_the_text_is_translated():
         '<li>ONE <img src=a.png alt="A CAT"> CAT<li>TWO <ul><li>NESTED <u>DEEP</u></ul></ul>',
         "<tr><th>HEAD<td>CELL<td>1,234<td>A &lt; B &amp; C</table>",
         'H<sub>2</sub>O, SEE https://secret.org/a_b. <a href="#top"><img src="y.png"></a> <a id=q></a>NOW.',
-        '<input placeholder="NAME" type=text><button>GO</button>',
+        '<input placeholder="NAME" type=text><button>GO</button><textarea placeholder="WHY">secret</textarea>',
         "&lt;TAG&gt; STAYS.",
     ):
         assert part in found
@@ -62,6 +63,11 @@ def test_tags_go_around_the_words_that_translate_theirs():
         'RUN <code>secret run</code>. THEN <a href="x.html?a=1&amp;b=2" title="MORE">DOCS, BIG THE</a> SEE<br>' in found
     )
     assert "HERE. <b><i>ITALIC AND</i> BOLD IS ALL</b> THEN" in found
+
+
+def test_entities_stay_where_characters_would_not_do():
+    page = "<p>a&#32;b caf&#101; &#8212; &quot;c&quot; &#60;d&#62;</p>"
+    assert translate_document(page, "html", Shouting()) == "<p>A B CAFE &#8212; &quot;C&quot; &#60;D&#62;</p>"
 
 
 def test_what_is_protected_is_not_read():

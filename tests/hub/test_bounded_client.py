@@ -6,8 +6,8 @@ import threading
 import time
 from functools import partial
 
-import httpx2
 import pytest
+from huggingface_hub.utils import httpx
 from loopback_client import ADA, MODEL, running_hub
 
 from modeling_scratch.hub.bounded_client import BLOCK, BoundedClient, NoAnswer, Patience
@@ -64,7 +64,7 @@ def test_a_commit_is_asked_for_once(fault, status, hub, client):
     hub.fail(fault)
     ask = partial(client.post, f"/api/models/{MODEL}/commit/main", content=b"")
     if status is None:
-        assert seconds_until(httpx2.TransportError, ask) < LIMIT  # time is left to look whether it arrived
+        assert seconds_until(httpx.TransportError, ask) < LIMIT  # time is left to look whether it arrived
     else:
         assert ask().status_code == status
     assert len(hub.requests) == 1

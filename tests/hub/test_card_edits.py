@@ -10,7 +10,7 @@ NEW = EditableCard({"license": "apache-2.0", "tags": ["a", "b"], "metrics": ["ch
 
 def updated(edited: EditableCard, *replaced: str) -> EditableCard:
     """As a push does it: written, read again, updated, written and read."""
-    return parse_card(str(update_card(NEW, parse_card(str(edited), "a card"), set(replaced))), "a card")
+    return parse_card(str(update_card(NEW, parse_card(str(edited), "a card"), set(replaced), {})), "a card")
 
 
 def test_a_card_is_read_as_it_was_written():
@@ -39,6 +39,15 @@ def test_text_around_and_other_metadata_stay():
     assert card.metadata == {"license": "mit", "tags": ["a"], "metrics": ["chrf"], "thumbnail": "x.png"}
 
 
+def test_metadata_that_nobody_edited_are_new():
+    """As after a run on other data in the same folder: what was generated before is not somebody's edit."""
+    before = OLD.metadata | {"datasets": ["a/b"], "language": ["en", "de"]}
+    edited = before | {"language": ["en", "fr"], "thumbnail": "x.png"}
+    card = update_card(NEW, EditableCard(edited, "", OLD.generated, ""), set(), before)
+    others = {"language": ["en", "fr"], "thumbnail": "x.png"}  # an edit, and an addition
+    assert card.metadata == {"license": "apache-2.0", "tags": ["a", "b"], "metrics": ["chrf"], **others}
+
+
 def test_an_option_wins_over_an_edit():
     edited = EditableCard(OLD.metadata | {"license": "mit"}, "", OLD.generated, "")
     assert updated(edited, "license").metadata["license"] == "apache-2.0"
@@ -53,7 +62,7 @@ def test_a_card_with_metadata_alone_gets_the_generated_text():
 
 @pytest.mark.parametrize("text", ["# Mine\n", f"# Mine\n{BEGIN}\n", f"# Mine\n{END}\n{BEGIN}\n"])
 def test_a_text_without_the_two_marks_stays_whole(text):
-    card = update_card(NEW, parse_card(text, "a card"), set())
+    card = update_card(NEW, parse_card(text, "a card"), set(), {})
     assert str(card).endswith(f"---\n\n{text}")
 
 

@@ -58,10 +58,10 @@ def restore(folder: Path, saved: Path) -> None:
 
 
 def control(method: str, what: str, **options):
-    import httpx2
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import httpx
 
-    return httpx2.request(method, f"{HfApi().endpoint}/_loopback/{what}", timeout=60, **options)
+    return httpx.request(method, f"{HfApi().endpoint}/_loopback/{what}", timeout=60, **options)
 
 
 def client_faults(folder: str, repository: str, saved: str, fault: dict, limit: float, options: dict) -> list[dict]:

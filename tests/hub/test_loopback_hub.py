@@ -237,9 +237,9 @@ def test_model_cards_are_validated(hub, client):
 
 
 def client_statuses(count: int) -> list[int]:
-    import httpx2
+    from huggingface_hub.utils import httpx
 
-    return [httpx2.get(f"{os.environ['HF_ENDPOINT']}/api/models/{MODEL}/refs").status_code for _ in range(count)]
+    return [httpx.get(f"{os.environ['HF_ENDPOINT']}/api/models/{MODEL}/refs").status_code for _ in range(count)]
 
 
 def test_a_fault_is_counted_from_now_and_matched(hub, client):
@@ -256,11 +256,11 @@ def test_a_fault_is_counted_from_now_and_matched(hub, client):
 
 
 def client_leak() -> None:
-    import httpx2
+    from huggingface_hub.utils import httpx
 
     url, token = os.environ["HF_ENDPOINT"], os.environ["HF_TOKEN"]
     HfApi().create_commit(MODEL, additions({"log.txt": f"token: {token}"}), commit_message="A log")
-    httpx2.get(f"{url}/api/models/{MODEL}?token={token}", headers={"X-Token": token})
+    httpx.get(f"{url}/api/models/{MODEL}?token={token}", headers={"X-Token": token})
 
 
 def test_a_token_out_of_place_is_noticed_and_never_recorded(hub, client):

@@ -50,6 +50,8 @@ def test_edits_on_the_hub_and_in_the_folder_stay(hub, run, pushes):
     assert "license: gpl-3.0" in pushes.card()
     assert "Thanks to all." in pushes.card()
     assert "From the Hub" not in pushes.card()
+    recorded = json.loads((run / ".hub.json").read_text())["repositories"][NAME]["main"]
+    assert (recorded["metadata"]["license"], recorded["metadata"]["library_name"]) == ("apache-2.0", "transformers")
 
 
 def test_edits_on_both_sides_are_for_the_user_to_choose_from(hub, run, pushes):

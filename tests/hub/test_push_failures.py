@@ -14,14 +14,14 @@ NAME = "ada/model"
 
 def client_lost(folder: str, faults: list[dict]) -> list:
     """Push with faults, and once more without."""
-    import httpx2
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import httpx
 
     without_waits()
     for fault in faults:
-        httpx2.post(f"{HfApi().endpoint}/_loopback/fault", json=fault)
+        httpx.post(f"{HfApi().endpoint}/_loopback/fault", json=fault)
     first = client_upload(folder, NAME)
-    httpx2.delete(f"{HfApi().endpoint}/_loopback/fault")
+    httpx.delete(f"{HfApi().endpoint}/_loopback/fault")
     return [first, client_upload(folder, NAME)]
 
 
@@ -141,13 +141,13 @@ REFUSED = [*((403, path) for path in REFUSALS), (412, "/commit/"), (409, "/tag/"
 
 
 def client_refused(folder: str, cases: list[tuple[int, str]]) -> list[list]:
-    import httpx2
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import httpx
 
     control, results = f"{HfApi().endpoint}/_loopback/fault", []
     for status, path in cases:
-        httpx2.delete(control)
-        httpx2.post(control, json={"answer": status, "path": path, "words": f"Words of {path}"})
+        httpx.delete(control)
+        httpx.post(control, json={"answer": status, "path": path, "words": f"Words of {path}"})
         results.append(client_upload(folder, f"{NAME}-{len(results)}", revision="b", tag="v1"))
     return results
 

@@ -19,7 +19,6 @@ from train_on_processes import fail_on_the_second, train_one
 
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.cli import STOPPED
-from modeling_scratch.data.streaming import PairStream
 from modeling_scratch.runs import faults
 from modeling_scratch.runs.checkpoint_store import CheckpointStore, Snapshots, verify_checkpoint
 from modeling_scratch.runs.folder import RunFolder
@@ -113,27 +112,16 @@ def test_stopped_while_the_final_model_is_scored(whole, tmp_path, monkeypatch, c
     assert equal_weights(run, whole)
 
 
-def test_stopped_while_a_stream_is_read(tmp_path, monkeypatch, capsys):
-    """Filling its pools takes long: the run leaves between two of them, without the update."""
-    options = [*AVERAGING, *STREAM, "optimization.gradient_accumulation_steps=2", "data.max_source_tokens=32"]
-    options += ["data.max_target_tokens=32"]
-    whole = quick_run(tmp_path / "whole", *options)
-    read, pools, run = PairStream.read, count(1), tmp_path / "run"
-
-    def asked(self, rows, pairs):
-        if pairs == 50 and next(pools) == 7:  # the fourth pool of the first of two readers
-            ask()
-        return read(self, rows, pairs)
-
+def test_stopped_while_a_model_without_a_test_set_is_scored(tmp_path, monkeypatch, capsys):
+    run, options = tmp_path / "run", [*AVERAGING, "data.test_files=null"]
     with monkeypatch.context() as patch:
-        patch.setattr(PairStream, "read", asked)
-        said = stopped(capsys, run, *options)
-    step = int(re.search(r"stopped by SIGTERM after update (\d+) of 20", said)[1])
-    assert step > 0
-    assert max(record["step"] for record in read_metrics(run, "train")) == step
-    quick_run(run, *options, resume=True)
-    assert records(run) == records(whole)
-    assert equal_weights(run, whole)
+        before_calls(patch, "generate", 3, ask)
+        stopped(capsys, run, *options)
+    quick_run(run, *options, "auto", resume=True)
+    (record,) = [record for record in read_metrics(run) if "final" in record]
+    assert (record["split"], record["num_beams"]) == ("validation", 2)
+    assert record["loss"] > 0
+    assert (run / "samples.md").exists()
 
 
 def test_two_interrupts_end_it_at_once(tmp_path, monkeypatch):
@@ -273,8 +261,7 @@ def test_killed_between_two_writes(kind, write, call, whole, tmp_path, monkeypat
         patch.setattr(kind, write, killed)
         with pytest.raises(Killed):
             quick_run(run, *AVERAGING)
-    resumes = any((run / "checkpoints").glob("step-*"))
-    quick_run(run, *AVERAGING, resume=resumes, overwrite=not resumes)
+    quick_run(run, *AVERAGING, "auto", resume=True)
     assert records(run) == records(whole)
     assert equal_weights(run, whole)
 

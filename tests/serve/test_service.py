@@ -128,6 +128,7 @@ def test_into_its_own_language_a_text_stays(url):
     parameters |= {"q": "A bird.", "alternatives": 2}
     expected = {"translatedText": "A bird.", "alternatives": ["A bird."] * 2}
     assert post(f"{url}/translate", parameters) == (200, expected)
+    assert post(f"{url}/translate", parameters | {"source": "EN"}) == (200, expected)
     assert post(f"{url}/translate", {"q": "a", "source": "xx", "target": "xx"})[0] == 400
 
 
