@@ -18,7 +18,6 @@ from .errors import UserError
 from .loading import load_config, load_tokenizers, load_translator
 from .model.cache import SearchCache
 from .model.configuration_scratch import ScratchConfig
-from .model.loss import check_labels, cross_entropy
 from .model.modeling_scratch import ScratchForConditionalGeneration, search
 from .model.pretrained import ScratchPreTrainedModel
 
@@ -126,8 +125,6 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
         decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
         past_key_values: EnsembleCache | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
     ) -> Seq2SeqLMOutput:
         """
@@ -137,14 +134,11 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
             decoder_input_ids: (batch_size, target_length); with a cache, only the new tokens.
             encoder_outputs: what an EnsembleEncoder returned.
             past_key_values: the cache of our own search, the only one supported.
-            labels, num_items_in_batch: as in ScratchForConditionalGeneration.
 
         Returns:
             logits: logarithms of the mean probabilities, (batch_size, target_length, target vocabulary), in float32 or
-                float64; and the loss, if labels were given.
+                float64.
         """
-        if labels is not None and decoder_input_ids is None:
-            decoder_input_ids = self.members[0].prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
         states = encoder_outputs.last_hidden_state.split([member.config.d_model for member in self.members], dim=-1)
@@ -159,11 +153,7 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
                 use_cache=cache is not None,
             ).logits
             members.append(logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1))
-        log_probs, loss = torch.stack(members).logsumexp(dim=0) - math.log(len(members)), None
-        if labels is not None:
-            labels = check_labels(labels, log_probs.shape[-1])
-            loss = cross_entropy(log_probs, labels, num_items_in_batch)
-        return Seq2SeqLMOutput(loss=loss, logits=log_probs)
+        return Seq2SeqLMOutput(logits=torch.stack(members).logsumexp(dim=0) - math.log(len(members)))
 
 
 def first_member(model: PreTrainedModel) -> PreTrainedModel:

@@ -10,17 +10,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 DEFAULT_BATCH_TOKENS = 4096
 
 
-class SourceTooLong(ValueError):
-    """Input number `index` has `length` tokens, more than the `limit` of the model."""
-
-    def __init__(self, index: int, length: int, limit: int):
-        super().__init__(
-            f"input {index} has {length} tokens, but the model takes {limit} (max_position_embeddings); nothing is "
-            "truncated, so split it"
-        )
-        self.index, self.length, self.limit = index, length, limit
-
-
 def tokenize(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit: int | None, first: int = 0
 ) -> list[list[int]]:
@@ -32,8 +21,7 @@ def tokenize(
         first: the number of the first sentence, for error messages.
 
     Raises:
-        ValueError: a sentence is not a string, or not valid Unicode.
-        SourceTooLong: a sentence has more than `limit` tokens.
+        ValueError: a sentence is not a string, not valid Unicode, or has more than `limit` tokens.
     """
     for index, sentence in enumerate(sentences, start=first):
         if not isinstance(sentence, str):
@@ -48,7 +36,10 @@ def tokenize(
         texts = [sentences[index].strip() for index in filled]
         for index, row in zip(filled, tokenizer(texts, truncation=False, verbose=False).input_ids, strict=True):
             if limit is not None and len(row) > limit:
-                raise SourceTooLong(first + index, len(row), limit)
+                raise ValueError(
+                    f"input {first + index} has {len(row)} tokens, but the model takes {limit} "
+                    "(max_position_embeddings); nothing is truncated, so split it"
+                )
             ids[index] = row
     return ids
 

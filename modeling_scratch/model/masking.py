@@ -10,28 +10,19 @@ def can_look_at(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and type(tensor) is torch.Tensor and not tracing
 
 
-def check_mask(
-    name: str, attention_mask: torch.Tensor, batch_size: int, num_heads: int, query_length: int, key_length: int | None
-) -> None:
+def check_mask(name: str, attention_mask: torch.Tensor, batch_size: int, key_length: int | None) -> None:
     """
-    Raise ValueError for a mask that does not fit the inputs.
+    Raise ValueError for a mask that is neither (batch_size, key_length) nor of four dimensions ending with key_length.
 
     Args:
-        attention_mask: (batch_size, key_length); or (batch_size, num_heads, query_length, key_length), where each of
-            the first three may be 1.
         key_length: None if it cannot be known without waiting for the device.
     """
-    shape, fits = attention_mask.shape, attention_mask.ndim in (2, 4)
-    fits = fits and (key_length is None or shape[-1] == key_length)
-    if attention_mask.ndim == 2:
-        fits = fits and shape[0] == batch_size
-    elif attention_mask.ndim == 4:
-        sizes = (batch_size, num_heads, query_length)
-        fits = fits and all(found == 1 or found == size for found, size in zip(shape, sizes, strict=False))
-    if not fits:
+    shape = tuple(attention_mask.shape)
+    fits = len(shape) == 4 or (len(shape) == 2 and shape[0] == batch_size)
+    if not fits or (key_length is not None and shape[-1] != key_length):
         raise ValueError(
-            f"{name} has shape {tuple(shape)}; these inputs need ({batch_size}, {key_length}) or "
-            f"({batch_size}, {num_heads} or 1, {query_length}, {key_length})"
+            f"{name} has shape {shape}; these inputs need ({batch_size}, {key_length}), or four dimensions, of which "
+            f"the last is {key_length}"
         )
 
 

@@ -20,7 +20,7 @@ from .cache import SearchCache
 from .configuration_scratch import ScratchConfig
 from .fast_cpu import fast_products  # noqa: F401
 from .layers import ScratchLayer  # noqa: F401
-from .loss import check_labels, cross_entropy, shift_tokens_right
+from .loss import IGNORE_INDEX, cross_entropy
 from .masking import count_positions
 from .position_embeddings import PositionEmbedding  # noqa: F401
 from .pretrained import ScratchPreTrainedModel
@@ -82,7 +82,7 @@ class ScratchModel(ScratchPreTrainedModel):
 
     def tied_weights(self) -> dict[str, str]:
         shared = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
-        return super().tied_weights() | (shared if self.config.share_encoder_decoder_embeddings else {})
+        return shared if self.config.share_encoder_decoder_embeddings else {}
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.embed_tokens
@@ -152,6 +152,8 @@ class ScratchModel(ScratchPreTrainedModel):
 class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
     """The translator: encoder, decoder, output projection (section 3.4), loss, and `generate()`."""
 
+    new_search_cache = SearchCache  # the key/value cache of our own search; an ensemble overrides this
+
     def __init__(self, config: ScratchConfig):
         super().__init__(config)
         self.model = ScratchModel(config)
@@ -173,7 +175,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         return _HUB_OPTIONS.get(self, {})
 
     def tied_weights(self) -> dict[str, str]:
-        tied = super().tied_weights()
+        tied = {f"model.{name}": f"model.{original}" for name, original in self.model.tied_weights().items()}
         if self.config.tie_word_embeddings:
             # The end of the chain: a weight tied to one that is itself tied would not follow the original.
             side = "encoder" if self.config.share_encoder_decoder_embeddings else "decoder"
@@ -201,10 +203,6 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             return super().generate(*args, **kwargs)
         return search(self, super().generate, *args, **kwargs)
 
-    def new_search_cache(self) -> SearchCache:
-        """The key/value cache of our own search; an ensemble overrides this."""
-        return SearchCache()
-
     def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs) -> dict[str, Any]:
         # With a static cache the decoder's mask becomes 4-D, from which positions cannot be counted.
         mask = kwargs.get("decoder_attention_mask")
@@ -213,8 +211,14 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """See `shift_tokens_right`. Called by DataCollatorForSeq2Seq."""
-        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+        """
+        The decoder's input that predicts `labels` (section 3.1: "the output embeddings are offset by one position"),
+        (batch_size, target_length); -100 becomes padding. DataCollatorForSeq2Seq calls this too.
+        """
+        shifted = labels.new_empty(labels.shape)
+        shifted[:, 1:] = labels[:, :-1]
+        shifted[:, 0] = self.config.decoder_start_token_id
+        return shifted.masked_fill_(shifted == IGNORE_INDEX, self.config.pad_token_id)
 
     @can_return_tuple
     def forward(
@@ -248,7 +252,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             fused_loss; the rest as in ScratchModel.
         """
         if labels is not None:
-            labels = check_labels(labels, self.config.target_vocab_size)
+            labels = labels.long()
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             use_cache = False if use_cache is None else use_cache
@@ -256,11 +260,6 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         others = (inputs_embeds, decoder_inputs_embeds, position_ids, decoder_position_ids, use_cache)
         outputs = self.model(*tokens, encoder_outputs, past_key_values, *others, return_dict=True, **kwargs)
         states = outputs.last_hidden_state
-        if labels is not None and states.shape[:2] != labels.shape:
-            raise ValueError(
-                f"labels has shape {tuple(labels.shape)}, and the decoder's input {tuple(states.shape[:2])}: they must "
-                "be aligned"
-            )
         if labels is not None and fused_loss is not None:
             logits, loss = None, fused_loss(states, self.lm_head, labels, num_items_in_batch)
         else:

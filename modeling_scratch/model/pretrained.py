@@ -36,13 +36,8 @@ class ScratchPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.bias)
 
     def tied_weights(self) -> dict[str, str]:
-        """{name: name of the weight it is tied to}, as the config says; here, those of the models inside this one."""
-        return {
-            f"{module}.{name}": f"{module}.{original}"
-            for module, child in self.named_children()
-            if isinstance(child, ScratchPreTrainedModel)
-            for name, original in child.tied_weights().items()
-        }
+        """{name: name of the weight it is tied to}, as the config says."""
+        return {}
 
     def post_init(self) -> None:
         self._tied_weights_keys = self.tied_weights()
@@ -74,6 +69,7 @@ class ScratchPreTrainedModel(PreTrainedModel):
                 "model has two; build a model with the sizes you want and copy the weights"
             )
         embedding = super().resize_token_embeddings(*args, **kwargs)
-        if self.config.decoder_vocab_size is not None:
+        self.config.vocab_size = embedding.num_embeddings
+        if self.config.is_encoder_decoder and self.config.decoder_vocab_size is not None:
             self.config.decoder_vocab_size = embedding.num_embeddings
         return embedding

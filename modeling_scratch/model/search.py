@@ -21,7 +21,6 @@ from transformers.utils import logging
 from .batched_generation import setting_of
 from .beam_search import beam_search
 from .fast_cpu import fast_products
-from .masking import check_mask
 from .search_loops import Decoder, is_of_transformers, sample
 
 logger = logging.get_logger(__name__)
@@ -113,10 +112,8 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
     states, mask = encoded["last_hidden_state"], prepared.get("attention_mask")
     if config.get_generation_mode().value not in _MODES or len(states) != len(input_ids):
         raise _Unsupported
-    if mask is not None:
-        if mask.ndim != 2:  # its rows may be shared, so they cannot be selected
-            raise _Unsupported
-        check_mask("attention_mask", mask, len(states), 1, 1, states.shape[1])
+    if mask is not None and mask.shape != states.shape[:2]:  # rows of a 4-D mask may be shared, so not be selected
+        raise _Unsupported
     is_beam_search = (config.num_beams or 1) > 1
     beams = max(config.num_beams or 1, config.num_return_sequences or 1)
     decoder = Decoder(model, states[::beams], None if mask is None else mask[::beams], beams, is_beam_search)

@@ -31,7 +31,6 @@ class ScratchStack(ScratchPreTrainedModel):
         final_norm: bool,
     ):
         super().__init__(config)
-        self.num_heads = num_heads
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_positions = POSITION_EMBEDDINGS[config.position_embedding_type](config, num_heads)
@@ -41,14 +40,6 @@ class ScratchStack(ScratchPreTrainedModel):
         self.layers = nn.ModuleList(layer_class(config) for _ in range(1 if config.share_layers else depth))
         self.layer_norm = build_norm(config) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
-
-    def outputs_to_record(self, output_attentions: bool | None, output_hidden_states: bool | None) -> tuple[bool, bool]:
-        """Whether to return every layer's attention weights and hidden states. None: as the config says."""
-        if output_attentions is None:
-            output_attentions = self.config.output_attentions
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        return bool(output_attentions), bool(output_hidden_states)
 
     def layer_sequence(self) -> list[nn.Module]:
         """The layers in the order in which they run: with shared weights, one layer `depth` times."""
@@ -78,11 +69,6 @@ class ScratchStack(ScratchPreTrainedModel):
                     f"{self.ids_name} holds ids from {least} to {most}; they must be in [0, {rows}), the vocabulary. "
                     "Does the tokenizer belong to this model?"
                 ) from None
-        elif inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != self.config.d_model:
-            raise ValueError(
-                f"inputs_embeds of the {type(self).__name__} has shape {tuple(inputs_embeds.shape)}; it must be "
-                f"(batch_size, sequence_length, d_model ({self.config.d_model}))"
-            )
         return inputs_embeds * self.embed_scale
 
     def enter_layers(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
@@ -98,27 +84,6 @@ class ScratchStack(ScratchPreTrainedModel):
         if casts and torch.get_autocast_dtype(device_type) == torch.bfloat16 and hidden_states.dtype == torch.float32:
             return hidden_states.bfloat16()
         return hidden_states
-
-    def query_positions(
-        self, position_ids: torch.Tensor | None, counted: torch.Tensor, hidden_states: torch.Tensor
-    ) -> torch.Tensor:
-        """
-        The positions of the tokens in `hidden_states`, (batch_size or 1, sequence_length).
-
-        Args:
-            position_ids: positions given by the caller, or None.
-            counted: positions of past and new tokens, (batch_size or 1, past_length + sequence_length); the last ones
-                are used if none were given.
-        """
-        batch_size, length = hidden_states.shape[:2]
-        if position_ids is None:
-            return counted[:, -length:]
-        if position_ids.ndim != 2 or position_ids.shape[0] not in (1, batch_size) or position_ids.shape[1] != length:
-            raise ValueError(
-                f"position_ids of the {type(self).__name__} has shape {tuple(position_ids.shape)}; these inputs need "
-                f"({batch_size}, {length})"
-            )
-        return position_ids
 
 
 class ScratchEncoder(ScratchStack):
@@ -154,22 +119,24 @@ class ScratchEncoder(ScratchStack):
         Returns:
             last_hidden_state: (batch_size, source_length, d_model).
         """
-        output_attentions, output_hidden_states = self.outputs_to_record(output_attentions, output_hidden_states)
+        config = self.config
+        output_attentions = config.output_attentions if output_attentions is None else output_attentions
+        output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         hidden_states = self.embed(input_ids, inputs_embeds)
         batch_size, length = hidden_states.shape[:2]
         counted = torch.arange(length, device=hidden_states.device)[None]
         if attention_mask is not None:
-            check_mask("attention_mask", attention_mask, batch_size, self.num_heads, length, length)
+            check_mask("attention_mask", attention_mask, batch_size, length)
             if attention_mask.ndim == 2:
                 counted = count_positions(attention_mask)
-        position_ids = self.query_positions(position_ids, counted, hidden_states)
+        position_ids = counted if position_ids is None else position_ids
         mask = as_bias(attention_mask, hidden_states.dtype)
         bias = self.embed_positions.bias(hidden_states, position_ids, position_ids)
         if bias is not None:
             mask = bias if mask is None else mask + bias
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
         hidden_states = self.enter_layers(hidden_states, position_ids)
-        implementation = "eager" if output_attentions else self.config._attn_implementation
+        implementation = "eager" if output_attentions else config._attn_implementation
         states, attentions = [], []
         for layer in self.layer_sequence():
             if output_hidden_states:
@@ -219,7 +186,7 @@ class ScratchDecoder(ScratchStack):
         is_4d = attention_mask is not None and attention_mask.ndim == 4
         if attention_mask is not None:
             expected = key_length if is_4d or static_length is None else None
-            check_mask("decoder_attention_mask", attention_mask, batch_size, self.num_heads, length, expected)
+            check_mask("decoder_attention_mask", attention_mask, batch_size, expected)
             if not is_4d and is_all_attended(attention_mask):
                 attention_mask = None
         padding = None if is_4d else attention_mask
@@ -227,7 +194,7 @@ class ScratchDecoder(ScratchStack):
             counted = (torch.arange(length, device=device) + past_length)[None]
         else:
             counted = count_positions(padding)
-        queries = self.query_positions(position_ids, counted, hidden_states)
+        queries = counted[:, -length:] if position_ids is None else position_ids
         # `ScratchAttention.attend` hides later positions by a flag where nothing else is hidden or added.
         flag_suffices = static_length is None and (length == 1 or not past_length)
         if is_4d:
@@ -246,28 +213,6 @@ class ScratchDecoder(ScratchStack):
                 keys = keys + (queries[:, -1:] - counted[:, -1:])  # shifted as the caller's positions are
             bias = bias + self.embed_positions.bias(hidden_states, queries, keys)
         return bias, queries
-
-    def cross_attention_bias(
-        self,
-        attention_mask: torch.Tensor | None,
-        encoder_hidden_states: torch.Tensor | None,
-        hidden_states: torch.Tensor,
-        past_key_values: Cache | None,
-    ) -> torch.Tensor | None:
-        """The bias for cross-attention. ValueError if the encoder's states or the mask do not fit the target."""
-        if encoder_hidden_states is None:
-            raise ValueError("the decoder needs encoder_hidden_states, (batch_size, source_length, d_model)")
-        # In our own search the beams of a sentence, which are consecutive rows, share its encoded source.
-        sentences = hidden_states.shape[0] // getattr(past_key_values, "beams", 1)
-        if encoder_hidden_states.shape[0] != sentences or encoder_hidden_states.shape[-1] != self.config.d_model:
-            raise ValueError(
-                f"encoder_hidden_states has shape {tuple(encoder_hidden_states.shape)}; this target needs "
-                f"({sentences}, source_length, {self.config.d_model})"
-            )
-        if attention_mask is not None:
-            sizes = (sentences, self.num_heads, hidden_states.shape[1], encoder_hidden_states.shape[1])
-            check_mask("attention_mask", attention_mask, *sizes)
-        return as_bias(attention_mask, hidden_states.dtype)
 
     @can_return_tuple
     def forward(
@@ -300,17 +245,21 @@ class ScratchDecoder(ScratchStack):
         Returns:
             last_hidden_state: (batch_size, target_length, d_model), and the cache.
         """
-        output_attentions, output_hidden_states = self.outputs_to_record(output_attentions, output_hidden_states)
-        use_cache = self.config.use_cache if use_cache is None else use_cache
+        config = self.config
+        output_attentions = config.output_attentions if output_attentions is None else output_attentions
+        output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        use_cache = config.use_cache if use_cache is None else use_cache
         hidden_states = self.embed(input_ids, inputs_embeds)
         cache = DynamicCache() if past_key_values is None and use_cache else past_key_values
         if cache is not None and not hasattr(cache, "self_attention_cache"):
             cache = EncoderDecoderCache(cache, DynamicCache())
-        cross_bias = self.cross_attention_bias(encoder_attention_mask, encoder_hidden_states, hidden_states, cache)
+        if encoder_attention_mask is not None:
+            check_mask("attention_mask", encoder_attention_mask, *encoder_hidden_states.shape[:2])
+        cross_bias = as_bias(encoder_attention_mask, hidden_states.dtype)
         self_bias, position_ids = self.self_attention_bias(attention_mask, hidden_states, position_ids, cache)
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
         hidden_states = self.enter_layers(hidden_states, position_ids)
-        implementation = "eager" if output_attentions else self.config._attn_implementation
+        implementation = "eager" if output_attentions else config._attn_implementation
         states, attentions, cross_attentions = [], [], []
         for layer_idx, layer in enumerate(self.layer_sequence()):
             if output_hidden_states:

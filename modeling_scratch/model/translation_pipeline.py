@@ -167,8 +167,7 @@ class ScratchTranslationPipeline(Pipeline):
             most 16 batches).
 
         Raises:
-            ValueError: an input is not a string; a setting is not valid.
-            SourceTooLong: an input has more tokens than the model takes.
+            ValueError: an input is not a string, or has more tokens than the model takes; a setting is not valid.
         """
         forward = self.settings | kwargs
         if wrong := sorted(_PER_SENTENCE & forward.keys()):
@@ -182,13 +181,16 @@ class ScratchTranslationPipeline(Pipeline):
             "batch_size": batch_size,
             "batch_tokens": DEFAULT_BATCH_TOKENS if batch_tokens is None else batch_tokens,
         }
-        several = setting_of(self.model, forward, "num_return_sequences")
+        setting = partial(setting_of, self.model, forward)
+        several, most = setting("num_return_sequences"), self.model.config.max_position_embeddings
         for name, number in (limits | {"num_return_sequences": several}).items():
             if number is not None and (not isinstance(number, Integral) or number < 1):
                 raise ValueError(f"{name} is {number!r}; it must be a whole number, at least 1")
         if batch_size is not None:
             limits["batch_tokens"] = None
-        forward |= self._bounded_length(forward)
+        longest = setting("max_new_tokens") or (setting("max_length") or 0) - 1  # which counts the start token
+        if longest > most and getattr(self.model.config, "position_embedding_type", None) == "learned":
+            forward["max_new_tokens"] = most
         translate = partial(self._translate, limits=limits, several=several or 1, forward=forward, progress=progress)
         if isinstance(inputs, str):
             return translate([inputs])[0]
@@ -205,22 +207,6 @@ class ScratchTranslationPipeline(Pipeline):
         else:
             ahead = batch_size * _BATCHES_AHEAD if batch_size > 1 else 1  # one by one: each before the next is read
         return self._stream(iter(inputs), ahead, translate)
-
-    def _bounded_length(self, forward: dict[str, Any]) -> dict[str, int]:
-        """Settings that keep translations within learned positions. ValueError if a call asks for more."""
-        config = self.model.config
-        limit = config.max_position_embeddings
-        if getattr(config, "position_embedding_type", None) != "learned":
-            return {}
-        if (forward.get("max_new_tokens") or 0) > limit:
-            raise ValueError(
-                f"max_new_tokens is {forward['max_new_tokens']}, but learned positions end at max_position_embeddings "
-                f"({limit})"
-            )
-        longest = setting_of(self.model, forward, "max_new_tokens")
-        if longest is None:
-            longest = (setting_of(self.model, forward, "max_length") or 0) - 1  # it counts the start token
-        return {"max_new_tokens": limit} if longest > limit else {}
 
     @staticmethod
     def _stream(inputs: Iterator[str], ahead: int, translate: Callable[..., list[list]]) -> Iterator[list[dict]]:

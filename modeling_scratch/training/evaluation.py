@@ -124,7 +124,7 @@ def translate(
         The translations, in the order of the sentences; "" for a blank one.
 
     Raises:
-        SourceTooLong: a sentence exceeds learned positions.
+        ValueError: a sentence exceeds learned positions.
         Stopped: a process was asked to stop.
     """
     rank, processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)

@@ -213,7 +213,7 @@ def test_vocabulary(trained):
     vocabulary = read_vocabulary(tokenizer, size + 2, "source")
     assert vocabulary[:size] == tokenizer.convert_ids_to_tokens(range(size))
     assert len(set(vocabulary)) == size + 2
-    with pytest.raises(ValueError, match=f"the target tokenizer has {size} tokens and its embedding {size - 1} rows"):
+    with pytest.raises(ValueError, match=f"the target tokenizer has {size} ids and its embedding {size - 1} rows"):
         read_vocabulary(tokenizer, size - 1, "target")
 
 

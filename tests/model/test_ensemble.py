@@ -10,7 +10,6 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.ensemble import Ensemble
 from modeling_scratch.model import cache, search_loops
 from modeling_scratch.model.batched_generation import generate_batch
-from modeling_scratch.model.loss import shift_tokens_right
 
 pytest_plugins = ["search_fixtures"]
 
@@ -126,15 +125,6 @@ def test_inherited_loops_find_the_same(settings, members, loops):
     del settings["use_cache"]
     assert torch.equal(found, ensemble.generate(**SOURCE, **settings, max_new_tokens=8))
     assert len(loops) == 1
-
-
-def test_labels_alone(members):
-    """As in ScratchForConditionalGeneration."""
-    ensemble, labels = Ensemble(members), SOURCE["input_ids"][:, :4]
-    config = ensemble.config
-    decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
-    expected = ensemble(**SOURCE, labels=labels, decoder_input_ids=decoder_input_ids)
-    assert torch.equal(ensemble(**SOURCE, labels=labels).loss, expected.loss)
 
 
 def test_what_an_ensemble_does_not_take(members):

@@ -172,11 +172,6 @@ def test_errors_are_those_of_the_inherited_loops(models):
     model, source = next(iter(models()))
     with pytest.raises(ValueError, match="low_memory"):
         model.generate(**source, num_beams=2, low_memory=True)
-    encoded = model.get_encoder()(source["input_ids"][:1])
-    for beams in (1, 2):
-        options = {"num_beams": beams, "max_new_tokens": 4}
-        with pytest.raises(ValueError, match="this target needs"):
-            model.generate(encoder_outputs=encoded, decoder_input_ids=torch.ones(4, 1).long(), **options)
 
 
 @pytest.mark.parametrize("beams", [1, 3])

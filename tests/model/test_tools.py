@@ -30,7 +30,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-from modeling_scratch import ScratchEncoderModel, ScratchForConditionalGeneration
+from modeling_scratch import ScratchConfig, ScratchEncoderModel, ScratchForConditionalGeneration
 from modeling_scratch.training.loss import TrainingLoss
 
 
@@ -244,6 +244,15 @@ def test_resizing_keeps_one_vocabulary_one(make_model):
     model = make_model(decoder_vocab_size=61)
     model.resize_token_embeddings(70)
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (70, 70)
+
+
+def test_resizing_the_encoder_of_two_vocabularies(tmp_path):
+    fields = SMALL_MODEL | {"decoder_vocab_size": 70, "share_encoder_decoder_embeddings": False}
+    encoder = ScratchEncoderModel(ScratchConfig(**fields))
+    encoder.resize_token_embeddings(68)
+    assert (encoder.config.vocab_size, encoder.config.decoder_vocab_size) == (68, 70)
+    encoder.save_pretrained(tmp_path)
+    assert ScratchEncoderModel.from_pretrained(tmp_path).get_input_embeddings().num_embeddings == 68
 
 
 # -- training tools ------------------------------------------------------------------------------------------------
