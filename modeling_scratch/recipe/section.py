@@ -1,5 +1,6 @@
 """The base class of a recipe's sections, and the types of their values."""
 
+import os
 import re
 from typing import Annotated, Any, get_args
 
@@ -31,11 +32,16 @@ def _are_betas(value: Any) -> Any:
     return value
 
 
+def _from_home(value: Any) -> Any:
+    """A path without the ~ that shells leave in data.train_files=~/x; any other value unchanged."""
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
+
+
 def _are_files(value: Any) -> Any:
     names = value if isinstance(value, list) else [value]
     if value is not None and not (names and all(isinstance(name, str) and name for name in names)):
         raise ValueError(f"{value!r} is neither the name of a file nor a list of such names")
-    return value
+    return list(map(_from_home, value)) if isinstance(value, list) else _from_home(value)
 
 
 def _are_test_sets(value: Any) -> Any:
@@ -68,4 +74,4 @@ class Section(BaseModel):
             is_text = str in (annotation, *get_args(annotation))
             hint = " (YAML reads no and off, yes and on so; put them in quotes)" if is_text else ""
             raise ValueError(f"{str(value).lower()} is not allowed here{hint}")
-        return value
+        return _from_home(value)

@@ -81,6 +81,16 @@ def test_overrides():
     assert apply_overrides({"a": {"b": 0}}, ["a={}", "a.c=x"]) == {"a": {"c": "x"}}
 
 
+def test_the_home_folder(monkeypatch):
+    """A shell leaves ~ to the command in data.train_files=~/x, and YAML files in every key."""
+    monkeypatch.setenv("HOME", "/home/ada")
+    files = ["data.train_files=[~/a.en, ~/a.de]", "data.validation_files=~/b", "data.test_sets={c: ~/c}"]
+    recipe = load_recipe(EMBEDDED, [*files, "output_dir=~/run", "tokenizer.existing=~/d"])
+    assert (recipe.output_dir, recipe.tokenizer.existing) == ("/home/ada/run", "/home/ada/d")
+    files = ["/home/ada/a.en", "/home/ada/a.de"], "/home/ada/b", {"c": "/home/ada/c"}
+    assert (recipe.data.train_files, recipe.data.validation_files, recipe.data.test_sets) == files
+
+
 @pytest.mark.parametrize("r_drop", [0.0, 5.0])
 def test_a_recipe_of_an_earlier_version(r_drop, tmp_path, caplog):
     recipe = load_recipe(EMBEDDED)
