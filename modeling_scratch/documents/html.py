@@ -157,7 +157,8 @@ def shielded(tokens: Sequence[Token]) -> list[Token]:
             is_block = token.kind == "break" and token.name not in _PROTECTED_INLINE
             is_block |= any(isinstance(each, Markup) and each.kind == "break" for each in within)
             raw = "".join(each.raw for each in tokens[place:end])
-            token = Markup("break" if is_block else "atom", raw, slots=() if is_marked else token.slots)
+            slots = () if is_marked or token.name in ("script", "style") else token.slots
+            token = Markup("break" if is_block else "atom", raw, slots=slots)
         kept.append(token)
         place = end
     return kept

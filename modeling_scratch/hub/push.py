@@ -23,7 +23,7 @@ from .card_edits import EditableCard, choose_edited, parse_card, update_card
 from .check import check_folder
 from .destination import EDITABLE, Destination, is_model_file, look
 from .options import PushOptions
-from .record import LastPush, read_last_push, write_last_push
+from .record import LastPush, metadata_of, read_last_push, write_last_push
 from .repository import HubRepository, PushError, opened_repository
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,8 @@ def _edited_card(
             f"the card's text is kept as it is, with nothing generated from the model's records; delete {CARD} in the "
             "folder and on the Hub to have it generated"
         )
-    return str(update_card(new, edited, replaced, last.metadata))
+    before = last.metadata or metadata_of(folder, texts["the card"])
+    return str(update_card(new, edited, replaced, before))
 
 
 def _read(path: Path) -> str | None:

@@ -50,6 +50,12 @@ def read_last_push(folder: Path, repo_id: str, revision: str) -> LastPush:
         ) from None
 
 
+def metadata_of(folder: Path, card: str | None) -> dict[str, Any]:
+    """The metadata generated for a card that this folder has pushed to any repository; {} for any other card."""
+    pushes = (push for revisions in _read(folder).values() for push in revisions.values())
+    return next((push.get("metadata", {}) for push in pushes if card is not None and push.get("card") == card), {})
+
+
 def write_last_push(folder: Path, repo_id: str, revision: str, push: LastPush) -> None:
     """Record a push in place of the one before."""
     content = _read(folder)

@@ -18,7 +18,7 @@ def cross_entropy(
         num_items_in_batch: what to divide the sum by; None: the number of labels here that are not ignored.
     """
     logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
-    labels = labels.flatten().to(logits.device)
+    labels = labels.flatten().to(logits.device, torch.int64)
     if isinstance(num_items_in_batch, torch.Tensor):
         num_items_in_batch = num_items_in_batch.to(logits.device)
     total = nn.functional.cross_entropy(logits, labels, reduction="sum")

@@ -252,7 +252,6 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             fused_loss; the rest as in ScratchModel.
         """
         if labels is not None:
-            labels = labels.long()
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             use_cache = False if use_cache is None else use_cache
@@ -260,8 +259,13 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         others = (inputs_embeds, decoder_inputs_embeds, position_ids, decoder_position_ids, use_cache)
         outputs = self.model(*tokens, encoder_outputs, past_key_values, *others, return_dict=True, **kwargs)
         states = outputs.last_hidden_state
+        if labels is not None and (labels.is_floating_point() or labels.shape != states.shape[:2]):
+            what = f"shape {tuple(labels.shape)} and {labels.dtype}"
+            raise ValueError(
+                f"labels has {what}; it must be integers {tuple(states.shape[:2])}, as the decoder's input"
+            )
         if labels is not None and fused_loss is not None:
-            logits, loss = None, fused_loss(states, self.lm_head, labels, num_items_in_batch)
+            logits, loss = None, fused_loss(states, self.lm_head, labels.long(), num_items_in_batch)
         else:
             logits = self.lm_head(states)
             loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)

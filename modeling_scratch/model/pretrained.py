@@ -70,6 +70,6 @@ class ScratchPreTrainedModel(PreTrainedModel):
             )
         embedding = super().resize_token_embeddings(*args, **kwargs)
         self.config.vocab_size = embedding.num_embeddings
-        if self.config.is_encoder_decoder and self.config.decoder_vocab_size is not None:
+        if self.config.share_encoder_decoder_embeddings and self.config.decoder_vocab_size is not None:
             self.config.decoder_vocab_size = embedding.num_embeddings
         return embedding

@@ -69,7 +69,18 @@ class ScratchStack(ScratchPreTrainedModel):
                     f"{self.ids_name} holds ids from {least} to {most}; they must be in [0, {rows}), the vocabulary. "
                     "Does the tokenizer belong to this model?"
                 ) from None
+        elif inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != self.config.d_model:
+            needed = f"(batch_size, sequence_length, d_model ({self.config.d_model}))"
+            raise ValueError(f"inputs_embeds has shape {tuple(inputs_embeds.shape)}; it must be {needed}")
         return inputs_embeds * self.embed_scale
+
+    @staticmethod
+    def positions(given: torch.Tensor | None, counted: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
+        """The positions of these tokens: those given by the caller, or else the last ones counted."""
+        batch_size, length = hidden_states.shape[:2]
+        if given is not None and given.shape not in ((1, length), (batch_size, length)):
+            raise ValueError(f"position_ids has shape {tuple(given.shape)}; these inputs need ({batch_size}, {length})")
+        return counted[:, -length:] if given is None else given
 
     def enter_layers(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """
@@ -129,7 +140,7 @@ class ScratchEncoder(ScratchStack):
             check_mask("attention_mask", attention_mask, batch_size, length)
             if attention_mask.ndim == 2:
                 counted = count_positions(attention_mask)
-        position_ids = counted if position_ids is None else position_ids
+        position_ids = self.positions(position_ids, counted, hidden_states)
         mask = as_bias(attention_mask, hidden_states.dtype)
         bias = self.embed_positions.bias(hidden_states, position_ids, position_ids)
         if bias is not None:
@@ -194,7 +205,7 @@ class ScratchDecoder(ScratchStack):
             counted = (torch.arange(length, device=device) + past_length)[None]
         else:
             counted = count_positions(padding)
-        queries = counted[:, -length:] if position_ids is None else position_ids
+        queries = self.positions(position_ids, counted, hidden_states)
         # `ScratchAttention.attend` hides later positions by a flag where nothing else is hidden or added.
         flag_suffices = static_length is None and (length == 1 or not past_length)
         if is_4d:

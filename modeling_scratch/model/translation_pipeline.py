@@ -188,7 +188,9 @@ class ScratchTranslationPipeline(Pipeline):
                 raise ValueError(f"{name} is {number!r}; it must be a whole number, at least 1")
         if batch_size is not None:
             limits["batch_tokens"] = None
-        longest = setting("max_new_tokens") or (setting("max_length") or 0) - 1  # which counts the start token
+        longest = setting("max_new_tokens")
+        if longest is None:
+            longest = (setting("max_length") or 0) - 1  # it counts the start token
         if longest > most and getattr(self.model.config, "position_embedding_type", None) == "learned":
             forward["max_new_tokens"] = most
         translate = partial(self._translate, limits=limits, several=several or 1, forward=forward, progress=progress)

@@ -102,6 +102,7 @@ class RunFolder:
         if resume and not self.is_run():
             raise UserError(f"{self.path} holds no run to resume")
         if self.is_run() and not resume and not overwrite:
+            self.lock()  # if it is in use, that is what there is to say
             raise UserError(f"{self.path} already holds a run: continue it with --resume, replace it with --overwrite")
         if not self.is_run() and self.path.is_dir() and holds_other_things(self.path):
             raise UserError(f"{self.path} holds files that are not a run's; choose another output_dir")

@@ -42,7 +42,7 @@ def finish(run: TrainingRun) -> dict[str, Any]:
     """
     Write the final weights to the folder's root: the average of the last checkpoints, or the best by the recipe's
     metric; with their alignment heads if the recipe asks for alignments. Then score them on the test sets, or on
-    validation if there are none, and keep their translations in the folder.
+    validation if there are none, and an average on validation too, and keep their translations in the folder.
 
     Returns:
         The scores by split, those before fine-tuning, some samples, the folder, and the progress.

@@ -204,12 +204,17 @@ def linear_cross_entropy_sum(
         hidden_states: (batch_size, target_length, d_model).
         head: the output projection, weight (V, d_model).
         labels: (batch_size, target_length); -100 is ignored.
+
+    Raises:
+        ValueError: another label is negative, where that can be known without waiting for the device.
     """
     labels, hidden_states = labels.flatten().to(hidden_states.device), hidden_states.flatten(0, -2)
     can_drop = can_look_at(labels)
     if can_drop:  # rows with ignored labels, so that none is ignored
         kept = (labels != IGNORE_INDEX).nonzero().squeeze(1)
         labels, hidden_states = labels.index_select(0, kept), hidden_states.index_select(0, kept)
+        if (labels < 0).any():
+            raise ValueError(f"labels holds {int(labels.min())}; {IGNORE_INDEX} is what is ignored")
     weight, bias = head.weight, head.bias
     if not torch.is_grad_enabled():  # a Function cannot see that gradients are off
         weight, bias = weight.detach(), None if bias is None else bias.detach()

@@ -79,13 +79,19 @@ class TrainingRun:
 
     @classmethod
     def begin(
-        cls, recipe: Recipe, accelerator: Accelerator, overwrite: bool = False, stop: StopRequest | None = None
+        cls,
+        recipe: Recipe,
+        accelerator: Accelerator,
+        overwrite: bool = False,
+        stop: StopRequest | None = None,
+        keeps_checkpoints: bool = False,
     ) -> "TrainingRun":
         """
         A new run, in a new or empty folder.
 
         Args:
             overwrite: delete the run that is in the folder.
+            keeps_checkpoints: not if it has a checkpoint by then, which another process may have written.
             stop: asks the run to stop; `train` and `finish` then raise Stopped.
 
         Raises:
@@ -96,7 +102,7 @@ class TrainingRun:
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator), stop)
         # Last: what was there is deleted.
-        on_main(accelerator, lambda: run._create_folder(overwrite))
+        on_main(accelerator, lambda: run._create_folder(overwrite, keeps_checkpoints))
         run._open_trackers()
         return run
 
@@ -128,17 +134,23 @@ class TrainingRun:
     def begin_or_resume(
         cls, recipe: Recipe, accelerator: Accelerator, stop: StopRequest | None = None
     ) -> "TrainingRun":
-        """`resume` if the recipe's folder holds a run with a checkpoint, else `begin`. Errors as there."""
+        """
+        `resume` if the recipe's folder holds a run with a checkpoint, else `begin`, since a run interrupted before its
+        first checkpoint has nothing to lose. Errors as there.
+        """
         folder = RunFolder(recipe.output_dir)  # with it goes the lock, so it stays until the run has one
-        is_run = on_main(accelerator, folder.is_run)  # before the lock: another process's run is not overwritten
         if on_main(accelerator, folder.locked_can_go_on):
             return cls.resume(recipe, accelerator, None, stop)
-        return cls.begin(recipe, accelerator, is_run, stop)
+        return cls.begin(recipe, accelerator, True, stop, keeps_checkpoints=True)
 
     # -- set-up --------------------------------------------------------------------------------------------------
 
-    def _create_folder(self, overwrite: bool) -> None:
+    def _create_folder(self, overwrite: bool, keeps_checkpoints: bool) -> None:
         self.folder.check(False, overwrite)  # again: preparing the data took a while
+        if keeps_checkpoints and self.folder.can_go_on():
+            raise UserError(
+                f"{self.folder.path} has a checkpoint by now, of another process; the same command again resumes it"
+            )
         self.folder.create()
         write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
         save_model_files(self, self.folder.path)

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
-from modeling_scratch.training.loss import fused_cross_entropy
+from modeling_scratch.training.loss import TrainingLoss, fused_cross_entropy
 
 
 @every_choice
@@ -257,6 +257,13 @@ WRONG_INPUTS = {
     "target mask": (SOURCE | TARGET | {"decoder_attention_mask": [[1, 1]]}, r"decoder_attention_mask.*need \(1, 1\)"),
     "4-D mask, keys": (SOURCE | TARGET | {"attention_mask": [[[[1]]]]}, r"\(1, 1, 1, 1\).*of which the last is 2"),
     "4-D mask, rows": (SOURCE | TARGET | {"attention_mask": [[[[1, 1], [1, 1]]]]}, "a row for each"),
+    "embeddings of another width": (TARGET | {"inputs_embeds": [[[0.0] * 8]]}, r"\(1, 1, 8\).*d_model \(32\)"),
+    "embeddings of width 1": (TARGET | {"inputs_embeds": [[[0.0]]]}, r"\(1, 1, 1\).*d_model \(32\)"),
+    "positions of another length": (SOURCE | TARGET | {"position_ids": [[0, 1, 2]]}, r"\(1, 3\).*need \(1, 2\)"),
+    "positions of length 1": (SOURCE | TARGET | {"position_ids": [[0]]}, r"\(1, 1\).*need \(1, 2\)"),
+    "positions of one dimension": (SOURCE | TARGET | {"position_ids": [0, 1]}, r"\(2,\).*need \(1, 2\)"),
+    "labels of another length": (SOURCE | TARGET | {"labels": [[5, 6]]}, r"labels has shape \(1, 2\).*\(1, 1\)"),
+    "labels that are no integers": (SOURCE | TARGET | {"labels": [[5.7]]}, "labels has shape .*torch.float32"),
     "4-D mask, too many keys": (SOURCE | TARGET | {"attention_mask": [[[[1] * 3]]]}, r"\(1, 1, 1, 3\).*need"),
     "ids of one dimension": (TARGET | {"input_ids": [5, 2]}, r"input_ids has shape \(2,\)"),
     "no tokens": (TARGET | {"input_ids": [[]]}, "input_ids has shape .* and torch.float32|no tokens"),
@@ -268,20 +275,24 @@ WRONG_INPUTS = {
 # What PyTorch refuses in its own words.
 WRONG_FOR_PYTORCH = {
     "last label": SOURCE | {"labels": [[5, -100, 61]]},
-    "labels of another length": SOURCE | TARGET | {"labels": [[5, 6]]},
     "4-D mask, heads": SOURCE | TARGET | {"attention_mask": [[[[0, 1]]] * 3]},
-    "embeddings of another width": TARGET | {"inputs_embeds": [[[0.0] * 8]]},
-    "positions of another length": SOURCE | TARGET | {"position_ids": [[0, 1, 2]]},
     "encoder states of another batch": TARGET | {"encoder_outputs": [[[[0.0] * 32] * 3] * 2]},
     "encoder states of another width": TARGET | {"encoder_outputs": [[[[0.0] * 8] * 3]]},
 }
 
 
 @pytest.mark.parametrize("inputs", WRONG_FOR_PYTORCH.values(), ids=WRONG_FOR_PYTORCH)
-def test_no_wrong_input_gives_a_result(inputs, make_model):
+def test_what_pytorch_refuses(inputs, make_model):
     model = make_model(position_embedding_type="learned", max_position_embeddings=8)
-    with pytest.raises((RuntimeError, ValueError, IndexError)):
+    with pytest.raises((RuntimeError, IndexError)):
         model(**{name: torch.tensor(value) for name, value in inputs.items()})
+
+
+@pytest.mark.parametrize("labels", [[[5, -1, 6]], [[5, 6]], [[5], [6], [7]], [[5.0, 6.7, 7.0]]])
+def test_wrong_labels_for_a_fused_loss(labels, make_model):
+    inputs = {"input_ids": torch.tensor([[5, 2]]), "decoder_input_ids": torch.tensor([[1, 5, 6]])}
+    with pytest.raises(ValueError, match=r"labels has shape|labels holds -1"):
+        make_model()(**inputs, labels=torch.tensor(labels), fused_loss=TrainingLoss(0.0))
 
 
 @pytest.mark.parametrize(("inputs", "message"), WRONG_INPUTS.values(), ids=WRONG_INPUTS)

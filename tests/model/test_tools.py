@@ -246,11 +246,12 @@ def test_resizing_keeps_one_vocabulary_one(make_model):
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (70, 70)
 
 
-def test_resizing_the_encoder_of_two_vocabularies(tmp_path):
-    fields = SMALL_MODEL | {"decoder_vocab_size": 70, "share_encoder_decoder_embeddings": False}
+@pytest.mark.parametrize(("shared", "before", "after"), [(False, 70, 70), (True, 61, 68)])
+def test_resizing_the_encoder_alone(shared, before, after, tmp_path):
+    fields = SMALL_MODEL | {"decoder_vocab_size": before, "share_encoder_decoder_embeddings": shared}
     encoder = ScratchEncoderModel(ScratchConfig(**fields))
     encoder.resize_token_embeddings(68)
-    assert (encoder.config.vocab_size, encoder.config.decoder_vocab_size) == (68, 70)
+    assert (encoder.config.vocab_size, encoder.config.decoder_vocab_size) == (68, after)
     encoder.save_pretrained(tmp_path)
     assert ScratchEncoderModel.from_pretrained(tmp_path).get_input_embeddings().num_embeddings == 68
 

@@ -239,7 +239,7 @@ def test_a_checkpoint_that_another_process_has_written_meanwhile_stays(two_updat
     monkeypatch.setattr(training_run, "prepare_inputs", meanwhile)
     with pytest.raises(SystemExit):
         quick_run(run, *TWO_UPDATES, "auto", resume=True)
-    assert "already holds a run: continue it with --resume" in capsys.readouterr().err
+    assert "has a checkpoint by now, of another process; the same command again resumes it" in capsys.readouterr().err
     assert RunFolder(run).can_go_on()
 
 
