@@ -72,7 +72,10 @@ def through_pipelines(models: dict, folder: Path, sources: list[str], tokens: in
     from modeling_scratch.model import translation_pipeline
 
     tokenizer, target = load_tokenizers(str(folder))
-    other = importlib.import_module("before.translation_pipeline")
+    try:
+        other = importlib.import_module("before.model.translation_pipeline")
+    except ModuleNotFoundError:  # of a commit before there was `model`
+        other = importlib.import_module("before.translation_pipeline")
 
     def make(module: ModuleType, model: torch.nn.Module) -> Callable[[], torch.Tensor]:
         pipeline = module.ScratchTranslationPipeline(model, tokenizer, target)

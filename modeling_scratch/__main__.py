@@ -15,7 +15,7 @@ COMMANDS = {
     "translate": "Translate lines, texts and documents.",
     "serve": "Serve a page and LibreTranslate's interface.",
     "upload": "Check a model folder and push it to the Hub as one commit.",
-    "convert": "Convert models from and to Marian, PyTorch and CTranslate2.",
+    "convert": "Convert from and to Marian and PyTorch, and to CTranslate2.",
     "export": "Make a page, or a folder for transformers.js, of a model.",
     "figures": "Draw curves, attention, positions and the architecture.",
     "corpus": "Write the embedded corpus to text files.",

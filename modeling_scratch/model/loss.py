@@ -1,4 +1,4 @@
-"""The loss."""
+"""The loss: cross-entropy over target tokens."""
 
 import torch
 from torch import nn

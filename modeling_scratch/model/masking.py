@@ -60,6 +60,13 @@ def as_bias(attention_mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Te
     return _hide(attention_mask != 0 if attention_mask.ndim == 4 else (attention_mask != 0)[:, None, None, :], dtype)
 
 
+def source_bias(attention_mask: torch.Tensor | None, states: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+    """`as_bias` of a mask over the source. ValueError if it does not fit its states, (batch_size, length, d_model)."""
+    if attention_mask is not None:
+        check_mask("attention_mask", attention_mask, *states.shape[:2])
+    return as_bias(attention_mask, dtype)
+
+
 def _hide(attend: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     hidden = ~attend & attend.any(dim=-1, keepdim=True)
     return torch.zeros(attend.shape, dtype=dtype, device=attend.device).masked_fill(hidden, torch.finfo(dtype).min)

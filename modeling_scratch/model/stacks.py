@@ -10,7 +10,7 @@ from transformers.utils import can_return_tuple
 
 from .configuration_scratch import ScratchConfig
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer, ScratchLayer, build_norm
-from .masking import as_bias, causal_bias, check_mask, count_positions, is_all_attended
+from .masking import as_bias, causal_bias, check_mask, count_positions, is_all_attended, source_bias
 from .position_embeddings import POSITION_EMBEDDINGS
 from .pretrained import ScratchPreTrainedModel
 
@@ -134,14 +134,11 @@ class ScratchEncoder(ScratchStack):
         output_attentions = config.output_attentions if output_attentions is None else output_attentions
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         hidden_states = self.embed(input_ids, inputs_embeds)
-        batch_size, length = hidden_states.shape[:2]
-        counted = torch.arange(length, device=hidden_states.device)[None]
-        if attention_mask is not None:
-            check_mask("attention_mask", attention_mask, batch_size, length)
-            if attention_mask.ndim == 2:
-                counted = count_positions(attention_mask)
+        mask = source_bias(attention_mask, hidden_states, hidden_states.dtype)
+        counted = torch.arange(hidden_states.shape[1], device=hidden_states.device)[None]
+        if attention_mask is not None and attention_mask.ndim == 2:
+            counted = count_positions(attention_mask)
         position_ids = self.positions(position_ids, counted, hidden_states)
-        mask = as_bias(attention_mask, hidden_states.dtype)
         bias = self.embed_positions.bias(hidden_states, position_ids, position_ids)
         if bias is not None:
             mask = bias if mask is None else mask + bias
@@ -264,9 +261,7 @@ class ScratchDecoder(ScratchStack):
         cache = DynamicCache() if past_key_values is None and use_cache else past_key_values
         if cache is not None and not hasattr(cache, "self_attention_cache"):
             cache = EncoderDecoderCache(cache, DynamicCache())
-        if encoder_attention_mask is not None:
-            check_mask("attention_mask", encoder_attention_mask, *encoder_hidden_states.shape[:2])
-        cross_bias = as_bias(encoder_attention_mask, hidden_states.dtype)
+        cross_bias = source_bias(encoder_attention_mask, encoder_hidden_states, hidden_states.dtype)
         self_bias, position_ids = self.self_attention_bias(attention_mask, hidden_states, position_ids, cache)
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
         hidden_states = self.enter_layers(hidden_states, position_ids)

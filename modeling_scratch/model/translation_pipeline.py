@@ -181,18 +181,13 @@ class ScratchTranslationPipeline(Pipeline):
             "batch_size": batch_size,
             "batch_tokens": DEFAULT_BATCH_TOKENS if batch_tokens is None else batch_tokens,
         }
-        setting = partial(setting_of, self.model, forward)
-        several, most = setting("num_return_sequences"), self.model.config.max_position_embeddings
+        several = setting_of(self.model, forward, "num_return_sequences")
         for name, number in (limits | {"num_return_sequences": several}).items():
             if number is not None and (not isinstance(number, Integral) or number < 1):
                 raise ValueError(f"{name} is {number!r}; it must be a whole number, at least 1")
         if batch_size is not None:
             limits["batch_tokens"] = None
-        longest = setting("max_new_tokens")
-        if longest is None:
-            longest = (setting("max_length") or 0) - 1  # it counts the start token
-        if longest > most and getattr(self.model.config, "position_embedding_type", None) == "learned":
-            forward["max_new_tokens"] = most
+        forward |= self._length_limit(forward)
         translate = partial(self._translate, limits=limits, several=several or 1, forward=forward, progress=progress)
         if isinstance(inputs, str):
             return translate([inputs])[0]
@@ -209,6 +204,16 @@ class ScratchTranslationPipeline(Pipeline):
         else:
             ahead = batch_size * _BATCHES_AHEAD if batch_size > 1 else 1  # one by one: each before the next is read
         return self._stream(iter(inputs), ahead, translate)
+
+    def _length_limit(self, forward: dict[str, Any]) -> dict[str, int]:
+        """The setting that ends translations where learned positions end."""
+        config, setting = self.model.config, partial(setting_of, self.model, forward)
+        longest = setting("max_new_tokens")
+        if longest is None:
+            longest = (setting("max_length") or 0) - 1  # it counts the start token
+        is_learned = getattr(config, "position_embedding_type", None) == "learned"
+        limit = config.max_position_embeddings
+        return {"max_new_tokens": limit} if is_learned and longest > limit else {}
 
     @staticmethod
     def _stream(inputs: Iterator[str], ahead: int, translate: Callable[..., list[list]]) -> Iterator[list[dict]]:
