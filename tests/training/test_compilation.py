@@ -19,7 +19,7 @@ from train_on_processes import count_graphs
 
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.data.batching import PairCollator
-from modeling_scratch.model import stacks
+from modeling_scratch.model import masking
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
 from modeling_scratch.training import compilation
@@ -104,7 +104,7 @@ def test_no_micro_batch_waits_for_the_device(monkeypatch):
     assert eager.operations == pytest.approx(compiled.operations, rel=0.01)
     assert compiled.transferred < 0.9 * eager.transferred
     assert eager.operations == pytest.approx(ceilings.useful_operations("tiny", 3125), rel=0.05)
-    monkeypatch.setattr(stacks, "check_mask", lambda name, mask, *sizes: bool(mask.all()))
+    monkeypatch.setattr(masking, "check_mask", lambda name, mask, *sizes: bool(mask.all()))
     with pytest.raises(DataDependentOutputException):
         ceilings.count("tiny", 3125, False)
 
