@@ -177,6 +177,9 @@ class BoundedClient(httpx.Client):
                 if _is_commit(request):
                     raise
                 fault, response = f"no connection to the Hub, or it was lost: {error}", None
+            except Exception:  # nothing was sent, as offline
+                self.patience.renew()
+                raise
             if not isinstance(body, httpx.ByteStream) and self.patience.left() > LONGEST_WAIT_OF_CLIENT:
                 raise httpx.ReadError(fault)
             if not isinstance(body, httpx.ByteStream) or number == ATTEMPTS:

@@ -60,6 +60,16 @@ def test_what_fails_once_is_asked_again(fault, hub, client):
         assert "".join(answer.iter_text()).startswith("*.7z") or fault == "halve"
 
 
+def test_what_is_not_sent_starts_no_clock(hub, client):
+    """As offline, where a hook of huggingface_hub's raises an error."""
+    sent, client.event_hooks = client.event_hooks, {"request": [lambda request: int("offline")]}
+    with pytest.raises(ValueError, match="offline"):
+        client.get("/api/whoami-v2")
+    time.sleep(LIMIT)
+    client.event_hooks = sent
+    assert client.get(f"/api/models/{MODEL}/refs").json()["branches"]
+
+
 @pytest.mark.parametrize(("fault", "status"), [("silence", None), ("lose", None), (500, 500)])
 def test_a_commit_is_asked_for_once(fault, status, hub, client):
     hub.fail(fault)
