@@ -131,7 +131,7 @@ def _ter_seconds(translations: Texts, references: References, language: str) -> 
     7 to 14 s, of 80 words minutes.
     """
     pairs = ((text, each) for text, several in zip(translations, references, strict=True) for each in several)
-    count = (lambda text: len(text)) if _ter_options(language) else (lambda text: len(text.split()))
+    count = len if _ter_options(language) else lambda text: len(text.split())
     return sum(1e-6 * (count(text) * count(each)) ** 1.5 for text, each in pairs)
 
 

@@ -127,8 +127,8 @@ def _attributes(raw: str) -> dict[str, tuple[str, int, int]]:
 
 
 def _slots(raw: str, name: str) -> tuple[Slot, ...]:
-    """The human-readable attributes of a tag."""
-    attributes = _attributes(raw)
+    """The human-readable attributes of a tag. Those of scripts and style sheets are not."""
+    attributes = {} if name in ("script", "style") else _attributes(raw)
     read = {attribute for attribute in attributes if attribute in _READ_ATTRIBUTES}
     if name == "meta" and {attributes.get(key, ("",))[0].lower() for key in ("name", "property")} & _READ_META:
         read |= {"content"} & attributes.keys()
@@ -150,27 +150,23 @@ def shielded(tokens: Sequence[Token]) -> list[Token]:
     place = 0
     while place < len(tokens):
         token, end = tokens[place], place + 1
-        is_marked = isinstance(token, Markup) and _is_marked(token)
-        if is_marked or (isinstance(token, Markup) and _is_start(token) and token.name in _PROTECTED):
+        is_start = isinstance(token, Markup) and bool(token.name) and not token.raw.startswith("</")
+        is_marked = is_start and _is_marked(token)
+        if is_marked or (is_start and token.name in _PROTECTED):
             end = ends[place]
             within = tokens[place + 1 : end - 1]
             is_block = token.kind == "break" and token.name not in _PROTECTED_INLINE
             is_block |= any(isinstance(each, Markup) and each.kind == "break" for each in within)
             raw = "".join(each.raw for each in tokens[place:end])
-            slots = () if is_marked or token.name in ("script", "style") else token.slots
-            token = Markup("break" if is_block else "atom", raw, slots=slots)
+            token = Markup("break" if is_block else "atom", raw, slots=() if is_marked else token.slots)
         kept.append(token)
         place = end
     return kept
 
 
-def _is_start(token: Markup) -> bool:
-    return bool(token.name) and not token.raw.startswith("</")
-
-
 def _is_marked(token: Markup) -> bool:
     """Whether a start tag says that its element must not be translated, attributes included."""
-    attributes = _attributes(token.raw) if _is_start(token) else {}
+    attributes = _attributes(token.raw)
     says_no = attributes.get("translate", ("",))[0].lower() == "no"
     return says_no or "notranslate" in attributes.get("class", ("",))[0].split()
 

@@ -101,8 +101,8 @@ def update_card(
         replaced: metadata to take from `generated` besides `MEASURED`.
         before: the metadata that was generated for `edited`; what still has these values is not an edit.
     """
-    own = {key: value for key, value in edited.metadata.items() if key not in before or before[key] != value}
-    kept = {key: value for key, value in own.items() if key not in MEASURED | replaced}
+    edits = (item for item in edited.metadata.items() if item not in before.items())
+    kept = {key: value for key, value in edits if key not in MEASURED | replaced}
     # A card without a generated part is entirely somebody's own text.
     text = None if edited.generated is None else generated.generated
     return EditableCard(generated.metadata | kept, edited.above, text, edited.below)

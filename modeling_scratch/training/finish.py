@@ -19,6 +19,7 @@ from ..runs.folder import RECIPE, RunFolder
 from ..runs.metrics_file import finally_scored
 from ..runs.processes import on_main
 from .alignment_scores import choose_alignment_heads
+from .checkpoints import stored_weights
 from .compilation import not_compiled
 from .evaluation import evaluating
 from .fine_tuning import changes
@@ -106,7 +107,8 @@ def _choose_weights(run: TrainingRun) -> float | None:
         run.log.write(WEIGHTS, lambda: run.folder.write_weights(run.folder.snapshots.average(average)))
     elif run.progress.best is None:  # there never were best weights, or they are lost
         _check_loss(run)
-        run.write_best(accelerator.get_state_dict(run.model))
+        weights = stored_weights(run.unwrapped, accelerator.get_state_dict(run.model))
+        run.log.write(WEIGHTS, lambda: run.folder.write_weights(weights))
     load_whole_weights(accelerator, run.unwrapped, load_file(run.folder.path / WEIGHTS))
     if last > 1:
         logger.info(f"the final weights are the average of the last {last} checkpoints")

@@ -19,12 +19,11 @@ from ..hub.push import check_destination
 from ..recipe.reading import recipe_text
 from ..recipe.schema import Recipe
 from ..runs.agreement import check_run, open_folder
-from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
 from ..runs.threads import choose_threads
-from .checkpoints import Progress, find_checkpoint, load_checkpoint, read_progress, save_model_files, stored_weights
+from .checkpoints import Progress, find_checkpoint, load_checkpoint, read_progress, save_model_files
 from .compilation import is_compiled
 from .due import total_updates
 from .inputs import Inputs, prepare_inputs
@@ -207,10 +206,6 @@ class TrainingRun:
         """Append a record to metrics.jsonl and send its numbers to the trackers."""
         step = self.progress.step
         self.log.record(step, {"step": step, "epoch": self.batches.epochs(), **record})
-
-    def write_best(self, weights: dict[str, torch.Tensor]) -> None:
-        """Write weights to the folder's root, where from_pretrained finds them."""
-        self.log.write(WEIGHTS, lambda: self.folder.write_weights(stored_weights(self.unwrapped, weights)))
 
     def clock_asks(self) -> bool:
         """Whether the main process's clock asks for a checkpoint; False on other processes."""

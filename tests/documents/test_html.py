@@ -11,7 +11,7 @@ from modeling_scratch.paragraphs import Translated
 
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><title>Cats &amp; dogs</title><meta charset=utf-8><meta name="description" content='About us'>
-<style>p { color: red }</style><script>if (a < b) { say("<p>secret</p>"); }</script></head>
+<style title="secret">p { color: red }</style><script>if (a < b) { say("<p>secret</p>"); }</script></head>
 <body class=wide><!-- secret <b>note</b> -->
 <h1 title="The &quot;big&quot; one">The <em>old</em> man</h1>
 <p>See <a href="x.html?a=1&amp;b=2" title="More">the big docs</a>, then run <code>secret run</code>. &copy; 2026.<br>
