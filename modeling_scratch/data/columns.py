@@ -1,6 +1,7 @@
 """Choose the columns of a table that hold the sources and the targets."""
 
 from functools import partial
+from typing import Any
 
 from datasets import Dataset, Value
 from datasets.fingerprint import Hasher
@@ -43,6 +44,23 @@ def choose_columns(names: list[str], languages: list[str] | None, data: DataSect
             raise UserError(f"{where} has no column {name!r}; it has {', '.join(names)} (set data.{side}_column)")
         columns[side] = (name, None)
     return columns
+
+
+def text_of(row: dict[str, Any], name: str, key: str | None, where: str) -> str:
+    """
+    The text in a column of a row, without surrounding whitespace; a missing text is empty. UserError, naming the row as
+    `where`, if it holds something else.
+    """
+    value = row.get(name)
+    if key is not None:
+        value = value.get(key) if isinstance(value, dict) else value
+    if value is None:
+        return ""
+    try:
+        value.encode()
+        return value.strip()
+    except (AttributeError, UnicodeEncodeError):
+        raise UserError(f"{where}: column {name!r} holds {value!r}, not a text") from None
 
 
 def texts_of(batch: dict[str, list], columns: Columns) -> dict[str, list[str]]:

@@ -1,20 +1,24 @@
 """Sentence pairs in local files: two text files, or a table with a column for each language."""
 
+import glob
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Features, IterableDataset, Value, concatenate_datasets, load_dataset
+from datasets import Dataset, Features, IterableDataset, Value, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import UserError
 from ..recipe.schema import SOURCE, TARGET, DataSection, Files
-from .columns import as_pairs, choose_columns
+from .columns import as_pairs, choose_columns, text_of
 from .lines import check_file, read_lines
 from .pair_files import as_paths, find_files
 from .pair_source import PairSource, Provenance, local_provenance
 from .table_formats import FORMATS
+
+_FIRST_ROWS = 100  # of a table, whose names are its columns
 
 
 class FileSource(PairSource):
@@ -46,86 +50,84 @@ class FileSource(PairSource):
     def provenance(self) -> Provenance:
         return local_provenance(self.files)
 
+    def _load(self, read: Callable[..., Iterator], entries: list[tuple]) -> Dataset:
+        """The pairs that `read` yields, cached. UserError as it raises it, in which case nothing is cached."""
+        options = {"entries": tuple(entries), "names": (SOURCE, TARGET), "stamps": self._stamps()}
+        try:
+            return Dataset.from_generator(
+                read, features=Features({SOURCE: Value("string"), TARGET: Value("string")}), gen_kwargs=options
+            )
+        except DatasetGenerationError as error:
+            if isinstance(error.__cause__, UserError):
+                raise error.__cause__ from None
+            raise
+
+    def _stream(self, read: Callable[..., Iterator], entries: list[tuple]) -> IterableDataset:
+        data = self.data
+        names = (data.source_column or data.source_language, data.target_column or data.target_language)
+        return IterableDataset.from_generator(read, gen_kwargs={"entries": entries, "names": names})
+
+    def _stamps(self) -> str:
+        """Changes with the files."""
+        stats = [path.stat() for entry in self.found() for path in as_paths(entry)]
+        return repr([(each.st_size, each.st_mtime_ns) for each in stats])
+
 
 class TextFiles(FileSource):
     """One or more pairs of text files, in which line i of one translates line i of the other."""
 
-    def load(self) -> Dataset:
-        return concatenate_datasets([self._load(*pair) for pair in self.found()])
+    def _entries(self) -> list[tuple[str, str]]:
+        return [(str(source.absolute()), str(target.absolute())) for source, target in self.found()]
 
-    @staticmethod
-    def _load(source: Path, target: Path) -> Dataset:
-        counts = {}
-        for path in (source, target):
-            counts[path] = sum(1 for _ in read_lines(path))  # also finds invalid UTF-8 before anything is cached
-            if counts[path] == 0:
-                raise UserError(f"{path}: the file is empty")
-        if counts[source] != counts[target]:
-            raise UserError(
-                f"{source} has {counts[source]:,} lines and {target} has {counts[target]:,}; line i of one must "
-                "translate line i of the other"
-            )
-        paths = {"source": str(source.resolve()), "target": str(target.resolve())}
-        return Dataset.from_generator(
-            read_pairs,
-            features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
-            gen_kwargs=paths | {"stamps": _stamps([source, target])},
-        )
+    def load(self) -> Dataset:
+        return self._load(read_texts, self._entries())
 
     def stream(self) -> IterableDataset:
-        found = self.found()
-        sources, targets = ([str(path.resolve()) for path in side] for side in zip(*found, strict=True))
-        languages = (self.data.source_language, self.data.target_language)
-        return IterableDataset.from_generator(
-            _stream_pairs, gen_kwargs={"sources": sources, "targets": targets, "languages": languages}
-        )
+        return self._stream(read_texts, self._entries())
 
 
 class Tables(FileSource):
     """Tables in one of `table_formats.FORMATS`, with a text for each language in every row."""
 
-    def _suffix(self, paths: list[Path]) -> str:
-        suffixes = {path.suffix.lower() for path in paths}
-        if len(suffixes) > 1:
-            raise UserError(f"{self.key}: the files must be of one kind, got {', '.join(sorted(suffixes))}")
-        return suffixes.pop()
-
-    def _columns(self, paths: list[Path], suffix: str) -> tuple[str, ...]:
-        """The names of the two columns. UserError if a file lacks one: others may have other columns besides."""
-        names: tuple[str, ...] = ()
-        for path in paths:
-            if (row := next(FORMATS[suffix](path), None)) is not None:
-                names = tuple(name for name, _ in choose_columns(list(row), None, self.data, str(path)).values())
-        return names
-
     def load(self) -> Dataset:
         paths = self.found()
-        suffix = self._suffix(paths)
-        where = ", ".join(map(str, paths))
-        names = tuple(str(path.resolve()) for path in paths)
-        if callable(FORMATS[suffix]):
-            if sum(1 for _ in read_rows(names)) == 0:  # reading them all finds errors before anything is cached
-                raise UserError(f"{where}: no rows below the header")
-            options = {"paths": names, "columns": self._columns(paths, suffix), "stamps": _stamps(paths)}
-            dataset = Dataset.from_generator(read_rows, gen_kwargs=options)
-        else:
-            for path in paths if FORMATS[suffix] == "json" else []:
-                for _ in read_lines(path):  # reports invalid UTF-8 with file and line
-                    pass
-            try:
-                dataset = load_dataset(FORMATS[suffix], data_files=list(names), split="train")
-            except (DatasetGenerationError, ValueError) as error:
-                raise UserError(f"{where}: cannot be read as {suffix[1:]}: {error.__cause__ or error}") from error
-        return as_pairs(dataset, self.data, where)
+        if self._reader(paths) is None:
+            return as_pairs(self._parquet(paths), self.data, ", ".join(map(str, paths)))
+        return self._load(read_tables, self._entries(paths))
 
     def stream(self) -> IterableDataset:
         paths = self.found()
-        suffix = self._suffix(paths)
-        reader, names = FORMATS[suffix], [str(path.resolve()) for path in paths]
-        if callable(reader):
-            options = {"paths": names, "columns": self._columns(paths, suffix)}
-            return IterableDataset.from_generator(read_rows, gen_kwargs=options)
-        return load_dataset(reader, data_files=names, split="train", streaming=True)
+        if self._reader(paths) is None:
+            return self._parquet(paths, streaming=True)
+        return self._stream(read_tables, self._entries(paths))
+
+    def _reader(self, paths: list[Path]) -> Callable[[Path], Iterator[dict[str, Any]]] | None:
+        suffixes = {path.suffix.lower() for path in paths}
+        if len(suffixes) > 1:
+            raise UserError(f"{self.key}: the files must be of one kind, got {', '.join(sorted(suffixes))}")
+        return FORMATS[suffixes.pop()]
+
+    def _entries(self, paths: list[Path]) -> list[tuple[str, tuple]]:
+        """Each table that has rows, with the two columns that hold its texts; the tables may differ in the others."""
+        entries, read = [], self._reader(paths)
+        for path in paths:
+            if rows := list(islice(read(path), _FIRST_ROWS)):
+                cells = [row["translation"] for row in rows if isinstance(row.get("translation"), dict)]
+                languages = list(dict.fromkeys(language for cell in cells for language in cell)) if cells else None
+                names = list(dict.fromkeys(name for row in rows for name in row))
+                columns = choose_columns(names, languages, self.data, str(path))
+                entries.append((str(path.absolute()), (columns[SOURCE], columns[TARGET])))
+        if not entries:
+            raise UserError(f"{', '.join(map(str, paths))}: there are no rows")
+        return entries
+
+    def _parquet(self, paths: list[Path], **options) -> Dataset | IterableDataset:
+        try:
+            names = [glob.escape(str(path.absolute())) for path in paths]  # the library takes names for patterns
+            return load_dataset("parquet", data_files=names, split="train", **options)
+        except (DatasetGenerationError, ValueError, OSError) as error:
+            reason = " ".join(str(error.__cause__ or error).split())
+            raise UserError(f"{', '.join(map(str, paths))}: cannot be read as parquet: {reason}") from error
 
 
 def _beginning(path: Path) -> str:
@@ -133,30 +135,30 @@ def _beginning(path: Path) -> str:
         return hashlib.sha256(file.read(2**20)).hexdigest()[:8]
 
 
-def _stamps(paths: list[Path]) -> str:
-    return repr([(path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
-
-
 # Generators for the datasets library, which treats each entry of a list argument as a shard, but not those of a tuple.
-# Stamps become part of its cache key, so that changed files are read again.
+# `names` are the keys of source and target. `stamps` are part of the cache key, so that changed files are read again.
 
 
-def read_pairs(source: str, target: str, stamps: str = "") -> Iterator[dict[str, str]]:
-    for source_line, target_line in zip(read_lines(Path(source)), read_lines(Path(target)), strict=True):
-        yield {SOURCE: source_line.strip(), TARGET: target_line.strip()}
+def read_texts(entries: Sequence[tuple[str, str]], names: tuple[str, str], stamps: str = "") -> Iterator[dict]:
+    for paths in entries:
+        for lines in zip_longest(*(read_lines(Path(path)) for path in paths)):
+            if None in lines:
+                raise UserError(_unequal(*map(Path, paths)))
+            yield dict(zip(names, map(str.strip, lines), strict=True))
 
 
-def read_rows(paths: Sequence[str], columns: tuple[str, ...] = (), stamps: str = "") -> Iterator[dict[str, Any]]:
-    for path in map(Path, paths):
-        for row in FORMATS[path.suffix.lower()](path):
-            yield {name: row[name] for name in columns} if columns else row
+def _unequal(source: Path, target: Path) -> str:
+    counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
+    if 0 in counts:
+        return f"{(source, target)[counts.index(0)]}: the file is empty"
+    return (
+        f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; line i of one must translate line i of the "
+        "other"
+    )
 
 
-def _stream_pairs(sources: list[str], targets: list[str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    for source, target in zip(sources, targets, strict=True):
-        try:
-            for pair in read_pairs(source, target):
-                yield dict(zip(languages, (pair[SOURCE], pair[TARGET]), strict=True))
-        except ValueError as error:
-            same = "they do not have the same number of lines" if str(error).startswith("zip()") else error
-            raise UserError(f"{source} and {target}: {same}") from None
+def read_tables(entries: Sequence[tuple[str, tuple]], names: tuple[str, str], stamps: str = "") -> Iterator[dict]:
+    for path, columns in entries:
+        for number, row in enumerate(FORMATS[Path(path).suffix.lower()](Path(path)), start=1):
+            texts = (text_of(row, *column, where=f"{path}, row {number}") for column in columns)
+            yield dict(zip(names, texts, strict=True))

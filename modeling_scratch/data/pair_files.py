@@ -38,11 +38,16 @@ def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[t
         if not all(tables):
             raise UserError(f"{key}: tables and text files together: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
         return [path for name in names for path in _expand(name, key)]
+    all_names = [name for files in data.files().values() for name in ([files] if isinstance(files, str) else files)]
     for side in ("source", "target"):
-        if getattr(data, f"{side}_column") is not None:
+        if getattr(data, f"{side}_column") is not None and not any(map(is_table, all_names)):
             raise UserError(f"data.{side}_column: text files, as in {key}, have no columns; set it to null")
     if len(names) == 1:
-        sides = [_with_language(names[0], language, key) for language in (data.source_language, data.target_language)]
+        found = [_with_language(names[0], language, key) for language in (data.source_language, data.target_language)]
+        for one, other in (found, found[::-1]):
+            if alone := one.keys() - other.keys():
+                raise UserError(f"{key}: {one[min(alone)]} has no partner in the other language")
+        sides = [list(side.values()) for side in found]
     elif len(names) == 2:
         if Path(names[0]).resolve() == Path(names[1]).resolve():
             raise UserError(f"{key}: source and target are one file, {names[0]}")
@@ -73,16 +78,18 @@ def _expand(name: str, key: str) -> list[Path]:
     return list(map(Path, found))
 
 
-def _with_language(prefix: str, language: str, key: str) -> list[Path]:
-    candidates = [Path(f"{prefix}.{language}"), Path(f"{prefix}.{language}.gz")]
-    for path in candidates:
-        if "*" in prefix and glob(str(path), recursive=True):
-            return _expand(str(path), key)
-        if path.exists():
-            return [path]
+def _with_language(prefix: str, language: str, key: str) -> dict[str, Path]:
+    """The files of one language, by their names without it, sorted."""
+    found = {}
+    for ending in (f".{language}.gz", f".{language}"):
+        paths = glob(f"{prefix}{ending}", recursive=True) if "*" in prefix else [f"{prefix}{ending}"]
+        found |= {path.removesuffix(ending): Path(path) for path in paths if Path(path).exists()}
+    if found:
+        return dict(sorted(found.items()))
     if Path(prefix).is_file():
         raise UserError(f"{key}: {prefix} is a single file of an unsupported kind; name {WHAT_CAN_BE_READ}")
-    raise UserError(f"{key}: {candidates[0]}: no such file, nor {candidates[1].name}; name {WHAT_CAN_BE_READ}")
+    name = Path(f"{prefix}.{language}")
+    raise UserError(f"{key}: {name}: no such file, nor {name.name}.gz; name {WHAT_CAN_BE_READ}")
 
 
 def check_files(data: DataSection) -> None:

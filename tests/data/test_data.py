@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import logging
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -186,6 +187,68 @@ def test_null_cells_are_empty(tmp_path):
     assert loaded(DataSection(train_files=table(tmp_path, "jsonl", rows))) == [("a", ""), ("b", "c")]
 
 
+def test_json_rows_that_differ(tmp_path):
+    """In their keys and types, within a file and between files; a number is the text that it is written as."""
+    first = write(
+        tmp_path / "1.jsonl",
+        '{"de": "a"}\n{"id": 1, "en": "Grüße", "de": 2.50}\n\n{"en": 1e3, "more": {}, "de": "c"}\n',
+    )
+    second = write(tmp_path / "2.jsonl", '{"id": "x", "de": "d", "en": "e"}\n')
+    pairs = [("", "a"), ("Grüße", "2.50"), ("1e3", "c"), ("e", "d")]
+    assert loaded(DataSection(train_files=[first, second])) == pairs
+    assert loaded(DataSection(train_files=[second, first])) == [pairs[3], *pairs[:3]]
+    section = DataSection(train_files=[first, second], streaming=True)
+    assert [(row["en"], row["de"]) for row in source_of("train", section, 0).stream()] == pairs
+    rows = '[{"translation": {"en": "a"}},\n {"translation": {"en": "b", "de": "c", "fr": 1}}]'
+    assert loaded(DataSection(train_files=write(tmp_path / "t.json", rows))) == [("a", ""), ("b", "c")]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_names_of_files(kind, streaming, tmp_path):
+    """Characters of patterns in a folder's name; links to files without an ending, as in the Hub's cache."""
+    (tmp_path / "pairs [v2]*").mkdir()
+    path = Path(table(tmp_path / "pairs [v2]*", kind, [{"en": "a", "de": "b"}])).rename(
+        tmp_path / "pairs [v2]*" / "blob"
+    )
+    (tmp_path / "pairs [v2]").mkdir()
+    link = tmp_path / "pairs [v2]" / f"link.{kind}"
+    link.symlink_to(path)
+    section = DataSection(train_files=str(link), streaming=streaming)
+    rows = source_of("train", section, 0).stream() if streaming else load_pairs(section, 0, only="train")["train"]
+    assert [list(row.values()) for row in rows] == [["a", "b"]]
+
+
+def test_compressed_links(tmp_path):
+    for language in ("en", "de"):
+        (tmp_path / language).write_bytes(gzip.compress(f"{language}\n".encode(), mtime=0))
+        (tmp_path / f"t.{language}.gz").symlink_to(tmp_path / language)
+    assert loaded(DataSection(train_files=str(tmp_path / "t"))) == [("en", "de")]
+
+
+def test_shards_are_paired_by_name(tmp_path):
+    for name in ("1.en", "1.de", "2.en", "3.de"):
+        (tmp_path / name).write_text(f"{name}\n")
+    with pytest.raises(UserError, match=r"2\.en has no partner in the other language"):
+        loaded(DataSection(train_files=str(tmp_path / "*")))
+    (tmp_path / "2.de.gz").write_bytes(gzip.compress(b"2.de\n", mtime=0))
+    (tmp_path / "3.en").write_text("3.en\n")
+    assert loaded(DataSection(train_files=str(tmp_path / "*"))) == [(f"{i}.en", f"{i}.de") for i in (1, 2, 3)]
+
+
+def test_columns_of_a_table_beside_text_files(tmp_path):
+    table(tmp_path, "csv", [{"question": "a", "answer": "b"}])
+    columns = {"source_column": "question", "target_column": "answer"}
+    section = DataSection(
+        train_files=str(tmp_path / "train.csv"), validation_files=text_files(tmp_path, "dev"), **columns
+    )
+    check_files(section)
+    assert loaded(section) == [("a", "b")]
+    assert loaded(section, "validation") == PAIRS
+    with pytest.raises(UserError, match=r"data\.source_column: text files, as in data\.train_files, have no columns"):
+        check_files(DataSection(train_files=text_files(tmp_path, "dev"), **columns))
+
+
 LINES = "one\ntwo\nthree\nfour\n"
 # A time stamp would give each worker of pytest-xdist other test names.
 COMPRESSED = gzip.compress(b"one\ntwo\nthree\n" * 1000, mtime=0)
@@ -218,14 +281,26 @@ def test_bad_text_files(name, content, message, tmp_path):
     ("name", "content", "message"),
     [
         ("none.jsonl", None, "none.jsonl: no such file"),
-        ("bad.jsonl", b'{"en": "a", "de"\n', "bad.jsonl: cannot be read as jsonl"),
+        ("bad.jsonl", b'{"en": "a", "de"\n', r"bad.jsonl, line 1: not JSON \(Expecting ':' delimiter\)"),
+        ("bad.json", b'[{"en": "a", "de": "b"},\n{"en": "a"\n]', "bad.json, line 3: not JSON"),
+        ("texts.jsonl", b'{"en": "a", "de": "b"}\n"c"\n', "texts.jsonl: row 2 is 'c', not a JSON object"),
+        (
+            "list.jsonl",
+            b'{"en": "a", "de": "b"}\n{"en": ["a"], "de": "b"}\n',
+            r"list.jsonl, row 2: column 'en' holds \['a'\]",
+        ),
+        (
+            "half.jsonl",
+            b'{"en": "a", "de": "\\ud83d"}\n',
+            r"half.jsonl, row 1: column 'de' holds '\\ud83d', not a text",
+        ),
         ("latin.jsonl", b'{"en": "a", "de": "b"}\n{"en": "caf\xe9", "de": "b"}\n', "line 2: not valid UTF-8"),
-        ("text.jsonl", b'{"translation": "a"}\n', "'translation' does not hold a sentence per language"),
+        ("text.jsonl", b'{"translation": "a"}\n', "has no column 'en'; it has translation"),
         ("text.jsonl", b'{"translation": {"en": "a", "fr": "b"}}\n', "has no language 'de'; it has en, fr"),
         ("long.csv", b"en,de\na,b,c\n", "long.csv.*line 2: 3 fields, but the header has 2"),
         ("short.csv", b"en,de\na,b\nc\n", "short.csv.*line 3: 1 fields, but the header has 2"),
         ("open.csv", b'en,de\na,"b\n', "open.csv.*line 2: unexpected end of data"),
-        ("header.csv", b"en,de\n", "header.csv.*no rows below the header"),
+        ("header.csv", b"en,de\n", "header.csv: there are no rows"),
         ("french.csv", b"en,fr\na,b\n", "has no column 'de'; it has en, fr"),
         ("latin.tsv", b"en\tde\na\tb\ncaf\xe9\tc\n", "latin.tsv, line 3: not valid UTF-8"),
         ("packed.tsv.gz", b"whatever is in it", "packed.tsv.gz is a compressed table; unpack it"),
