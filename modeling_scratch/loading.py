@@ -19,12 +19,15 @@ from transformers import (
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from .errors import UserError
+from .model.configuration_scratch import ScratchConfig
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # at least one per tokenizer
 
 # What loaders raise for JSON of an unexpected shape, or nested too deeply.
 _DAMAGE = (RecursionError, TypeError, KeyError, AttributeError, ArithmeticError)
+
+_KINDS = (ScratchConfig.model_type, "marian")  # of models that translate here
 
 # For every loader: otherwise Transformers asks on standard input, and takes a line of text to translate for the answer.
 NO_REMOTE_CODE = {"trust_remote_code": False}
@@ -71,9 +74,11 @@ def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreT
         options: for `from_pretrained`, such as `revision`.
 
     Raises:
-        UserError: one of them is missing or cannot be loaded.
+        UserError: one of them is missing or cannot be loaded, or the model is of another kind.
     """
     config = load_config(name, **options)
+    if config.model_type not in _KINDS:
+        raise UserError(f"{name} is a {config.model_type} model; only {' and '.join(_KINDS)} models are supported")
     try:
         source = AutoTokenizer.from_pretrained(name, **(NO_REMOTE_CODE | options))
         return source, load_target_tokenizer(name, config, source, **options)
@@ -138,7 +143,7 @@ def _save(tokenizer: PreTrainedTokenizerBase, folder: Path, limit: int | None, s
         tokenizer.save_pretrained(folder)
     except Exception as error:
         if type(error) is Exception:  # how the Rust library reports a full disk
-            raise UserError(f"{folder}: the tokenizer cannot be written: {error}") from error
+            raise OSError(f"{folder}: the tokenizer cannot be written: {error}") from error
         raise
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8")) | settings

@@ -118,6 +118,14 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
             it does not end sequences with eos and cannot be made to.
     """
     tokenizer = _load(name)
+    if tokenizer.is_fast:
+        # Loaded as their own class, tokenizers of BERT, GPT-NeoX and others replace the ending that is set below.
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer.backend_tokenizer,
+            clean_up_tokenization_spaces=tokenizer.clean_up_tokenization_spaces,
+            split_special_tokens=tokenizer.split_special_tokens,
+            **tokenizer.special_tokens_map,
+        )
     vocabulary = tokenizer.get_vocab()
     missing = {role: SPECIAL_TOKENS[role] for role in ("pad_token", "bos_token", "eos_token")}
     missing = {role: token for role, token in missing.items() if getattr(tokenizer, role) is None}

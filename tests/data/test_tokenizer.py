@@ -8,7 +8,7 @@ import pytest
 import tiktoken
 from datasets import Dataset
 from tokenizers import Tokenizer, models
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from modeling_scratch import ScratchConfig
 from modeling_scratch.data import tokenizer as tokenizer_module
@@ -170,6 +170,21 @@ def test_missing_tokens_are_added(tmp_path):
     adopted = adopt_tokenizer(word_level(tmp_path, {"u": 0, "a": 1}, unk_token="u"))
     assert [adopted.pad_token_id, adopted.bos_token_id, adopted.eos_token_id] == [2, 3, 4]
     assert adopted("a").input_ids == [1, 4]
+
+
+def test_a_class_that_sets_its_own_ending(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "##s"]
+    BertTokenizer(vocab={word: place for place, word in enumerate(words)}).save_pretrained(tmp_path / "bert")
+    adopted = adopt_tokenizer(str(tmp_path / "bert"))
+    save_tokenizers(adopted, adopted, tmp_path / "saved")
+    for tokenizer in (adopted, AutoTokenizer.from_pretrained(tmp_path / "saved")):
+        assert dict(tokenizer("A cats")) == {"input_ids": [5, 6, 7, tokenizer.eos_token_id], "attention_mask": [1] * 4}
+
+
+def test_another_kind_of_model(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bart"}')
+    with pytest.raises(ValueError, match="is a bart model; only scratch and marian models are supported"):
+        load_tokenizers(str(tmp_path))
 
 
 def test_code_of_others_is_not_run(tmp_path, monkeypatch):
