@@ -36,6 +36,8 @@ def main(
     """
     set_up_terminal()
     with one_line_errors(debug, is_main_process()):
+        import torch
+
         from ..data.sources import source_of
         from ..recipe.reading import load_recipe, recipe_of_model
         from ..recipe.shipped import find_recipe
@@ -51,7 +53,10 @@ def main(
         if "evaluation" in named:
             raise UserError("evaluation=...: name single keys, such as evaluation.num_beams=4")
         generation = {key: getattr(recipe.evaluation, key) for key in _GENERATION if f"evaluation.{key}" in named}
-        accelerator = make_accelerator(None if config else _as_it_trained(recipe, path.parent), resumes=True)
+        # In the precision in which the run was scored: on a CPU, float32.
+        scored_alike = config is None and torch.accelerator.is_available()
+        as_run = recipe.model_copy(update={"trackers": []}) if scored_alike else None
+        accelerator = make_accelerator(as_run, before=path.parent)
         lines = []
         with explained_loss_of_a_process(accelerator):
             further = list(recipe.data.test_sets) if split == "test" else []
@@ -64,15 +69,6 @@ def main(
                 ]
         if is_main_process():
             print_if_possible("\n".join(lines))
-
-
-def _as_it_trained(recipe, run: Path):
-    """The run's recipe, which sets the precision in which the run was scored; None on a CPU, which uses float32."""
-    import torch
-
-    if not torch.accelerator.is_available():
-        return None
-    return recipe.model_copy(update={"trackers": [], "output_dir": str(run)})
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -36,6 +36,7 @@ def main(
     """
     set_up_terminal()
     with one_line_errors(debug, is_main_process(), "interrupted; the same command continues"):
+        from ..hub.push import push_run
         from ..runs.faults import explained_loss_of_a_process
         from ..runs.processes import make_accelerator, on_main
         from ..runs.stopping import StopRequest
@@ -47,7 +48,7 @@ def main(
             ImprovementOptions(run, output or _beside(run), seeds, *monolingual, length, tuple(overrides or []))
         )
         output, stop = plan.options.out, StopRequest(max_minutes)
-        accelerator = make_accelerator(plan.final)
+        accelerator = make_accelerator(plan.final, before=run)
         with explained_loss_of_a_process(accelerator):
             found = on_main(accelerator, lambda: stages(plan, accelerator))
             if is_main_process():
@@ -56,6 +57,8 @@ def main(
         if is_main_process() and not dry_run:
             lines = [f"{output} is finished"] if result is None else training.describe_result(result)
             print_if_possible("\n".join([*lines, f"  scratch compare {run} {output}"]))
+            if plan.final.hub.repository is not None:
+                print_if_possible(push_run(plan.final).describe())
 
 
 def _beside(run: Path) -> Path:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -28,7 +29,9 @@ def main(
     evaluate: Annotated[
         str | None, typer.Option(help="score this model folder or Hub name, or several together; do not train")
     ] = None,
-    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what --evaluate scores")] = "test",
+    split: Annotated[
+        Literal["train", "validation", "test"] | None, typer.Option(help="what --evaluate scores (default: test)")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="describe the run; train nothing")] = False,
     processes: Annotated[
         int | None, typer.Option(min=1, help="how many --dry-run assumes (default: as launched)")
@@ -49,8 +52,9 @@ def main(
     interrupted = "interrupted; if a checkpoint was written, --resume continues from it"
     with one_line_errors(debug, is_main_process(), interrupted):
         _check_options(automatic, resume, resume_from, overwrite, evaluate, dry_run, processes)
+        _check_limits(evaluate, split, dry_run, max_minutes)
     if evaluate:
-        evaluating.main(evaluate, overrides, config, split, debug)
+        evaluating.main(evaluate, overrides, config, split or "test", debug)
         return
     with one_line_errors(debug, is_main_process(), interrupted):
         from ..runs import threads  # noqa: F401, I001 (it watches other processes while the rest is imported)
@@ -63,7 +67,8 @@ def main(
         from ..training.dry_run import describe_run
 
         recipe = load_recipe(find_recipe(config) if config else shipped_recipes()["embedded"], overrides)
-        accelerator, stop = make_accelerator(recipe, resumes=bool(resume or resume_from)), StopRequest(max_minutes)
+        before = Path(recipe.output_dir) if resume or resume_from else None
+        accelerator, stop = make_accelerator(recipe, before), StopRequest(max_minutes)
         with explained_loss_of_a_process(accelerator):
             if dry_run:
                 lines = list(describe_run(recipe, accelerator, processes))
@@ -100,6 +105,14 @@ def _check_options(
         raise UserError("--evaluate scores a model, and --dry-run describes a run; give one of them")
     if processes and not dry_run:
         raise UserError("--processes is for --dry-run only; accelerate launch starts processes")
+
+
+def _check_limits(evaluate: str | None, split: str | None, dry_run: bool, max_minutes: float | None) -> None:
+    """UserError for options that the others leave nothing to do."""
+    if split and not evaluate:
+        raise UserError("--split is for --evaluate only")
+    if max_minutes is not None and (evaluate or dry_run):
+        raise UserError("--max-minutes stops training; it does not go with --evaluate or --dry-run")
 
 
 def _open_run(recipe, accelerator, resume, checkpoint: str | None, automatic: bool, overwrite: bool, stop):

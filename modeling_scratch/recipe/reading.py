@@ -60,14 +60,14 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     """
     content = _without_removed_keys(read_yaml(path))
     changed = apply_overrides(content, overrides or [])
-    _check_model_file(content, overrides or [])
+    check_model_file(content, overrides or [])
     try:
         return checked_recipe(changed)
     except ValueError as error:
         raise UserError(f"{'command line' if _is_valid(content) else path.name}: {error}") from None
 
 
-def _check_model_file(content: dict[str, Any], overrides: list[str]) -> None:
+def check_model_file(content: dict[str, Any], overrides: list[str]) -> None:
     """UserError if the command line names a model file for a run's recipe, which has the fields of its model."""
     named, model = {each.partition("=")[0] for each in overrides}, content.get("model")
     if "model.config" not in named or "model.overrides" in named or not isinstance(model, dict):

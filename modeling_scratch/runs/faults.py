@@ -15,7 +15,7 @@ from accelerate.utils.memory import clear_device_cache
 from safetensors import SafetensorError
 from torch import nn
 
-from ..errors import Diverged, ProcessError, UserError, is_lack_of_memory
+from ..errors import ProcessError, UserError, is_lack_of_memory
 
 _LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|timeout|\bpeer\b|nccl|gloo", re.IGNORECASE)
 
@@ -88,15 +88,21 @@ def is_loss_of_a_process(error: BaseException, accelerator: Accelerator) -> bool
 
 @contextmanager
 def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path) -> Iterator[None]:
-    """Turn a failure to write into a UserError that says how much space is free, and that nothing is lost."""
+    """Turn a failure to write into a UserError that says what is short, and that nothing is lost."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:
-        if isinstance(error, Diverged | ProcessError) or is_loss_of_a_process(error, accelerator):
+        if isinstance(error, UserError) or is_loss_of_a_process(error, accelerator):
             raise
+        reason, whole = " ".join(str(error).split()), "The checkpoints before it are whole"
+        if is_lack_of_memory(error):
+            raise ProcessError(
+                f"out of memory on {accelerator.device} writing {what}: {reason}. {whole}: set "
+                "optimization.gradient_accumulation_steps=2, or twice what it is, and --resume"
+            ) from error
+        free = f"{shutil.disk_usage(folder).free:,} bytes are free"
         raise UserError(
-            f"{what} cannot be written to {folder} ({shutil.disk_usage(folder).free:,} bytes are free): "
-            f"{' '.join(str(error).split())}. The checkpoints before it are whole: make room, then --resume"
+            f"{what} cannot be written to {folder} ({free}): {reason}. {whole}: make room, then --resume"
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from pathlib import Path
 
 import torch
 
@@ -28,12 +29,12 @@ def is_faster_in_bf16() -> bool:
     return bool(capabilities.get("amx_bf16"))
 
 
-def choose_precision(recipe: Recipe, resumes: bool) -> str | None:
+def choose_precision(recipe: Recipe, before: Path | None = None) -> str | None:
     """
     Choose and log a run's precision, as Accelerate names it; None if the launcher has chosen.
 
     Args:
-        resumes: whether to resume the run in the recipe's folder; `auto` then keeps the precision it trained in last.
+        before: the folder of a run; `auto` then is the precision that it trained in last.
     """
     launched = os.environ.get(_OF_LAUNCHER)
     if launched is not None:
@@ -42,8 +43,8 @@ def choose_precision(recipe: Recipe, resumes: bool) -> str | None:
         return None
     if recipe.precision != "auto":
         return _AS_ACCELERATE_NAMES_IT[recipe.precision]
-    before = RunFolder(recipe.output_dir).precision() if resumes else None
-    chosen = before or ("bf16" if is_faster_in_bf16() else "no")
-    why = "as the run trained before" if before else "precision=float32 and precision=bf16 override this"
+    kept = None if before is None else RunFolder(before).precision()
+    chosen = kept or ("bf16" if is_faster_in_bf16() else "no")
+    why = "as the run trained before" if kept else "precision=float32 and precision=bf16 override this"
     logger.info(f"precision: {_AS_PEOPLE_NAME_IT.get(chosen, chosen)}; {why}")
     return chosen

@@ -71,13 +71,13 @@ def _wait_for_the_others():
     return _said_while_waiting(f"{what} (start those that are missing, with this address)", _SECONDS_TO_MEET)
 
 
-def make_accelerator(recipe: Recipe | None = None, resumes: bool = False) -> Accelerator:
+def make_accelerator(recipe: Recipe | None = None, before: Path | None = None) -> Accelerator:
     """
     An Accelerator configured by `accelerate launch` or its config file, with the recipe's trackers. Its precision is
     the launcher's if there is one, else the recipe's.
 
     Args:
-        resumes: whether to resume the run in the recipe's folder.
+        before: the folder of a run whose precision is kept, such as one to resume.
     """
     trackers, project = recipe.trackers if recipe else [], None
     if trackers:
@@ -87,7 +87,7 @@ def make_accelerator(recipe: Recipe | None = None, resumes: bool = False) -> Acc
         raise UserError(f"trackers: {', '.join(sorted(unknown))} is not known to Accelerate, which has {known}")
     with _wait_for_the_others():
         accelerator = Accelerator(
-            mixed_precision=choose_precision(recipe, resumes) if recipe else None,
+            mixed_precision=choose_precision(recipe, before) if recipe else None,
             kwargs_handlers=[
                 InitProcessGroupKwargs(timeout=PATIENCE),
                 DistributedDataParallelKwargs(gradient_as_bucket_view=True),  # saves 4 bytes per parameter

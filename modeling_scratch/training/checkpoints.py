@@ -23,7 +23,7 @@ from ..errors import UserError
 from ..loading import save_tokenizers
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..recipe.reading import differing_keys, load_recipe
-from ..recipe.schema import Recipe
+from ..recipe.schema import HubSection, Recipe
 from ..runs.checkpoint_store import STATE, WEIGHTS
 from ..runs.faults import explained_failure_to_write
 from ..runs.folder import OPTIMIZER, RECIPE, SCALER, RunFolder, random_states
@@ -36,32 +36,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Keys that change no result of a run, except by rounding.
+WITHOUT_EFFECT = {"output_dir", "optimization.gradient_accumulation_steps", "data.num_workers"}
+WITHOUT_EFFECT |= {"evaluation.batch_size", "evaluation.batch_tokens", "checkpoints.keep_last", "logging_steps"}
+WITHOUT_EFFECT |= {"trackers", *(f"hub.{name}" for name in HubSection.model_fields)}
 _LENGTH = ("optimization.max_epochs", "optimization.max_steps")
 # Keys whose values may change when a run is resumed.
 MAY_CHANGE = (
-    "output_dir",
+    *WITHOUT_EFFECT,
     *_LENGTH,
-    "optimization.gradient_accumulation_steps",
     "optimization.max_nonfinite_updates",
-    "data.num_workers",
     "data.revision",  # fingerprints of the data are compared instead
     "evaluation.also",
     "evaluation.alignments",
-    "evaluation.batch_tokens",
-    "evaluation.batch_size",
     "evaluation.num_beams",  # used for the final scores only
     "compile",
     "precision",
-    "logging_steps",
-    "checkpoints.keep_last",
-    "trackers",
-    "hub.repository",
-    "hub.push",
-    "hub.private",
-    "hub.revision",
-    "hub.license",
-    "hub.overwrite",
-    "hub.timeout",
 )
 
 

@@ -16,6 +16,7 @@ from accelerate import Accelerator
 from ..model.configuration_scratch import ScratchConfig
 from ..recipe.reading import recipe_text
 from ..recipe.schema import DataSection, Recipe
+from ..runs.threads import choose_threads
 from .compilation import compile_layers, is_compiled
 from .due import total_updates
 from .global_batches import BatchShare, EpochBatches
@@ -89,6 +90,7 @@ def _describe(recipe: Recipe, accelerator: Accelerator, processes: int | None) -
 
 def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int) -> str:
     """An estimate from a few updates made here, on a model that is then discarded."""
+    choose_threads(accelerator)
     optimizer = make_optimizer(inputs.model, recipe.optimization, accelerator.mixed_precision)
     model, optimizer = prepare(accelerator, inputs.model, optimizer)
     if is_compiled(recipe, accelerator):

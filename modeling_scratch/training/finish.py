@@ -19,7 +19,7 @@ from ..runs.folder import RECIPE, RunFolder
 from ..runs.metrics_file import finally_scored
 from ..runs.processes import on_main
 from .alignment_scores import choose_alignment_heads
-from .checkpoints import stored_weights
+from .checkpoints import WITHOUT_EFFECT, stored_weights
 from .compilation import not_compiled
 from .evaluation import evaluating
 from .fine_tuning import changes
@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 
 
 def is_finished(recipe: Recipe) -> bool:
-    """Whether the run in the recipe's folder has scored its final weights, and has this recipe."""
+    """Whether the run in the recipe's folder has scored its final weights, by a recipe that gives the same results."""
     folder = Path(recipe.output_dir)
-    if not RunFolder(folder).is_run() or differing_keys(load_recipe(folder / RECIPE), recipe):
+    if not RunFolder(folder).is_run() or {*differing_keys(load_recipe(folder / RECIPE), recipe)} - WITHOUT_EFFECT:
         return False
     splits = [split for split in ("test", *recipe.data.test_sets) if source_of(split, recipe.data, recipe.seed)]
     return finally_scored(folder) >= set(splits or ["validation"])

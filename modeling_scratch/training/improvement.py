@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,16 @@ from ..errors import Stopped, UserError
 from ..files import one_line
 from ..loading import load_tokenizers, load_translator
 from ..recipe.schema import Recipe
+from ..runs.faults import explained_lack_of_memory
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
 from .corpus_translation import SHARD, ShardedTranslation
 from .evaluation import translate
-from .finish import finish
+from .finish import finish, is_finished
 from .improvement_plan import BACKWARD, FORWARD, ImprovementPlan, Pairs
 from .loop import train
 from .run import TrainingRun
+from .validation import advice_to_halve
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +49,7 @@ def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) 
         Stopped: a process was asked to stop; the next call continues.
         UserError: the improvement was begun with other data or options.
     """
-    if on_main(accelerator, lambda: plan.is_finished(plan.options.out)):
+    if on_main(accelerator, lambda: is_finished(plan.final)):
         return None
     pairs = on_main(accelerator, lambda: _pairs(plan))
     on_main(accelerator, lambda: plan.begin(pairs))
@@ -67,7 +70,7 @@ def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, f
     """
     training = plan.records.train.get("seconds", 0.0)
     final = (f"train {plan.options.out}", plan.options.length * training)
-    if plan.is_finished(plan.options.out):
+    if is_finished(plan.final):
         return [(final[0], None)]
     pairs = _pairs(plan)
     plan.check_begun(pairs)
@@ -76,7 +79,9 @@ def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, f
     for (direction, number), translations in _translations(plan, pairs["train"]).items():
         folder = plan.folder(direction, number)
         if folder != plan.options.run:
-            found.append((f"train {direction}-{number}", None if plan.is_finished(folder) else training))
+            found.append(
+                (f"train {direction}-{number}", None if is_finished(plan.recipe_of(direction, number)) else training)
+            )
         left = min(len(translations.missing()) * SHARD, len(translations.sentences))
         what = f"translate {len(translations.sentences):,} sentences by {direction}-{number}"
         found.append((what, left * a_sentence if left else None))
@@ -106,7 +111,7 @@ def _pairs(plan: ImprovementPlan) -> dict[str, Pairs]:
 def _train(plan: ImprovementPlan, recipe: Recipe, accelerator: Accelerator, stop: StopRequest) -> dict[str, Any] | None:
     """Train a model, continuing if it was begun. None if it was finished before."""
     folder = Path(recipe.output_dir)
-    if on_main(accelerator, lambda: plan.is_finished(folder)):
+    if on_main(accelerator, lambda: is_finished(recipe)):
         return None
     logger.info(f"training {folder}")
     with _stage(f"training {folder}"):
@@ -143,11 +148,11 @@ def _translate(
     """Translate what is missing with the model in a folder, which was trained by this recipe."""
     if not on_main(accelerator, translations.missing):
         return
-    model = load_translator(folder).to(accelerator.device)
-    sizes = {name: getattr(plan.final.evaluation, name) for name in ("batch_size", "batch_tokens")}
-    with _stage(translations.name), stop:
-        longest = recipe.data.max_source_tokens  # longer ones take no part in training either
-        translations.complete(model, load_tokenizers(folder), accelerator, stop, longest, **sizes)
+    model, tokenizers = load_translator(folder).to(accelerator.device), load_tokenizers(folder)
+    longest, sizes = recipe.data.max_source_tokens, plan.sizes()  # longer ones take no part in training either
+    advice = partial(advice_to_halve, plan.final.evaluation)
+    with _stage(translations.name), explained_lack_of_memory(accelerator, translations.name, advice), stop:
+        translations.complete(model, tokenizers, accelerator, stop, longest, **sizes)
 
 
 def _merge(plan: ImprovementPlan, pairs: Pairs, translations: dict[tuple[str, int], ShardedTranslation]) -> None:

@@ -13,11 +13,18 @@ from ..errors import UserError
 from ..files import read_json, sha256, write_whole
 from ..hub.run_records import RunRecords
 from ..model.configuration_scratch import ScratchConfig
-from ..recipe.reading import adopts_two, apply_overrides, checked_recipe, differing_keys, load_recipe
+from ..recipe.reading import (
+    adopts_two,
+    apply_overrides,
+    check_model_file,
+    checked_recipe,
+    differing_keys,
+    load_recipe,
+)
 from ..recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder, holds_other_things
-from ..runs.metrics_file import finally_scored, scored_set
+from .checkpoints import WITHOUT_EFFECT
 from .comparison import read_run
 
 TAG = "<bt>"  # before a source sentence that was back-translated from monolingual text
@@ -107,11 +114,18 @@ class ImprovementPlan:
             "output_dir": str(self.folder(direction, number)),
             "data": section,
             "seed": recipe.seed + number - 1,
-            "evaluation": recipe.evaluation.model_copy(update={"also": [], "alignments": False}),
+            "optimization": recipe.optimization.model_copy(
+                update={"gradient_accumulation_steps": self.final.optimization.gradient_accumulation_steps}
+            ),
+            "evaluation": recipe.evaluation.model_copy(update={"also": [], "alignments": False, **self.sizes()}),
             "hub": HubSection(),
             "trackers": [],
         }
         return recipe.model_copy(update=changes)
+
+    def sizes(self) -> dict[str, int]:
+        """How much is translated at once, by every model."""
+        return {name: getattr(self.final.evaluation, name) for name in ("batch_size", "batch_tokens")}
 
     def _final_recipe(self) -> Recipe:
         """
@@ -139,6 +153,7 @@ class ImprovementPlan:
         if recipe.tokenizer.shared:
             changes["tokenizer"] = recipe.tokenizer.model_copy(update={"existing": str(options.run.resolve())})
         content = recipe.model_copy(update=changes).model_dump(mode="json")
+        check_model_file(content, list(options.overrides))
         return checked_recipe(apply_overrides(content, list(options.overrides)))
 
     def _check_output(self) -> None:
@@ -150,7 +165,7 @@ class ImprovementPlan:
             if out.exists() and (not out.is_dir() or holds_other_things(out)):
                 raise UserError(f"--output {out}: there is something else; choose another folder")
             return
-        changed = [key for key in differing_keys(load_recipe(out / RECIPE), self.final) if key != "output_dir"]
+        changed = sorted({*differing_keys(load_recipe(out / RECIPE), self.final)} - WITHOUT_EFFECT)
         if changed:
             raise UserError(
                 f"--output {out} holds a run of another recipe (it differs in {', '.join(changed)}); give the options "
@@ -158,16 +173,6 @@ class ImprovementPlan:
             )
 
     # -- what there is already ---------------------------------------------------------------------------------------
-
-    def is_finished(self, folder: Path) -> bool:
-        """Whether a run has scored its final weights; the improved one, on all test sets of the run to improve."""
-        if not (folder / RECIPE).is_file():
-            return False
-        final = finally_scored(folder)
-        if folder != self.options.out:
-            return bool(final)
-        scored = {scored_set(record) for record in self.records.scored}
-        return final >= (scored - {"validation"} or scored)
 
     def check_begun(self, pairs: dict[str, Pairs]) -> None:
         """
@@ -196,6 +201,7 @@ class ImprovementPlan:
 
     def _identity(self, pairs: dict[str, Pairs]) -> dict[str, Any]:
         options = {key: value for key, value in asdict(self.options).items() if key not in ("run", "out")}
+        options["overrides"] = [each for each in options["overrides"] if each.partition("=")[0] not in WITHOUT_EFFECT]
         for key in ("source_text", "target_text"):
             options[key] = [sha256(path) for path in options[key]]
         return {

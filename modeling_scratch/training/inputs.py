@@ -45,6 +45,10 @@ Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 def adopted_tokenizers(recipe: Recipe) -> Tokenizers | None:
     """The source and target tokenizers that the recipe names, one object if shared; None if it asks for new ones."""
     if recipe.model.start_from:
+        if recipe.tokenizer.existing:
+            raise UserError(
+                "tokenizer.existing: with model.start_from, a model keeps its own tokenizer; set it to null"
+            )
         return load_tokenizers(recipe.model.start_from)
     if recipe.tokenizer.existing:
         name = recipe.tokenizer.existing

@@ -12,11 +12,12 @@ from accelerate import Accelerator
 from datasets import Dataset
 from tqdm.auto import tqdm
 
+from ..errors import UserError
 from ..files import write_whole
 from ..runs.faults import explained_failure_to_write
 from ..runs.folder import CURVES, SAMPLES, RunFolder
 from ..runs.metrics_file import METRICS, append_record, read_metrics
-from ..runs.processes import on_main
+from ..runs.processes import on_all, on_main
 from ..runs.translations import TRANSLATIONS, write_translations
 from .checkpoints import Progress
 from .global_batches import GlobalBatches
@@ -88,10 +89,20 @@ class RunLog:
 
         Args:
             name: the run's name, the same when it resumes. TensorBoard continues by its folder.
+
+        Raises:
+            UserError: one of them cannot start, as without an account.
         """
         by_id = {"id": name, "name": name, "resume": "allow"}
         named = {"wandb": by_id, "swanlab": by_id, "trackio": {"name": name, "resume": "allow"}}
-        self.accelerator.init_trackers("modeling_scratch", init_kwargs=named)
+
+        def open_them() -> None:
+            try:
+                self.accelerator.init_trackers("modeling_scratch", init_kwargs=named)
+            except Exception as error:  # each has its own
+                raise UserError(f"trackers: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+        on_all(self.accelerator, open_them, "opening trackers")
 
     def close(self) -> None:
         """

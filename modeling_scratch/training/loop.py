@@ -130,7 +130,8 @@ def _do_what_is_due(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> 
       `unsettled`, and a run that resumes from it does the rest first.
     """
     progress = run.progress
-    progress.unsettled = due.evaluation or due.checkpoint
+    # On request too: if the run resumes with a shorter length, it ends here.
+    progress.unsettled = due.evaluation or due.checkpoint or asked_to_stop
     if asked_to_stop:
         _stop_here(run)
     if due.evaluation:

@@ -83,14 +83,12 @@ class TrainingRun:
         accelerator: Accelerator,
         overwrite: bool = False,
         stop: StopRequest | None = None,
-        keeps_checkpoints: bool = False,
     ) -> "TrainingRun":
         """
         A new run, in a new or empty folder.
 
         Args:
             overwrite: delete the run that is in the folder.
-            keeps_checkpoints: not if it has a checkpoint by then, which another process may have written.
             stop: asks the run to stop; `train` and `finish` then raise Stopped.
 
         Raises:
@@ -101,7 +99,7 @@ class TrainingRun:
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator), stop)
         # Last: what was there is deleted.
-        on_main(accelerator, lambda: run._create_folder(overwrite, keeps_checkpoints))
+        on_main(accelerator, lambda: run._create_folder(overwrite))
         run._open_trackers()
         return run
 
@@ -138,18 +136,15 @@ class TrainingRun:
         first checkpoint has nothing to lose. Errors as there.
         """
         folder = RunFolder(recipe.output_dir)  # with it goes the lock, so it stays until the run has one
-        if on_main(accelerator, folder.locked_can_go_on):
+        can_go_on, is_run = on_main(accelerator, lambda: (folder.locked_can_go_on(), folder.is_run()))
+        if can_go_on:
             return cls.resume(recipe, accelerator, None, stop)
-        return cls.begin(recipe, accelerator, True, stop, keeps_checkpoints=True)
+        return cls.begin(recipe, accelerator, is_run, stop)
 
     # -- set-up --------------------------------------------------------------------------------------------------
 
-    def _create_folder(self, overwrite: bool, keeps_checkpoints: bool) -> None:
+    def _create_folder(self, overwrite: bool) -> None:
         self.folder.check(False, overwrite)  # again: preparing the data took a while
-        if keeps_checkpoints and self.folder.can_go_on():
-            raise UserError(
-                f"{self.folder.path} has a checkpoint by now, of another process; the same command again resumes it"
-            )
         self.folder.create()
         write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
         save_model_files(self, self.folder.path)

@@ -9,6 +9,7 @@ from tqdm.auto import tqdm
 
 from ..data.tokenization import texts
 from ..metrics import METRICS, higher_is_better, score
+from ..recipe.schema import EvaluationSection
 from ..runs.faults import explained_lack_of_memory
 from ..runs.processes import on_main
 from .alignment_scores import alignment_scores
@@ -30,14 +31,18 @@ def validation_loss(run: TrainingRun) -> float:
         return corpus_loss(run.unwrapped, run.validation_data, tokens, pad_token_id, run.accelerator, run.stop)
 
 
+def advice_to_halve(section: EvaluationSection) -> str:
+    """What to do if memory is too small to translate as many sentences at once."""
+    halves = (f"evaluation.{name}={max(1, getattr(section, name) // 2)}" for name in ("batch_size", "batch_tokens"))
+    return f"set {' '.join(halves)}, and --resume"
+
+
 def translate_split(run: TrainingRun, split: str, final: bool = True, **generation) -> tuple[list[str], dict[str, Any]]:
     """Translations of a split, and their scores; `final` includes what `score` skips during training."""
     sources, references = texts(run.pairs[split])
     section = run.recipe.evaluation
-    halves = (f"evaluation.{name}={max(1, getattr(section, name) // 2)}" for name in ("batch_size", "batch_tokens"))
-    advice = f"set {' '.join(halves)}, and --resume"
     doing = f"translating the {split} split"
-    with not_compiled(), explained_lack_of_memory(run.accelerator, doing, lambda: advice):
+    with not_compiled(), explained_lack_of_memory(run.accelerator, doing, lambda: advice_to_halve(section)):
         translations = translate(
             run.unwrapped,
             *run.tokenizers,

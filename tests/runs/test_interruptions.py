@@ -23,6 +23,7 @@ from modeling_scratch.runs import faults
 from modeling_scratch.runs.checkpoint_store import CheckpointStore, Snapshots, verify_checkpoint
 from modeling_scratch.runs.folder import RunFolder
 from modeling_scratch.runs.stopping import StopRequest
+from modeling_scratch.training import checkpoints
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from resume import INTERVAL, LAUNCH, survive
@@ -141,6 +142,28 @@ def test_the_clock(whole, tmp_path, capsys):
     assert "stopped by --max-minutes 0 after update 1 of 20" in said
     quick_run(tmp_path / "run", *AVERAGING, resume=True)
     assert equal_weights(tmp_path / "run", whole)
+
+
+def test_a_stopped_run_ends_there_if_its_length_is_now_so(tmp_path, capsys):
+    """As a run of this length does: evaluated, averaged and scored."""
+    options = [*AVERAGING, "optimization.schedule=constant"]
+    stopped(capsys, tmp_path / "run", *options, max_minutes=0)
+    quick_run(tmp_path / "run", *options, "optimization.max_steps=1", resume=True)
+    other = quick_run(tmp_path / "whole", *options, "optimization.max_steps=1")
+    assert records(tmp_path / "run") == records(other)
+    assert equal_weights(tmp_path / "run", other)
+
+
+def test_other_failures_are_no_full_disk(tmp_path, monkeypatch, capsys):
+    run = quick_run(tmp_path / "run", *AVERAGING)
+    shutil.rmtree(run / "averaging")
+    line = fails(capsys, run, *AVERAGING, resume=True)
+    assert "averaging" in line
+    assert "bytes are free" not in line
+    monkeypatch.setattr(checkpoints, "whole_optimizer_state", no_memory)
+    line = fails(capsys, tmp_path / "other", *SHORT)
+    assert "out of memory on cpu writing the checkpoint of update" in line
+    assert "set optimization.gradient_accumulation_steps=2, or twice what it is, and --resume" in line
 
 
 def endless(folder: Path) -> tuple[str, ...]:

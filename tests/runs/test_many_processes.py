@@ -228,6 +228,15 @@ def test_resume_auto_waits_for_the_lock_before_it_decides(two_updates, tmp_path)
     assert len([each for each in read_metrics(two_updates) if each["split"] == "run"]) == 2  # it was resumed
 
 
+def test_resume_auto_leaves_a_finished_run_that_was_moved(two_updates, tmp_path, capsys):
+    moved = tmp_path / "moved"
+    shutil.copytree(two_updates, moved)
+    before = {path: path.stat().st_mtime_ns for path in moved.rglob("*")}
+    quick_run(moved, *TWO_UPDATES, "auto", "evaluation.batch_size=3", resume=True)
+    assert "is finished; --resume alone scores it again" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in moved.rglob("*")} == before
+
+
 def test_a_checkpoint_that_another_process_has_written_meanwhile_stays(two_updates, tmp_path, monkeypatch, capsys):
     """While the data were prepared, without a lock, as there was no folder."""
     run, prepare = tmp_path / "new", training_run.prepare_inputs
@@ -239,7 +248,7 @@ def test_a_checkpoint_that_another_process_has_written_meanwhile_stays(two_updat
     monkeypatch.setattr(training_run, "prepare_inputs", meanwhile)
     with pytest.raises(SystemExit):
         quick_run(run, *TWO_UPDATES, "auto", resume=True)
-    assert "has a checkpoint by now, of another process; the same command again resumes it" in capsys.readouterr().err
+    assert "already holds a run: continue it with --resume" in capsys.readouterr().err
     assert RunFolder(run).can_go_on()
 
 
@@ -248,7 +257,7 @@ def test_resume_auto_deletes_nothing_that_took_time(two_updates, capsys):
         weights.write_bytes(b"damaged")
     assert RunFolder(str(two_updates)).can_go_on()
     with pytest.raises(SystemExit):
-        quick_run(two_updates, *TWO_UPDATES, "auto", resume=True)
+        quick_run(two_updates, "optimization.max_steps=3", "auto", resume=True)
     assert "holds no checkpoint to resume from" in capsys.readouterr().err
     assert (two_updates / "model.safetensors").stat().st_size > 1000
 

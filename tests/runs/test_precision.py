@@ -22,7 +22,7 @@ def choose(monkeypatch, caplog):
     def choose(*options: str, has_bf16: bool) -> tuple[str | None, str]:
         monkeypatch.setattr(precision, "is_faster_in_bf16", lambda: has_bf16)
         recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", list(options))
-        return precision.choose_precision(recipe, resumes=False), caplog.text
+        return precision.choose_precision(recipe), caplog.text
 
     return choose
 

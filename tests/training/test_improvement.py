@@ -23,7 +23,9 @@ from modeling_scratch.errors import UserError
 from modeling_scratch.pipelines import load_pipeline
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import corpus_translation, improvement
+from modeling_scratch.training import run as training_run
 from modeling_scratch.training.corpus_translation import ShardedTranslation
+from modeling_scratch.training.finish import is_finished
 from modeling_scratch.training.improvement_plan import ImprovementOptions, ImprovementPlan
 
 SHORT = ["optimization.max_steps=6", "optimization.warmup_steps=2", "evaluation.every=3", "checkpoints.every=3"]
@@ -237,7 +239,7 @@ def said(*arguments) -> str:
 def test_what_was_begun_with_something_else(run, pairs, undisturbed, tmp_path):
     """Nothing made from other pairs, another run or other options is taken for what is asked for now."""
     differs = said(run, "--output", undisturbed, "--length", 3)
-    assert "holds a run of another recipe (it differs in optimization.max_steps, checkpoints.keep_last)" in differs
+    assert "holds a run of another recipe (it differs in optimization.max_steps)" in differs
     own = tmp_path / "run"
     shutil.copytree(run, own)
     shutil.copytree(undisturbed.with_name("better-work"), tmp_path / "run-improved-work")
@@ -247,6 +249,33 @@ def test_what_was_begun_with_something_else(run, pairs, undisturbed, tmp_path):
     quick_run(own, *pairs, *SHORT, "data.validation_size=12", overwrite=True)
     assert "was begun with other pairs, weights of the run;" in said(own, *begun)
     assert not (tmp_path / "run-improved").exists()
+
+
+def test_smaller_batches_after_a_lack_of_memory(run, undisturbed, tmp_path):
+    """As its message advises: what is done stays, and all models have them."""
+    keys = ("checkpoints.keep_last=1", "evaluation.batch_size=3", "optimization.gradient_accumulation_steps=2")
+    plan = ImprovementPlan(ImprovementOptions(run, undisturbed, length=1.5, overrides=keys))
+    plan.check_begun(improvement._pairs(plan))
+    assert is_finished(plan.final)
+    assert is_finished(plan.recipe_of("backward", 1))
+    for recipe in (plan.final, plan.recipe_of("backward", 1), plan.recipe_of("forward", 2)):
+        assert (recipe.evaluation.batch_size, recipe.optimization.gradient_accumulation_steps) == (3, 2)
+
+    def no_memory(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    with patch.object(improvement.ShardedTranslation, "complete", no_memory), pytest.raises(SystemExit) as ended:
+        improved(run, tmp_path / "better", seeds=1)
+    assert ended.value.code == 2
+
+
+def test_an_improved_model_is_pushed(run, undisturbed):
+    keys = ["checkpoints.keep_last=1", "hub.repository=ada/better"]
+    with patch("modeling_scratch.hub.push.push_run") as push, patch.object(training_run, "check_destination"):
+        push.return_value.describe.return_value = "pushed"
+        with patch.object(improvement, "is_finished", lambda recipe: True):
+            improved(run, undisturbed, *keys)
+    assert push.call_args.args[0].hub.repository == "ada/better"
 
 
 @pytest.mark.parametrize("override", ["seed=1", "data.validation_size=5", "output_dir=x", "tokenizer.vocab_size=500"])
@@ -261,6 +290,7 @@ def test_what_cannot_be_improved(run, tmp_path):
     assert "unknown recipe key 'optimisation'; did you mean" in said(run, "optimisation.max_steps=3", "--dry-run")
     misspelt = said(run, "model.overrides.droput=0.2", "--dry-run")
     assert "unknown recipe key 'droput'; did you mean 'dropout'?" in misspelt
+    assert "model.config: this recipe sets the sizes" in said(run, "model.config=base", "--dry-run")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").touch()
     assert "there is something else" in said(run, "--output", tmp_path / "other")

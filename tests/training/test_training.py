@@ -293,6 +293,20 @@ def test_existing_tokenizer(trained, tmp_path):
     assert load_tokenizers(str(run))[0].get_vocab() == load_tokenizers(str(trained))[0].get_vocab()
 
 
+def test_a_tracker_that_cannot_start(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tensorboard")
+    from accelerate import Accelerator
+
+    def init(*_, **__):
+        raise KeyError("api_key not configured")
+
+    monkeypatch.setattr(Accelerator, "init_trackers", init)
+    with pytest.raises(SystemExit) as ended:
+        quick_run(tmp_path / "run", "trackers=[tensorboard]", "optimization.max_steps=2")
+    assert ended.value.code == 2
+    assert "trackers: KeyError: 'api_key not configured'" in capsys.readouterr().err
+
+
 def test_trackers_go_on_with_a_run_by_its_name(tmp_path, monkeypatch):
     """And write what they hold when it is stopped."""
     pytest.importorskip("tensorboard")
