@@ -210,21 +210,24 @@ class Repository:
 
     # -- what the client asks before it uploads ------------------------------------------------------------------------
 
-    def upload_modes(self, files: list[dict], revision: str) -> list[dict]:
+    def upload_modes(self, files: list[dict], revision: str, gitignore: str | None = None) -> list[dict]:
         """
-        For each {path, size, sample}: LFS or not, and the id of the file that is there now.
+        For each {path, size, sample}: LFS or not, the id of the file that is there now, whether .gitignore names it.
 
         The Hub reads .gitattributes, and adds a line to it for a file that is LFS by its content or size; this one does
         neither.
         """
         tree, answers = self.tree(revision), []
+        if gitignore is None:
+            gitignore = self.blob(tree[".gitignore"]["sha256"]).decode() if ".gitignore" in tree else ""
         for file in files:
             path, present = file["path"], tree.get(file["path"])
             named = any(fnmatch.fnmatchcase(path, pattern) for pattern in _LFS_PATTERNS.split())
             lfs = file["size"] and (named or file["size"] > LFS_SIZE or looks_binary(file["sample"]))
             oid = {"oid": present["sha256" if present["lfs"] else "oid"]} if present else {}
             mode = "lfs" if lfs else "regular"
-            answers.append({"path": path, "uploadMode": mode, "shouldIgnore": False, **oid})
+            ignored = any(fnmatch.fnmatchcase(path, pattern) for pattern in gitignore.split())
+            answers.append({"path": path, "uploadMode": mode, "shouldIgnore": ignored, **oid})
         return answers
 
 

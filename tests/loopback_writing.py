@@ -58,7 +58,7 @@ def preupload(request: Request, name: str, revision: str) -> Answer:
     repository = request.writable(name, pull_request=request.flag("create_pr"))
     asked = request.json()
     files = [file | {"sample": base64.b64decode(file.get("sample", ""))} for file in asked["files"]]
-    return Answer.json({"files": repository.upload_modes(files, revision)})
+    return Answer.json({"files": repository.upload_modes(files, revision, asked.get("gitIgnore"))})
 
 
 @route("POST", rf"/{REPO}\.git/info/lfs/objects/batch")

@@ -23,7 +23,9 @@ def main(
     create_pr: Annotated[bool, typer.Option("--create-pr", help="open a pull request instead of committing")] = False,
     tag: Annotated[str | None, typer.Option(help="a name for this version, e.g. v1.0")] = None,
     message: Annotated[str, typer.Option(help="the commit message")] = "Upload model",
-    license: Annotated[str | None, typer.Option(help="the model's license (default for a run: apache-2.0)")] = None,
+    license: Annotated[
+        str | None, typer.Option(help="the model's license (default for a run from random weights: apache-2.0)")
+    ] = None,
     languages: Annotated[
         tuple[str, str] | None, typer.Option(help="source and target codes, e.g. en de (default: as the folder says)")
     ] = None,
@@ -91,5 +93,7 @@ def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
             lines.append(f"\n{len(sizes)} files, {sum(sizes.values()):,} bytes, would go to {options.repo_id}:")
             lines += [f"{size:>12,}  {name}" for name, size in sizes.items()]
             lines += [f"     deleted  {name}" for name in sorted(deletions(folder, options, prepared))]
+            if options.space:
+                lines.append(f"\nIts page would go to a Space of that name; to see it: scratch export web {folder} OUT")
             lines.append(f"\nThe card, without what was edited on the Hub:\n\n{prepared.card}")
         print_if_possible("\n".join(lines))

@@ -23,9 +23,9 @@ from .run_card import card_of_run
 from .run_records import RunRecords
 
 
-def check_license(license: str | None) -> str:
-    """The normalized identifier of a license, apache-2.0 for None. UserError if it cannot be one."""
-    license = "apache-2.0" if license is None else license.strip().lower()
+def check_license(license: str) -> str:
+    """The normalized identifier of a license. UserError if it cannot be one."""
+    license = license.strip().lower()
     if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
         raise UserError(f"license is {license!r}; see https://huggingface.co/docs/hub/repositories-licenses")
     return license
@@ -33,8 +33,8 @@ def check_license(license: str | None) -> str:
 
 def license_of(folder: Path, given: str | None = None) -> str | None:
     """
-    The license of the model in a folder: the one given, the recipe's, that in the folder's card, for a run else
-    apache-2.0; None: it is not known.
+    The license of the model in a folder: the one given, the recipe's, that in the folder's card, or the default; None:
+    it is not known.
     """
     if (given := given_license(folder, given)) is not None:
         return check_license(given)
@@ -42,7 +42,13 @@ def license_of(folder: Path, given: str | None = None) -> str | None:
         text = (folder / CARD).read_text(encoding="utf-8")
         if license := split_front_matter(text)[0].get("license"):
             return ", ".join(map(str, license)) if isinstance(license, list) else str(license)
-    return check_license(None) if (folder / RECIPE).is_file() else None
+    return _default_license(folder)
+
+
+def _default_license(folder: Path) -> str | None:
+    """apache-2.0 for a run from random weights. None for any other model, since its weights come from elsewhere."""
+    is_own = (folder / RECIPE).is_file() and load_recipe(folder / RECIPE).model.start_from is None
+    return "apache-2.0" if is_own else None
 
 
 def given_license(folder: Path, option: str | None) -> str | None:
@@ -63,10 +69,13 @@ def check_languages(*tags: str) -> None:
 
 
 def required_metadata(folder: Path) -> tuple[str, ...]:
-    """Metadata that the card must have. Without a run, the license, languages and scores may be unknown."""
-    if (folder / RECIPE).is_file():
-        return REQUIRED_METADATA
-    return tuple(key for key in REQUIRED_METADATA if key in METADATA)
+    """
+    Metadata that the card must have. Without a run, the license, languages and scores may be unknown; for a run that
+    started from another model, the license.
+    """
+    if not (folder / RECIPE).is_file():
+        return tuple(key for key in REQUIRED_METADATA if key in METADATA)
+    return tuple(key for key in REQUIRED_METADATA if key != "license" or _default_license(folder))
 
 
 def build_card(
@@ -82,8 +91,8 @@ def build_card(
 
     Args:
         repo_id: where the model goes, user/name.
-        license: an identifier from https://huggingface.co/docs/hub/repositories-licenses. None: apache-2.0 for a run's
-            model, unknown for any other.
+        license: an identifier from https://huggingface.co/docs/hub/repositories-licenses. None: apache-2.0 for a run
+            from random weights, unknown for any other model.
         languages: codes of source and target. None: those that the recipe or the tokenizer names, if any.
         author: a name. None: the card names no author, only who shares the model.
         has_space: whether a Space of the same name has a page to try the model on.
@@ -95,11 +104,11 @@ def build_card(
     if wrong := [tag for tag in languages or () if language_code(tag) is None]:
         raise UserError(f"--languages: {' and '.join(map(repr, wrong))} is not an ISO 639 code such as en or deu")
     folder, languages = Path(folder), [tag.strip().replace("_", "-") for tag in languages or ()]
+    metadata = {"license": _default_license(folder) if license is None else check_license(license)}
     if not (folder / RECIPE).is_file():
-        metadata = {"license": None if license is None else check_license(license)}
         card = _card_of_model(folder, repo_id, languages, metadata, author)
     else:
-        card = card_of_run(RunRecords(folder), repo_id, languages, {"license": check_license(license)}, author)
+        card = card_of_run(RunRecords(folder), repo_id, languages, metadata, author)
     if has_space:
         link = f"[try it on a page](https://huggingface.co/spaces/{repo_id}), where it translates in your browser."
         card.text = card.text.replace("\n## ", f"\nWithout installing anything, {link}\n\n## ", 1)

@@ -173,7 +173,8 @@ def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
         secret = ("HF_", "HUGGING", "PYTHON", "TRANSFORMERS_")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(secret)}
         environment |= {"HF_HOME": str(temporary / "home"), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-        command = [sys.executable, "-I", probe.__file__, str(folder), str(asked), str(answered)]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # where this process finds its packages
+        command = [sys.executable, "-P", probe.__file__, str(folder), str(asked), str(answered)]
         result = subprocess.run(command, cwd=temporary, env=environment, capture_output=True, text=True)
         if result.returncode:
             last = (result.stderr.strip().splitlines() or ["no message"])[-1]

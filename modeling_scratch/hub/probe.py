@@ -1,6 +1,6 @@
 """
 Record the ids, logits and translations that a model folder gives for some sentences. Run as a script, this loads the
-folder as a stranger would, with the folder's own code: python -I probe.py FOLDER SENTENCES.json OUT.pt
+folder as a stranger would, with the folder's own code: python -P probe.py FOLDER SENTENCES.json OUT.pt
 
 This module imports nothing from this project; run as a script, it also keeps the folder's code from doing so.
 """

@@ -118,7 +118,7 @@ def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | N
     check_card(card, required_metadata(folder))
     metadata = ModelCard(card).data.to_dict()
     unknown = [key for key in ("language", "license") if key not in metadata]
-    findings.append(f"card: complete, but {' and '.join(unknown)} are not known" if unknown else "card: complete")
+    findings.append(f"card: complete, but not known: {' and '.join(unknown)}" if unknown else "card: complete")
     files = {path.relative_to(copy).as_posix(): path for path in sorted(copy.rglob("*")) if path.is_file()}
     remembered = LastPush(card=card, metadata=new.edits()[0], files=sorted({*files, CARD}), **given)
     return Prepared(files, card, findings, remembered)
@@ -267,7 +267,8 @@ def check_destination(recipe: Recipe) -> None:
     """Before training, raise UserError for what would make the recipe's push fail whatever the run's outcome."""
     options = _options(recipe)
     options.check()
-    check_license(options.license)
+    if options.license is not None:
+        check_license(options.license)
     check_languages(recipe.data.source_language, recipe.data.target_language)
     with opened_repository(options.repo_id, options.timeout) as repository:
         repository.check_account(may_be_others=False)

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from huggingface_hub import CommitInfo, HfApi, RepoFile, get_session, get_token, hf_hub_url
+from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, RepoFile, get_session, get_token, hf_hub_url
 from huggingface_hub.errors import (
     EntryNotFoundError,
     HfHubHTTPError,
@@ -285,6 +285,10 @@ class HubRepository:
         create_pr: bool = False,
     ) -> CommitInfo:
         """Commit, and log huggingface_hub's warnings with tokens redacted."""
+        place = {"revision": revision, "create_pr": create_pr, "repo_type": self.repo_type}
+        # Without this, the commit would leave out what a .gitignore on the Hub names.
+        additions = [each for each in operations if isinstance(each, CommitOperationAdd)]
+        self.api.preupload_lfs_files(self.repo_id, additions, gitignore_content="#", free_memory=False, **place)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             done = self.api.create_commit(
@@ -292,10 +296,8 @@ class HubRepository:
                 operations,
                 commit_message=message,
                 commit_description=description,
-                revision=revision,
-                create_pr=create_pr,
                 parent_commit=parent,
-                repo_type=self.repo_type,
+                **place,
             )
         for warning in caught:
             if issubclass(warning.category, UserWarning):

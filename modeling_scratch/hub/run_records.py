@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
@@ -111,8 +112,9 @@ class RunRecords:
     def provenance(self, split: str = "train") -> Provenance:
         """Where the pairs of a split come from, or the training pairs that it was held out of."""
         recipe = self.recipe
-        source = source_of(split, recipe.data, recipe.seed) or source_of("train", recipe.data, recipe.seed)
-        return self._known(source.provenance())
+        if (source := source_of(split, recipe.data, recipe.seed)) is not None:
+            return self._known(source.provenance())
+        return replace(self._known(source_of("train", recipe.data, recipe.seed).provenance()), split=None)
 
     def _known(self, found: Provenance) -> Provenance:
         """The provenance unchanged if the data set is on the Hub, else as local data."""

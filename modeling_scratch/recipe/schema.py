@@ -254,7 +254,7 @@ class HubSection(Section):
     push: Literal["end", "best"] = Field("end", description="best: also whenever an evaluation finds a better one")
     private: bool = Field(False, description="make a new repository private")
     revision: str | None = Field(None, description="a branch, created if needed; null: main")
-    license: str | None = Field(None, description="the model's license, for its card; null: apache-2.0")
+    license: str | None = Field(None, description="for the card; null: apache-2.0, or unknown with model.start_from")
     overwrite: bool = Field(False, description="replace a model that was not pushed from this run's folder")
     timeout: float = Field(SECONDS_TO_ANSWER, gt=0, description="seconds to wait for the Hub's answer")
 

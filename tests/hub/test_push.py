@@ -54,6 +54,17 @@ def test_edits_on_the_hub_and_in_the_folder_stay(hub, run, pushes):
     assert (recorded["metadata"]["license"], recorded["metadata"]["library_name"]) == ("apache-2.0", "transformers")
 
 
+def test_what_the_hub_ignores_is_pushed_all_the_same(hub, run, pushes):
+    pushes()
+    hub.commit(NAME, {".gitignore": b"*.safetensors\n*.png\ntokenizer*\n"}, "Ignore")
+    weights = change_weights(run, 0.5)
+    (run / "tokenizer.json").write_text((run / "tokenizer.json").read_text() + "\n")
+    pushes(overwrite=True)
+    files = hub.files(NAME)
+    assert files[WEIGHTS] == weights
+    assert files["tokenizer.json"] == (run / "tokenizer.json").read_bytes()
+
+
 def test_edits_on_both_sides_are_for_the_user_to_choose_from(hub, run, pushes):
     pushes()
     hub.commit(NAME, {"README.md": f"{pushes.card()}\nTheirs.\n".encode()}, "Edit the card")

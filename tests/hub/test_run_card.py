@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch import ScratchConfig
-from modeling_scratch.hub.card import build_card
+from modeling_scratch.hub.card import build_card, required_metadata
 from modeling_scratch.hub.card_check import check_card
 from modeling_scratch.metrics import METRICS, describe_score
 
@@ -73,7 +73,7 @@ def run(tmp_path) -> Path:
 def card_of(folder: Path, **options) -> str:
     """A card that passes the check."""
     text = str(build_card(folder, "ada/tiny", **options))
-    check_card(text)
+    check_card(text, required_metadata(folder))
     return text
 
 
@@ -279,6 +279,18 @@ def test_a_data_set_on_the_hub(tmp_path):
         ("wmt/wmt14", "de-en", "test2014"),
     ]
     assert "https://huggingface.co/datasets/wmt/wmt14" in section(text, "Limits and intended use")
+
+
+def test_pairs_that_are_held_out_of_a_split_are_not_it(tmp_path):
+    recipe = {"data": {"name": "ada/pairs", "validation": None, "test": None}}
+    text = card_of(make_run(tmp_path / "run", recipe, [TRAIN, VALIDATION, {**FINAL, "split": "validation"}]))
+    assert {r.dataset_split for r in ModelCard(text).data.eval_results} == {"validation"}
+
+
+def test_the_license_of_weights_that_come_from_elsewhere_is_not_known(tmp_path):
+    folder = make_run(tmp_path / "run", {"model": {"start_from": "grace/en-de"}})
+    assert ModelCard(card_of(folder)).data.license is None
+    assert ModelCard(card_of(folder, license="CC-BY-4.0")).data.license == "cc-by-4.0"
 
 
 def test_files_win_over_a_data_set(tmp_path):
