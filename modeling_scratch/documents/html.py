@@ -16,12 +16,18 @@ _INLINE = {"a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "de
 _INLINE |= {"mark", "nobr", "q", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "u"}
 _ATOMS = {"img", "input", "wbr"}
 _VOID = _ATOMS | {"area", "base", "br", "col", "embed", "hr", "link", "meta", "param", "source", "track"}
-_PROTECTED_INLINE = {"code", "kbd", "samp", "tt", "var", "math", "svg"}
+_FOREIGN = {"math", "svg"}
+_PROTECTED_INLINE = {"code", "kbd", "samp", "tt", "var"} | _FOREIGN
 _PROTECTED = _PROTECTED_INLINE | {"pre", "script", "style", "textarea"}
 
 _READ_ATTRIBUTES = {"alt", "aria-label", "placeholder", "title"}
 _READ_META = {"description", "og:description", "og:title", "twitter:description", "twitter:title"}
 _ATTRIBUTE = re.compile(r"""\s*([^\s=>/"'][^\s=>/]*)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+))?|[/"']""")
+
+_REFERENCE = re.compile("&#(?:[0-9]+|[xX][0-9a-fA-F]+)")  # without its semicolon, which browsers do not need
+_WITHIN_TEXT = re.compile(rf"(\s*\n\s*|{_REFERENCE.pattern})")
+# Where the parser would take all that follows as text.
+_NO_REFERENCE = re.compile(r"&#(?!(?:[0-9]+|[xX][0-9a-fA-F]+)[^0-9a-fA-F])")
 
 _MOST_UNENDED = 200
 
@@ -50,8 +56,8 @@ class _Parser(HTMLParser):
     def __init__(self, text: str):
         super().__init__(convert_charrefs=False)
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
-        self._text, self._found, self._unended = text, [], 0
-        self.feed(text)
+        self._text, self._found, self._unended, self._is_text = text, [], 0, False
+        self.feed(_NO_REFERENCE.sub("&&", text))  # of the same length: only positions are taken from what is parsed
         self.close()
 
     def parts(self) -> list[tuple[int, int, str, str]]:
@@ -64,6 +70,7 @@ class _Parser(HTMLParser):
     def _add(self, kind: str, name: str = "") -> None:
         line, column = self.getpos()
         self._found.append((self._lines[line - 1] + column, kind, name))
+        self._is_text = False
 
     def handle_starttag(self, tag, attrs):
         self._add("start", tag)
@@ -75,8 +82,11 @@ class _Parser(HTMLParser):
         self._add("end", tag)
 
     def handle_data(self, data):
-        self._add("text")
-        if len(data) > 1 and data.startswith("<") and not self.cdata_elem:
+        is_tag = len(data) > 1 and data.startswith("<") and not self.cdata_elem
+        if is_tag or not self._is_text:  # text may come in parts
+            self._add("text")
+        self._is_text = not is_tag
+        if is_tag:
             self._unended += 1  # limited: each makes the parser read the rest of the text again
             if self._unended > _MOST_UNENDED:
                 raise UserError(f"it has more than {_MOST_UNENDED:,} tags or comments that do not end")
@@ -103,13 +113,17 @@ def _tokens(raw: str, kind: str, name: str) -> list[Token]:
     if kind == "text":
         if re.match("</?[A-Za-z]", raw):  # the parser takes it as text, because the tag does not end
             return [Markup("break", raw)]
-        lines = (part for part in re.split(r"(\s*\n\s*)", raw) if part)
-        return [Markup("fold", part) if "\n" in part else Text(part, part) for part in lines]
+        parts = (part for part in _WITHIN_TEXT.split(raw) if part)
+        return [Markup("fold", part) if "\n" in part else Text(part, _read(part)) for part in parts]
     if kind == "end":
         return [Markup("close" if name in _INLINE else "break", raw, name)]
     if kind == "start":
         kind = "open" if name in _INLINE else "atom" if name in _ATOMS else "break"
     return [Markup(kind, raw, name, _slots(raw, name))]
+
+
+def _read(text: str) -> str:
+    return unescape(text) if _REFERENCE.fullmatch(text) else text
 
 
 def _attributes(raw: str) -> dict[str, tuple[str, int, int]]:
@@ -156,12 +170,33 @@ def shielded(tokens: Sequence[Token]) -> list[Token]:
             end = ends[place]
             within = tokens[place + 1 : end - 1]
             is_block = token.kind == "break" and token.name not in _PROTECTED_INLINE
-            is_block |= any(isinstance(each, Markup) and each.kind == "break" for each in within)
+            # Formulas and pictures have elements of their own.
+            is_block |= token.name not in _FOREIGN and any(getattr(each, "kind", "") == "break" for each in within)
             raw = "".join(each.raw for each in tokens[place:end])
             token = Markup("break" if is_block else "atom", raw, slots=() if is_marked else token.slots)
         kept.append(token)
         place = end
     return kept
+
+
+def still_hidden(tokens: Sequence[Token], name: str = "", depth: int = 0) -> tuple[str, int]:
+    """
+    The name of the element that must not be translated and goes on after these tokens, "" if none does, and how deeply
+    elements of this name are nested there.
+
+    Args:
+        name, depth: the same, before these tokens.
+    """
+    for token in tokens:
+        if not isinstance(token, Markup) or not token.name or token.name in _VOID:
+            continue
+        is_end = token.raw.startswith("</")
+        if not name and not is_end and _is_marked(token):
+            name, depth = token.name, 1
+        elif token.name == name:
+            depth += -1 if is_end else 1
+            name = name if depth else ""
+    return name, depth
 
 
 def _is_marked(token: Markup) -> bool:
@@ -178,7 +213,7 @@ def _ends(tokens: Sequence[Token]) -> dict[int, int]:
     for place, token in enumerate(tokens):
         if not isinstance(token, Markup) or not token.name:
             continue
-        if token.name in _VOID:
+        if token.name in _VOID or (token.name in _FOREIGN and token.raw.endswith("/>")):
             ends[place] = place + 1
         elif not token.raw.startswith("</"):
             opened[token.name].append(place)

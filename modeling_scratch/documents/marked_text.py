@@ -176,7 +176,8 @@ def _add_texts(texts: list[Text], builder: "_Builder") -> None:
         raws += text.plain if is_same else [text.raw, *[""] * (len(text.plain) - 1)]
         is_common = text.plain.isascii() and (text.plain.isalnum() or text.plain.isspace())
         if not is_same and text.raw.startswith("&") and not is_common:
-            builder.paragraph.written[text.plain] = text.raw
+            # Without a semicolon, it would swallow a letter or digit that comes to stand behind it.
+            builder.paragraph.written[text.plain] = text.raw.removesuffix(";") + ";"
     end = 0
     for match in _PROTECTED.finditer(plain):
         builder.add_text(plain[end : match.start()])

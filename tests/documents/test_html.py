@@ -133,3 +133,33 @@ def test_elements_too_deep_within_others_are_not_placed():
 def test_many_tags_that_do_not_end():
     with pytest.raises(ValueError, match="more than 200 tags or comments that do not end"):
         translate_document("<!--" * 5000, "html", Shouting())
+
+
+@pytest.mark.parametrize("text", ["caf&#233es", "R&#D", "R&#D;", "&#x;", "a &# b"])
+def test_what_is_no_reference_ends_there(text):
+    """Python's parser takes all that follows as text."""
+    page = f"<p>{text}</p><p>Hello <b>you</b></p><script>secret();</script><p>R&#D &#65;</p>"
+    found = translate_document(page, "html", Shouting())
+    assert found.endswith("</p><p>HELLO <b>YOU</b></p><script>secret();</script><p>R&amp;#D A</p>")
+    read = [html.document_fromstring(each).find(".//p").text for each in (found, page)]
+    assert read[0] == read[1].upper()
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "<math><mi>secret</mi></math>",
+        '<svg><use href="#a"></use><title>secret</title></svg>',
+        '<svg class="x"/>',
+    ],
+)
+def test_a_picture_within_a_sentence_does_not_cut_it(inner):
+    seen = []
+
+    def translate(sentences: list[str]) -> list[Translated]:
+        seen.extend(sentences)
+        return [Translated(text.upper()) for text in sentences]
+
+    page = f"<p>Let {inner} be a prime number.</p>"
+    assert translate_document(page, "html", translate) == f"<p>LET {inner} BE A PRIME NUMBER.</p>"
+    assert seen == ["Let be a prime number."]

@@ -219,3 +219,35 @@ def test_addresses_are_not_read():
 def test_many_brackets():
     with pytest.raises(ValueError, match="a paragraph has more than 2,000 brackets"):
         translate_document("[" * 20000, "markdown", Shouting())
+
+
+def test_what_is_between_tags_that_say_no():
+    text = """<div translate="no">
+
+secret *name*
+
+<div>
+
+# secret
+
+</div>
+
+secret
+
+</div>
+
+A word.
+"""
+    found = translate_document(text, "markdown", Shouting())
+    assert found == text.replace("A word", "A WORD")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("- The first item\n  and more.\n- Second\n", "- \u7b2c\u4e00\n- \u7b2c\u4e00\n"),
+        ("Two\nlines\n=====\n", "\u7b2c\u4e00\n=====\n"),
+    ],
+)
+def test_a_translation_without_spaces_has_one_line(text, expected):
+    assert translate_document(text, "markdown", lambda given: [Translated("\u7b2c\u4e00") for _ in given]) == expected
