@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from functools import partial
 from typing import Annotated, Literal
 
 import typer
@@ -56,7 +57,10 @@ def main(
 
         with listening(host, port) as listener:  # first: fails fast if the port is taken
             with before_forking() as threads:
-                directions = Directions(load_direction(model, ENGINES[engine]) for model in models)
+                load = ENGINES[engine]
+                if engine == "ctranslate2":  # its threads are its own
+                    load = partial(load, threads=threads)
+                directions = Directions(load_direction(model, load) for model in models)
                 forked = start_workers([each.engine for each in directions.all.values()], workers, threads, listener)
             limits = Limits(max_characters, max_waiting, timeout)
             service = Service(directions, limits, api_key, tuple(allow_origin or ()), forked)

@@ -97,12 +97,17 @@ class TorchEngine:
 
 
 class CTranslate2Engine:
-    """A model on the CPU, converted to CTranslate2 when the service starts, in a temporary folder."""
+    """
+    A model on the CPU, converted to CTranslate2 when the service starts, in a temporary folder.
+
+    Args:
+        threads: each translates a batch; None: as many as PyTorch has.
+    """
 
     can_align = False
     can_fork = False  # it has threads of its own
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, threads: int | None = None):
         import ctranslate2  # from an extra of this package
 
         from ..convert.ctranslate2 import SETTINGS, write_ctranslate2
@@ -112,7 +117,7 @@ class CTranslate2Engine:
             folder = Path(temporary) / "model"
             write_ctranslate2(name, folder)
             # One thread per batch: several would wait for each other at every step.
-            options = {"inter_threads": torch.get_num_threads(), "intra_threads": 1}
+            options = {"inter_threads": threads or torch.get_num_threads(), "intra_threads": 1}
             self.translator = ctranslate2.Translator(str(folder), device="cpu", **options)
             self.settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self.num_beams = self.settings["beam_size"]

@@ -120,7 +120,10 @@ class Service:
             meant = [known[text] for text in texts]
             search = Search(several=several, align=format in WITH_INLINE_MARKUP)
             directions = [direction for direction, _ in meant]
-            found = await self._in_time(request, translate_texts(texts, format, directions, search, self.batcher))
+            foreign = [text for text, direction in zip(texts, directions, strict=True) if direction]
+            work = translate_texts(foreign, format, list(filter(None, directions)), search, self.batcher)
+            done = iter(await self._in_time(request, work))
+            found = [next(done) if each else [text] * several for text, each in zip(texts, directions, strict=True)]
         answer: dict[str, Any] = {"translatedText": [each[0] for each in found]}
         if several > 1:
             answer["alternatives"] = [each[1:] for each in found]
@@ -224,14 +227,19 @@ class Service:
         """`_direction` of each text."""
         return {text: self._direction(source, target, text) for text in dict.fromkeys(texts)}
 
-    def _direction(self, source: str, target: str, text: str) -> tuple[Direction, dict[str, Any] | None]:
-        """The requested direction, and the detected language if `source` is AUTO."""
-        detected = None
+    def _direction(self, source: str, target: str, text: str) -> tuple[Direction | None, dict[str, Any] | None]:
+        """
+        The requested direction, and the detected language if `source` is AUTO. If the text is in the target language,
+        there is no direction: as for LibreTranslate, it stays.
+        """
+        find, is_one_language, detected = self.directions.find, self.directions.is_one_language, None
         if source == AUTO:
-            sources = [each for each in self.directions.sources if self.directions.find(each, target)]
+            sources = [each for each in self.directions.sources if find(each, target) or is_one_language(each, target)]
             found = self.directions.detect(text, sources)
-            if found:
+            if found and any(find(each, target) for each in sources):
                 source, detected = found[0][0], _likelihood(*found[0])
+                if is_one_language(source, target):
+                    return None, detected
         direction = self.directions.find(source, target)
         if direction is None:
             served = ", ".join(f"{source} to {target}" for source, target in self.directions.all)

@@ -130,7 +130,6 @@ async def translate_sentences(
     Raises:
         Busy, TooMuch: as in `Batcher.translate`.
     """
-    batcher.check_size(len(sentences))
     problems = await aside_if_long(sentences, 1, _too_long, direction.engine, sentences)
     fine = [sentence for place, sentence in enumerate(sentences) if place not in problems]
     hypotheses = await batcher.translate(direction.engine, fine, search)
@@ -156,8 +155,12 @@ def _described(sentence: str, hypotheses: list[Hypothesis]) -> list[dict[str, An
 
 
 def _words(sentence: str, hypothesis: Hypothesis) -> list[dict[str, Any]]:
-    """The words of a translation and the spaces between them, each word with the weights of its source words."""
-    read = [match.span() for match in re.finditer(r"\S+", sentence)]
+    """
+    The words of a translation and the spaces between them, each word with the weights of its source words. Positions
+    count UTF-16 units, as JavaScript does.
+    """
+    units = [0, *itertools.accumulate(len(character.encode("utf-16-le")) // 2 for character in sentence)]
+    read = [(units[match.start()], units[match.end()]) for match in re.finditer(r"\S+", sentence)]
     found, number = [], 0
     for part in re.findall(r"\S+|\s+", hypothesis.text):
         is_word = hypothesis.weights is not None and not part.isspace()
