@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors
+from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..errors import as_user_error
 
 Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
@@ -53,7 +53,7 @@ def marian_command(
             with as_user_error(f"{src}: "):
                 difference = convert_folder(src, folder, "marian", from_marian)
             Conversion("Marian model", None if Path(src).exists() else src, difference).write(folder)
-        print(f"wrote {out}")
+        print_if_possible(f"wrote {out}")
 
 
 @app.command("to-marian")
@@ -70,7 +70,7 @@ def to_marian_command(
 
         with new_output(out) as folder:
             convert_folder(src, folder, "scratch", to_marian)
-        print(f"wrote {out}")
+        print_if_possible(f"wrote {out}")
 
 
 @app.command("torch")
@@ -129,7 +129,7 @@ def torch_command(
             build_scratch(translator).save_pretrained(folder)
             difference = verify(translator, load_translator(str(folder)), translator.config)
             Conversion("translator around torch.nn.Transformer", None, difference).write(folder)
-        print(f"wrote {out}")
+        print_if_possible(f"wrote {out}")
 
 
 @app.command("to-torch")
@@ -155,7 +155,7 @@ def to_torch_command(
             written.load_state_dict(load_state_dict_file(file))
             verify(model, written, model.config)
         config = model.config
-        print(
+        print_if_possible(
             f"wrote {out}: load transformer.* into torch.nn.Transformer({config.d_model}, "
             f"{config.encoder_attention_heads}, {config.encoder_layers}, {config.decoder_layers}, "
             f"{config.encoder_ffn_dim}, activation={config.activation_function!r}, "
@@ -183,4 +183,4 @@ def ctranslate2_command(
 
         with new_output(out) as folder:
             write_ctranslate2(src, folder, quantization)
-        print(f"wrote {out}")
+        print_if_possible(f"wrote {out}")

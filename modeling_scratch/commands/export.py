@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors
+from ..cli import log_to_terminal, one_line_errors, print_if_possible
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
@@ -40,7 +40,7 @@ def web_command(
         how = "open it in a browser"
         if not is_file:
             how = f"try it with: python -m http.server --directory {shlex.quote(str(out))}"
-        print(f"wrote {out}; {how}")
+        print_if_possible(f"wrote {out}; {how}")
 
 
 @app.command("transformersjs")
@@ -60,7 +60,7 @@ def transformersjs_command(
 
         with new_output(out) as path:
             export_transformersjs(src, path)
-        print(f"wrote {out}; put it on the Hub with: hf upload user/name-onnx {shlex.quote(str(out))}")
+        print_if_possible(f"wrote {out}; put it on the Hub with: hf upload user/name-onnx {shlex.quote(str(out))}")
 
 
 @app.command("runtime")
@@ -70,4 +70,4 @@ def runtime_command(debug: Debug = False) -> None:
     with one_line_errors(debug):
         from ..web.runtime import runtime_files
 
-        print(f"the runtime of pages is in {runtime_files()[0].parent}")
+        print_if_possible(f"the runtime of pages is in {runtime_files()[0].parent}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors
+from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..errors import as_user_error
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Draw pictures, as PNG files.")
@@ -25,7 +25,7 @@ def curves(
         from ..figures.saving import save
         from ..runs.metrics_file import read_metrics
 
-        print(save(curves_figure(read_metrics(run)), out or run / "curves.png"))
+        print_if_possible(str(save(curves_figure(read_metrics(run)), out or run / "curves.png")))
 
 
 @app.command()
@@ -40,7 +40,7 @@ def positions(
         from ..figures.positions import positions_figure
         from ..figures.saving import save
 
-        print(save(positions_figure(d_model, length), out))
+        print_if_possible(str(save(positions_figure(d_model, length), out)))
 
 
 @app.command()
@@ -64,9 +64,9 @@ def attention(
         with as_user_error():
             maps = attention_maps(translator, *tokenizers, sentence, beams)
         paths = save_attention(maps, out, layer)
-        print(maps.translation)
+        print_if_possible(maps.translation)
         for path in paths:
-            print(path)
+            print_if_possible(str(path))
 
 
 @app.command()
@@ -79,4 +79,4 @@ def architecture(
         from ..figures.diagram import architecture_figure
         from ..figures.saving import save
 
-        print(save(architecture_figure(), out))
+        print_if_possible(str(save(architecture_figure(), out)))

@@ -26,10 +26,13 @@ def quiet_broken_pipe() -> Iterator[None]:
     """Exit with BROKEN_PIPE and without a message when the reader of the output has closed it."""
     try:
         yield
-    except BrokenPipeError:
-        # Python flushes standard output at exit, which must not fail again.
-        if sys.stdout is not None:
+    except OSError as error:
+        try:
+            sys.stdout and sys.stdout.flush()
+        except OSError:  # Python flushes standard output at exit, which must not fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise
         sys.exit(BROKEN_PIPE)
 
 
@@ -94,6 +97,8 @@ def main(
     log_to_terminal(logging.INFO)
     with one_line_errors(debug), quiet_broken_pipe(), _explained_lack_of_memory():
         _check_options(input, output, length_penalty, format, scores or n_best is not None or alignments, language)
+        if batch_size is not None and batch_tokens is not None:
+            raise UserError("--batch-size counts sentences, --batch-tokens their tokens; give one of them")
 
         from ..pipelines import load_pipeline_with_workers
         from . import text_input, text_output

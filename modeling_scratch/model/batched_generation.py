@@ -79,14 +79,13 @@ def setting_of(model: PreTrainedModel, generation: dict[str, Any], name: str) ->
 
 @torch.no_grad()
 def generate_batch(
-    model: PreTrainedModel, ids: list[list[int]], return_scores: bool | None = False, **generation
+    model: PreTrainedModel, ids: list[list[int]], return_scores: bool = False, **generation
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """
     Translate one batch of tokenized sentences, without dropout.
 
     Args:
         ids: the source tokens of each sentence.
-        return_scores: None: only if there are several translations per sentence.
         generation: arguments of `model.generate`.
 
     Returns:
@@ -104,9 +103,7 @@ def generate_batch(
         "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),  # 1: attend
     }
     inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
-    several = setting_of(model, generation, "num_return_sequences") or 1
-    wants_scores = several > 1 if return_scores is None else return_scores
-    if wants_scores:
+    if return_scores:
         generation = generation | {"return_dict_in_generate": True}
     training = model.training
     model.eval()
@@ -116,7 +113,7 @@ def generate_batch(
         model.train(training)
     sequences = getattr(output, "sequences", output)  # (batch_size * num_return_sequences, target_length)
     sequences = sequences.reshape(len(ids), -1, sequences.shape[-1])
-    if not wants_scores:
+    if not return_scores:
         return sequences, None
     if (scores := getattr(output, "log_probabilities", None)) is None:
         raise ValueError(

@@ -48,6 +48,7 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
         model: a ScratchForConditionalGeneration.
         inherited: the `generate` of GenerationMixin.
     """
+    kwargs.pop("labels", None)  # from Seq2SeqTrainer; `generate` does not use them
     if not _is_supported(model, args, kwargs):
         return inherited(*args, **kwargs)
     ours = {name: value for name, value in kwargs.items() if name != "custom_generate"}

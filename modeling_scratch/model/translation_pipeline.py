@@ -187,13 +187,16 @@ class ScratchTranslationPipeline(Pipeline):
                 raise ValueError(f"{name} is {number!r}; it must be a whole number, at least 1")
         if batch_size is not None:
             limits["batch_tokens"] = None
+        several = several or 1
+        if forward.get("return_scores") is None:
+            forward["return_scores"] = several > 1
         forward |= self._length_limit(forward)
-        translate = partial(self._translate, limits=limits, several=several or 1, forward=forward, progress=progress)
+        translate = partial(self._translate, limits=limits, several=several, forward=forward, progress=progress)
         if isinstance(inputs, str):
             return translate([inputs])[0]
         if isinstance(inputs, Sequence) and not isinstance(inputs, bytes):
             results = translate(list(inputs))
-            return results if (several or 1) > 1 else [result[0] for result in results]
+            return results if several > 1 else [result[0] for result in results]
         if not isinstance(inputs, Iterable) and hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
             # a torch Dataset
             inputs = map(inputs.__getitem__, range(len(inputs)))
@@ -233,10 +236,7 @@ class ScratchTranslationPipeline(Pipeline):
     ) -> list[list[dict[str, Any]]]:
         """Translate sentences, `several` times each. `first` is the number of the first one among the inputs."""
         ids = self.preprocess(sentences, first)
-        empty = {"translation_text": ""}
-        wanted = forward.get("return_scores")
-        if several > 1 if wanted is None else wanted:
-            empty["score"] = 0.0
+        empty = {"translation_text": ""} | ({"score": 0.0} if forward["return_scores"] else {})
         results = [[dict(empty) for _ in range(several)] for _ in sentences]
         if progress and not all(ids):
             progress(sum(not row for row in ids))
@@ -252,7 +252,7 @@ class ScratchTranslationPipeline(Pipeline):
         """The token ids of each sentence; see `tokenize`."""
         return tokenize(self.tokenizer, sentences, self.model.config.max_position_embeddings, first)
 
-    def _forward(self, batch: dict[str, list[list[int]]], return_scores: bool | None = None, **generation) -> dict:
+    def _forward(self, batch: dict[str, list[list[int]]], return_scores: bool, **generation) -> dict:
         sequences, scores = generate_batch(self.model, batch["ids"], return_scores, **generation)
         return {"sequences": sequences, "scores": scores}
 
