@@ -273,6 +273,13 @@ def test_arguments_that_are_spelt_out(make_model, sentences, loops):
     assert loops == ["beam_search"]
 
 
+def test_labels_of_the_trainer_change_nothing(make_model, sentences, loops):
+    model, ids = make_model(), padded(sentences, 9)[0]
+    found = model.generate(ids, max_new_tokens=5, num_beams=2, labels=ids)
+    assert torch.equal(found, model.generate(ids, max_new_tokens=5, num_beams=2))
+    assert loops == ["beam_search"] * 2
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_training_mode_takes_the_inherited_loop(checkpointing, make_model, sentences, loops):
     model, ids = enliven(make_model(dropout=0.0), 1), padded(sentences, 9)[0]
