@@ -1,5 +1,6 @@
 """Loading models, tokenizers and configs from a folder or the Hub, and saving tokenizers."""
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -143,7 +144,7 @@ def _save(tokenizer: PreTrainedTokenizerBase, folder: Path, limit: int | None, s
         tokenizer.save_pretrained(folder)
     except Exception as error:
         if type(error) is Exception:  # how the Rust library reports a full disk
-            raise OSError(f"{folder}: the tokenizer cannot be written: {error}") from error
+            raise OSError(errno.EIO, f"the tokenizer cannot be written: {error}", str(folder)) from error
         raise
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8")) | settings

@@ -23,7 +23,10 @@ BROKEN_PIPE = 141  # the exit code that shells report for SIGPIPE
 
 @contextmanager
 def quiet_broken_pipe() -> Iterator[None]:
-    """Exit with BROKEN_PIPE and without a message when the reader of the output has closed it."""
+    """
+    Exit with BROKEN_PIPE and without a message when the reader of the output has closed it. What could not be written,
+    then or on a full disk, is not written again when Python ends.
+    """
     try:
         yield
     except OSError as error:

@@ -51,16 +51,15 @@ def text_of(row: dict[str, Any], name: str, key: str | None, where: str) -> str:
     The text in a column of a row, without surrounding whitespace; a missing text is empty. UserError, naming the row as
     `where`, if it holds something else.
     """
-    value = row.get(name)
-    if key is not None:
-        value = value.get(key) if isinstance(value, dict) else value
-    if value is None:
-        return ""
+    value, wanted = row.get(name), "a text" if key is None else "a text for each language"
     try:
-        value.encode()
-        return value.strip()
+        if value is not None and key is not None:
+            value = value.get(key)
+        if value is not None:
+            value.encode()
+        return "" if value is None else value.strip()
     except (AttributeError, UnicodeEncodeError):
-        raise UserError(f"{where}: column {name!r} holds {value!r}, not a text") from None
+        raise UserError(f"{where}: column {name!r} holds {row[name]!r}, not {wanted}") from None
 
 
 def texts_of(batch: dict[str, list], columns: Columns) -> dict[str, list[str]]:

@@ -18,7 +18,7 @@ from .pair_files import as_paths, find_files
 from .pair_source import PairSource, Provenance, local_provenance
 from .table_formats import FORMATS
 
-_FIRST_ROWS = 100  # of a table, whose names are its columns
+_FIRST_ROWS = 100  # whose names are the columns of a table
 
 
 class FileSource(PairSource):
@@ -121,11 +121,13 @@ class Tables(FileSource):
             raise UserError(f"{', '.join(map(str, paths))}: there are no rows")
         return entries
 
-    def _parquet(self, paths: list[Path], **options) -> Dataset | IterableDataset:
+    def _parquet(self, paths: list[Path], streaming: bool = False) -> Dataset | IterableDataset:
         try:
             names = [glob.escape(str(path.absolute())) for path in paths]  # the library takes names for patterns
-            return load_dataset("parquet", data_files=names, split="train", **options)
+            return load_dataset("parquet", data_files=names, split="train", streaming=streaming)
         except (DatasetGenerationError, ValueError, OSError) as error:
+            if isinstance(error, OSError) and not streaming:  # of the cache
+                raise
             reason = " ".join(str(error.__cause__ or error).split())
             raise UserError(f"{', '.join(map(str, paths))}: cannot be read as parquet: {reason}") from error
 

@@ -40,7 +40,7 @@ def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[t
         return [path for name in names for path in _expand(name, key)]
     all_names = [name for files in data.files().values() for name in ([files] if isinstance(files, str) else files)]
     for side in ("source", "target"):
-        if getattr(data, f"{side}_column") is not None and not any(map(is_table, all_names)):
+        if getattr(data, f"{side}_column") is not None and not (data.on_the_hub or any(map(is_table, all_names))):
             raise UserError(f"data.{side}_column: text files, as in {key}, have no columns; set it to null")
     if len(names) == 1:
         found = [_with_language(names[0], language, key) for language in (data.source_language, data.target_language)]

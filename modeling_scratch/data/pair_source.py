@@ -66,7 +66,7 @@ class PairSource(ABC):
 
     @abstractmethod
     def stream(self) -> IterableDataset:
-        """The rows as the source has them, read as needed; `columns.choose_columns` finds the texts in them."""
+        """The rows, read as needed, in which `columns.choose_columns` finds the texts."""
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -67,7 +67,7 @@ class PairStream:
 
 def open_stream(data: DataSection, seed: int) -> PairStream:
     """
-    The recipe's training pairs as a stream, without reading more than its first row.
+    The recipe's training pairs as a stream, without reading more than the first rows of each file.
 
     Raises:
         UserError: a file is missing or empty; a column, language or split does not exist; there are no rows.

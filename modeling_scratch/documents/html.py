@@ -179,26 +179,6 @@ def shielded(tokens: Sequence[Token]) -> list[Token]:
     return kept
 
 
-def still_hidden(tokens: Sequence[Token], name: str = "", depth: int = 0) -> tuple[str, int]:
-    """
-    The name of the element that must not be translated and goes on after these tokens, "" if none does, and how deeply
-    elements of this name are nested there.
-
-    Args:
-        name, depth: the same, before these tokens.
-    """
-    for token in tokens:
-        if not isinstance(token, Markup) or not token.name or token.name in _VOID:
-            continue
-        is_end = token.raw.startswith("</")
-        if not name and not is_end and _is_marked(token):
-            name, depth = token.name, 1
-        elif token.name == name:
-            depth += -1 if is_end else 1
-            name = name if depth else ""
-    return name, depth
-
-
 def _is_marked(token: Markup) -> bool:
     """Whether a start tag says that its element must not be translated, attributes included."""
     attributes = _attributes(token.raw)

@@ -11,7 +11,7 @@ from markdown_it.token import Token as Block
 
 from ..errors import UserError
 from .document import Document
-from .html import html_tokens, shielded, still_hidden, write_html
+from .html import html_tokens, shielded, write_html
 from .marked_text import Markup, Slot, Text, Token
 from .regions import Region, read_regions
 
@@ -125,7 +125,6 @@ class _Reader:
         # Same length, but without the characters that the parser would replace.
         blocks = self.parser.parse(self.text[self.begin :].replace("\r", " ").replace("\0", " "), env)
         row, column, is_cell = 0, 0, False
-        hidden = ("", 0)  # see `still_hidden`
         for block in blocks:
             if block.type == "tr_open":
                 row, column = block.map[0], 0
@@ -133,11 +132,10 @@ class _Reader:
                 is_cell = block.nesting > 0
             elif block.type == "html_block":
                 content = block.content.rstrip("\n")
-                was_hidden, hidden = hidden[0], still_hidden(html_tokens(content), *hidden)
-                if not was_hidden and (where := self._where(content, block.map[0])):
+                if where := self._where(content, block.map[0]):
                     tokens = shielded(list(self._html(content, where)))
                     yield _Place(where[0], where[-1], Region(tokens, write_html))
-            elif block.type == "inline" and block.content and not hidden[0]:
+            elif block.type == "inline" and block.content:
                 where = self._cell(block.content, row, column) if is_cell else self._where(block.content, block.map[0])
                 if where is None:
                     continue

@@ -84,6 +84,7 @@ def look(
     found, is_here = Destination(True, has_branch, head, tag=tags.get(options.tag)), False
     if head is not None:
         found.tree = repository.tree(head)
+        repository.has_gitignore = ".gitignore" in found.tree
         found.files = {name for name in found.tree if belongs(name)}
         if has_branch:
             own, changed = _since_own_commit(repository, options.branch, last, head)

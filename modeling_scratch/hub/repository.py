@@ -103,6 +103,7 @@ class HubRepository:
     def __init__(self, repo_id: str, repo_type: str = "model"):
         check_name(repo_id)
         self.api, self.repo_id, self.repo_type = HfApi(), repo_id, repo_type
+        self.has_gitignore = False  # on the branch that is pushed to
         self.place = repo_id if repo_type == "model" else f"{repo_type}s/{repo_id}"  # below the Hub's address
 
     @contextmanager
@@ -286,9 +287,9 @@ class HubRepository:
     ) -> CommitInfo:
         """Commit, and log huggingface_hub's warnings with tokens redacted."""
         place = {"revision": revision, "create_pr": create_pr, "repo_type": self.repo_type}
-        # Without this, the commit would leave out what a .gitignore on the Hub names.
-        additions = [each for each in operations if isinstance(each, CommitOperationAdd)]
-        self.api.preupload_lfs_files(self.repo_id, additions, gitignore_content="#", free_memory=False, **place)
+        if self.has_gitignore:  # otherwise the commit would leave out what it names
+            additions = [each for each in operations if isinstance(each, CommitOperationAdd)]
+            self.api.preupload_lfs_files(self.repo_id, additions, gitignore_content="#", free_memory=False, **place)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             done = self.api.create_commit(

@@ -91,14 +91,13 @@ def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path
     """Turn a failure to write into a UserError that says what is short, and that nothing is lost."""
     try:
         yield
-    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+    except (MemoryError, OSError, RuntimeError, SafetensorError, ValueError) as error:
         if isinstance(error, UserError) or is_loss_of_a_process(error, accelerator):
             raise
         reason, whole = " ".join(str(error).split()), "The checkpoints before it are whole"
         if is_lack_of_memory(error):
             raise ProcessError(
-                f"out of memory on {accelerator.device} writing {what}: {reason}. {whole}: set "
-                "optimization.gradient_accumulation_steps=2, or twice what it is, and --resume"
+                f"out of memory on {accelerator.device} writing {what}: {reason}. {whole}: free some, then --resume"
             ) from error
         free = f"{shutil.disk_usage(folder).free:,} bytes are free"
         raise UserError(

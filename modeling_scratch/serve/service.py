@@ -200,7 +200,10 @@ class Service:
             raise HTTPException(400, "sentences must be a list")
         sentences = [as_text(sentence, "sentences") for sentence in sentences]
         self._check_length(sentences)
-        direction, _ = self._direction(text_of(parameters, "source"), text_of(parameters, "target"), "")
+        source = text_of(parameters, "source")
+        if source == AUTO:
+            raise HTTPException(400, "source must be a language")
+        direction, _ = self._direction(source, text_of(parameters, "target"), "")
         most = max(_MOST_BEAMS, direction.engine.num_beams)
         beams = max(1, number_of(parameters, "numBeams", 1, most))
         search = Search(num_beams=beams, several=beams, align=True)
@@ -237,7 +240,9 @@ class Service:
             sources = [each for each in self.directions.sources if find(each, target) or is_one_language(each, target)]
             found = self.directions.detect(text, sources)
             if found and any(find(each, target) for each in sources):
-                source, detected = found[0][0], _likelihood(*found[0])
+                # If the detector cannot tell, there is something to translate.
+                likely = max(found, key=lambda each: (each[1], find(each[0], target) is not None))
+                source, detected = likely[0], _likelihood(*likely)
                 if is_one_language(source, target):
                     return None, detected
         direction = self.directions.find(source, target)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Keys that change no result of a run, except by rounding.
+# Keys that change no result of a run, except by rounding (and accumulation which pairs of a stream share a batch).
 WITHOUT_EFFECT = {"output_dir", "optimization.gradient_accumulation_steps", "data.num_workers"}
 WITHOUT_EFFECT |= {"evaluation.batch_size", "evaluation.batch_tokens", "checkpoints.keep_last", "logging_steps"}
 WITHOUT_EFFECT |= {"trackers", *(f"hub.{name}" for name in HubSection.model_fields)}
@@ -67,7 +67,7 @@ class Progress:
     threads: int = 0  # 0: not known
     position: dict[str, Any] = field(default_factory=dict)  # of the next global batch
     step: int = 0
-    unsettled: bool = False  # stopped before the evaluation or averaging that was due after this step
+    unsettled: bool = False  # stopped after this step, before what may be due then: an evaluation, averaging
     evaluations: int = 0
     best: float | None = None
     best_step: int = 0
@@ -171,8 +171,9 @@ def save_checkpoint(run: "TrainingRun", is_averaged: bool) -> None:
                 torch.save(accelerator.scaler.state_dict(), temporary / SCALER)
 
         def write_own_state() -> None:
-            torch.save(_random_states(accelerator.device), temporary / random_states(accelerator.process_index))
-            run.batches.save_readers(temporary)
+            with explained_failure_to_write(accelerator, what, folder.path):  # other processes quote it
+                torch.save(_random_states(accelerator.device), temporary / random_states(accelerator.process_index))
+                run.batches.save_readers(temporary)
 
         on_main(accelerator, begin, "writing a checkpoint")
         on_all(accelerator, write_own_state)

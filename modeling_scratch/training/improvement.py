@@ -56,11 +56,11 @@ def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) 
     translations = _translations(plan, pairs["train"])
     for model, by_model in translations.items():
         recipe = plan.recipe_of(*model)
-        if plan.folder(*model) != plan.options.run:
-            _train(plan, recipe, accelerator, stop)
+        if not on_main(accelerator, lambda model=model: plan.has_model(*model)):
+            _train(recipe, accelerator, stop)
         _translate(plan, str(plan.folder(*model)), recipe, by_model, accelerator, stop)
     on_main(accelerator, lambda: _merge(plan, pairs["train"], translations))
-    return _train(plan, plan.final, accelerator, stop)
+    return _train(plan.final, accelerator, stop)
 
 
 def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, float | None]]:
@@ -77,11 +77,8 @@ def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, f
     a_sentence = _seconds_a_sentence(plan, pairs["train"], accelerator) / accelerator.num_processes
     found = []
     for (direction, number), translations in _translations(plan, pairs["train"]).items():
-        folder = plan.folder(direction, number)
-        if folder != plan.options.run:
-            found.append(
-                (f"train {direction}-{number}", None if is_finished(plan.recipe_of(direction, number)) else training)
-            )
+        if plan.folder(direction, number) != plan.options.run:
+            found.append((f"train {direction}-{number}", None if plan.has_model(direction, number) else training))
         left = min(len(translations.missing()) * SHARD, len(translations.sentences))
         what = f"translate {len(translations.sentences):,} sentences by {direction}-{number}"
         found.append((what, left * a_sentence if left else None))
@@ -108,11 +105,9 @@ def _pairs(plan: ImprovementPlan) -> dict[str, Pairs]:
     }
 
 
-def _train(plan: ImprovementPlan, recipe: Recipe, accelerator: Accelerator, stop: StopRequest) -> dict[str, Any] | None:
-    """Train a model, continuing if it was begun. None if it was finished before."""
+def _train(recipe: Recipe, accelerator: Accelerator, stop: StopRequest) -> dict[str, Any]:
+    """Train a model, continuing if it was begun."""
     folder = Path(recipe.output_dir)
-    if on_main(accelerator, lambda: is_finished(recipe)):
-        return None
     logger.info(f"training {folder}")
     with _stage(f"training {folder}"):
         run = TrainingRun.begin_or_resume(recipe, accelerator, stop)

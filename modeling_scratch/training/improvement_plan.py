@@ -24,6 +24,7 @@ from ..recipe.reading import (
 from ..recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder, holds_other_things
+from ..runs.metrics_file import finally_scored
 from .checkpoints import WITHOUT_EFFECT
 from .comparison import read_run
 
@@ -173,6 +174,10 @@ class ImprovementPlan:
             )
 
     # -- what there is already ---------------------------------------------------------------------------------------
+
+    def has_model(self, direction: str, number: int) -> bool:
+        """Whether a model that translates is finished; `check_begun` says whether it is of this improvement."""
+        return bool(finally_scored(self.folder(direction, number)))
 
     def check_begun(self, pairs: dict[str, Pairs]) -> None:
         """

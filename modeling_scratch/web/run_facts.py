@@ -37,5 +37,6 @@ def facts_of(run: RunRecords | None, license: str | None = None) -> list[tuple[s
     for record in run.scored:
         scores = ", ".join(f"{title_of(key)} {describe_score(record, key)}" for key in scores_in(record))
         facts.append((f"Scores on {scored_set(record)}", scores))
-    facts.append(("License", license_of(run.folder, license)))
+    if (known := license_of(run.folder, license)) is not None:
+        facts.append(("License", known))
     return facts

@@ -297,6 +297,11 @@ def test_bad_text_files(name, content, message, tmp_path):
         ("latin.jsonl", b'{"en": "a", "de": "b"}\n{"en": "caf\xe9", "de": "b"}\n', "line 2: not valid UTF-8"),
         ("text.jsonl", b'{"translation": "a"}\n', "has no column 'en'; it has translation"),
         ("text.jsonl", b'{"translation": {"en": "a", "fr": "b"}}\n', "has no language 'de'; it has en, fr"),
+        (
+            "some.jsonl",
+            b'{"translation": {"en": "a", "de": "b"}}\n{"translation": "c"}\n',
+            "some.jsonl, row 2: column 'translation' holds 'c', not a text for each language",
+        ),
         ("long.csv", b"en,de\na,b,c\n", "long.csv.*line 2: 3 fields, but the header has 2"),
         ("short.csv", b"en,de\na,b\nc\n", "short.csv.*line 3: 1 fields, but the header has 2"),
         ("open.csv", b'en,de\na,"b\n', "open.csv.*line 2: unexpected end of data"),

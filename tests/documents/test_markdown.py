@@ -221,27 +221,6 @@ def test_many_brackets():
         translate_document("[" * 20000, "markdown", Shouting())
 
 
-def test_what_is_between_tags_that_say_no():
-    text = """<div translate="no">
-
-secret *name*
-
-<div>
-
-# secret
-
-</div>
-
-secret
-
-</div>
-
-A word.
-"""
-    found = translate_document(text, "markdown", Shouting())
-    assert found == text.replace("A word", "A WORD")
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

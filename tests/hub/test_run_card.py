@@ -14,9 +14,13 @@ from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch import ScratchConfig
+from modeling_scratch.convert.generation_settings import SearchSettings
 from modeling_scratch.hub.card import build_card, required_metadata
 from modeling_scratch.hub.card_check import check_card
+from modeling_scratch.hub.run_records import RunRecords
 from modeling_scratch.metrics import METRICS, describe_score
+from modeling_scratch.web.run_facts import facts_of
+from modeling_scratch.web.transformersjs import card_of_folder
 
 BLEU, CHRF = "nrefs:1|case:mixed|tok:13a|version:2.6.0", "nrefs:1|case:mixed|nc:6|version:2.6.0"
 SCORES = {"bleu": 31.25, "chrf": 57.123456789}
@@ -291,6 +295,10 @@ def test_the_license_of_weights_that_come_from_elsewhere_is_not_known(tmp_path):
     folder = make_run(tmp_path / "run", {"model": {"start_from": "grace/en-de"}})
     assert ModelCard(card_of(folder)).data.license is None
     assert ModelCard(card_of(folder, license="CC-BY-4.0")).data.license == "cc-by-4.0"
+    assert "License" not in dict(facts_of(RunRecords(folder), None))
+    assert dict(facts_of(RunRecords(folder), "mit"))["License"] == "mit"
+    search = SearchSettings(1, 4, 1.0, False, 0, 9, [2], [])
+    assert "license" not in card_of_folder(str(folder), ["en", "de"], search).partition("\n#")[0]
 
 
 def test_files_win_over_a_data_set(tmp_path):

@@ -163,7 +163,7 @@ def test_other_failures_are_no_full_disk(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(checkpoints, "whole_optimizer_state", no_memory)
     line = fails(capsys, tmp_path / "other", *SHORT)
     assert "out of memory on cpu writing the checkpoint of update" in line
-    assert "set optimization.gradient_accumulation_steps=2, or twice what it is, and --resume" in line
+    assert "The checkpoints before it are whole: free some, then --resume" in line
 
 
 def endless(folder: Path) -> tuple[str, ...]:

@@ -9,9 +9,11 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pytest
+import torch
 from services import Slow, connected, get, metric, post, running, sent
 from test_translation_pipeline import CORPUS, load, make_folder
 
+from modeling_scratch.commands import serve
 from modeling_scratch.errors import UserError
 from modeling_scratch.serve.directions import Directions, load_direction
 from modeling_scratch.serve.engines import CTranslate2Engine, Search, TorchEngine
@@ -92,6 +94,7 @@ def test_positions_are_those_of_javascript(url):
     answer = post(f"{url}/page/translate", {"sentences": sentences, "source": "en", "target": "de"})[1]
     units = sentences[0].encode("utf-16-le")
     spans = {(each["start"], each["end"]) for word in answer["translations"][0][0]["words"] for each in word["from"]}
+    assert spans
     assert {units[2 * start : 2 * end].decode("utf-16-le") for start, end in spans} <= set(sentences[0].split())
 
 
@@ -113,6 +116,15 @@ def test_the_language_is_detected_among_those_with_the_target(url):
     status, answer = post(f"{url}/translate", {"q": "Der Lehrer schläft.", "source": "auto", "target": "de"})
     assert (status, answer["detectedLanguage"]["language"]) == (200, "de")
     assert answer["translatedText"] == "Der Lehrer schläft."  # as for LibreTranslate
+
+
+def test_a_language_that_the_detector_does_not_know(folder):
+    directions = Directions(load_direction(f"{pair}={folder}", TorchEngine) for pair in ("en:tlh", "tlh:en"))
+    with running(Service(directions, LIMITS)) as url:
+        answer = post(f"{url}/translate", {"q": SENTENCES[0], "source": "auto", "target": "en"})[1]
+        assert answer["detectedLanguage"] == {"confidence": 50.0, "language": "tlh"}
+        parameters = {"sentences": ["a"], "source": "auto", "target": "en"}
+        assert post(f"{url}/page/translate", parameters) == (400, {"error": "source must be a language"})
 
 
 def test_forms_and_json_are_the_same(url, expected):
@@ -277,9 +289,22 @@ def test_engines_agree(folder):
         assert [each.is_cut for each in ours] == [each.is_cut for each in theirs]
 
 
-def test_threads_of_ctranslate2(folder):
+def test_threads_of_ctranslate2(folder, monkeypatch):
     """All of them, though PyTorch is kept to one while a service forks its workers."""
-    assert CTranslate2Engine(str(folder), threads=3).translator.num_translators == 3
+    made, construct = [], CTranslate2Engine.__init__
+    monkeypatch.setattr(
+        CTranslate2Engine,
+        "__init__",
+        lambda self, *given, **options: made.append(self) or construct(self, *given, **options),
+    )
+    monkeypatch.setattr(serve, "_run", lambda app, listener: None)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        serve.main([f"en:de={folder}", f"de:en={folder}"], port=0, engine="ctranslate2")
+    finally:
+        torch.set_num_threads(before)
+    assert [each.translator.num_translators for each in made] == [3, 3]
 
 
 def test_a_model_that_does_not_say_its_languages(folder):
