@@ -82,6 +82,8 @@ def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreT
         raise UserError(f"{name} is a {config.model_type} model; only {' and '.join(_KINDS)} models are supported")
     try:
         source = AutoTokenizer.from_pretrained(name, **(NO_REMOTE_CODE | options))
+        if type(source).__name__ == "MarianTokenizer":  # it has the vocabularies of both sides
+            return source, source
         return source, load_target_tokenizer(name, config, source, **options)
     except (OSError, ValueError, *_DAMAGE) as error:
         raise cannot_load(name, error) from error

@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..loading import TOKENIZER_FILES, load_config, load_tokenizers, load_translator, save_tokenizers
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
+from ..model.translation_pipeline import TARGET_FOLDER
 from .generation_settings import read_search
 from .marian import widen
 
@@ -32,8 +33,13 @@ def load_model(name: str, model_type: str) -> PreTrainedModel:
     return load_translator(name)
 
 
-def carry_tokenizers(name: str, folder: Path) -> None:
-    """Copy the tokenizers of a model folder or Hub name to a folder. Warn if there are none."""
+def carry_tokenizers(name: str, folder: Path, both: bool = False) -> None:
+    """
+    Copy the tokenizers of a model folder or Hub name to a folder. Warn if there are none.
+
+    Args:
+        both: one that is shared is written for each side, as a model with two embeddings needs it.
+    """
     quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     found = [file for file in TOKENIZER_FILES if cached_file(name, file, **quiet)]
     if not found:
@@ -42,7 +48,10 @@ def carry_tokenizers(name: str, folder: Path) -> None:
     if "source.spm" in found and not is_sentencepiece_available():
         raise UserError(f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece")
     limit = getattr(load_config(name), "max_position_embeddings", None)
-    save_tokenizers(*load_tokenizers(name), folder, limit)
+    source, target = load_tokenizers(name)
+    save_tokenizers(source, target, folder, limit)
+    if both and target is source:
+        save_tokenizers(source, source, folder / TARGET_FOLDER, limit)
 
 
 @contextmanager
@@ -139,6 +148,8 @@ def convert_folder(src: str, folder: Path, model_type: str, convert: Callable) -
     read = load_model(src, model_type)
     converted = convert(read)
     converted.save_pretrained(folder)
-    carry_tokenizers(src, folder)
+    config = converted.config
+    both = config.decoder_vocab_size is not None and not config.share_encoder_decoder_embeddings
+    carry_tokenizers(src, folder, both)
     scratch = read if model_type == ScratchConfig.model_type else converted
     return verify(read, load_translator(str(folder)), scratch.config)

@@ -114,7 +114,7 @@ def _copy_attention(spec: Any, attention: nn.Module, norm: nn.Module, is_self: b
 def _copy_stack(spec: Any, stack: nn.Module, rows: int) -> None:
     """Copy a stack. rows: how many positions its table gets."""
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
-    embeddings.weight = stack.embed_tokens.weight
+    embeddings.weight = stack.embed_tokens.weight.clone()  # quantizing alters it in place
     spec.scale_embeddings = float(stack.embed_scale)
     if stack.config.position_embedding_type != "rotary":
         places, zeros = torch.arange(rows, device=stack.device)[None], torch.zeros(1, rows, stack.config.d_model)
@@ -176,9 +176,9 @@ def to_ctranslate2(
     spec = transformer_spec.TransformerSpec(encoder, decoder)
     if config.position_embedding_type == "rotary":
         vars(encoder).pop("position_encodings", None)  # always present in an encoder's spec
-    rows = config.max_position_embeddings
+    rows, search = config.max_position_embeddings, read_search(model)
     if config.position_embedding_type == "sinusoidal":
-        rows = max(rows, LEAST_POSITIONS)
+        rows = max(rows, LEAST_POSITIONS, search.longest + 1)
     for stack_spec, stack in ((encoder, model.model.encoder), (decoder, model.model.decoder)):
         stack_spec.pre_norm = config.norm_position == "pre"
         _copy_stack(stack_spec, stack, rows)
@@ -187,7 +187,6 @@ def to_ctranslate2(
     spec.register_target_vocabulary(target_vocabulary)
     if config.unk_token_id is not None and config.unk_token_id < len(source_vocabulary):
         spec.config.unk_token = source_vocabulary[config.unk_token_id]
-    search = read_search(model)
     spec.config.eos_token = target_vocabulary[search.ends[0]]
     spec.config.decoder_start_token = target_vocabulary[search.start]
     if config.bos_token_id is not None:
@@ -207,7 +206,7 @@ def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: li
     generation = model.generation_config
     settings = {
         "beam_size": search.num_beams,
-        "num_hypotheses": generation.num_return_sequences or 1,
+        "num_hypotheses": min(generation.num_return_sequences or 1, search.num_beams),
         "length_penalty": search.length_penalty,
         "min_decoding_length": search.shortest,
         "max_decoding_length": search.longest,

@@ -43,6 +43,9 @@ def read_search(model: ScratchForConditionalGeneration) -> SearchSettings:
     if config.position_embedding_type == "learned":
         longest = min(longest, config.max_position_embeddings)
     start = generation.decoder_start_token_id
+    ends = as_list(generation.eos_token_id) or as_list(config.eos_token_id)
+    # As `generate()` does, which never bans the end by bad_words_ids.
+    bad_words = [words for words in generation.bad_words_ids or [] if words not in [[end] for end in ends]]
     return SearchSettings(
         start=config.decoder_start_token_id if start is None else start,
         num_beams=generation.num_beams or 1,
@@ -50,8 +53,8 @@ def read_search(model: ScratchForConditionalGeneration) -> SearchSettings:
         early_stopping=generation.early_stopping or False,
         shortest=generation.min_new_tokens or max(0, (generation.min_length or 0) - 1),
         longest=longest,
-        ends=as_list(generation.eos_token_id) or as_list(config.eos_token_id),
-        banned=[*(generation.bad_words_ids or []), *([token] for token in generation.suppress_tokens or [])],
+        ends=ends,
+        banned=[*bad_words, *([token] for token in generation.suppress_tokens or [])],
     )
 
 

@@ -6,6 +6,7 @@ import math
 import runpy
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -74,7 +75,9 @@ def opus_folder(tmp_path_factory):
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
     (folder / "tokenizer_config.json").write_text(json.dumps({"source_lang": "en", "target_lang": "de"}))
     size = len(vocabulary)
-    marian(vocab_size=size, pad_token_id=size - 1, decoder_start_token_id=size - 1).half().save_pretrained(folder)
+    model = marian(vocab_size=size, pad_token_id=size - 1, decoder_start_token_id=size - 1).half()
+    model.generation_config.bad_words_ids = [[size - 1]]  # the pad token
+    model.save_pretrained(folder)
     return folder
 
 
@@ -125,6 +128,7 @@ def test_an_opus_model_is_fine_tuned_and_becomes_a_marian_model_again(opus_folde
     invoke("to-marian", tuned, tmp_path / "marian")
     model = MarianMTModel.from_pretrained(tmp_path / "marian")
     original = MarianMTModel.from_pretrained(opus_folder, dtype=torch.float32)
+    assert model.generation_config.bad_words_ids == original.generation_config.bad_words_ids != None  # noqa: E711
     changed = model.model.encoder.layers[0].fc1.weight - original.model.encoder.layers[0].fc1.weight
     assert 1e-5 < changed.abs().max() < 1e-2
     sentences = [pair["en"] for pair in PAIRS[:5]]
@@ -175,6 +179,29 @@ def test_marian_command(opus_folder, tmp_path):
     invoke("to-marian", out, back)
     assert identical(load_translator(str(back)), load_translator(str(opus_folder)))
     assert translations(back) == translations(opus_folder)
+
+
+def test_embeddings_that_are_not_shared(tmp_path):
+    """Marian's config then has a second vocabulary, whether or not there is a second tokenizer."""
+    source = run_folder(tmp_path / "scratch", 1, share_encoder_decoder_embeddings=False)
+    invoke("to-marian", source, tmp_path / "marian")
+    invoke("marian", tmp_path / "marian", tmp_path / "back")
+    assert translations(tmp_path / "back") == translations(source)
+
+
+def test_a_vocabulary_for_each_side(opus_folder, tmp_path):
+    folder = Path(shutil.copytree(opus_folder, tmp_path / "opus"))
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    (folder / "target_vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"separate_vocabs": True, "tokenizer_class": "MarianTokenizer"})
+    )
+    size = len(vocabulary)
+    sizes = {"vocab_size": size, "decoder_vocab_size": size, "share_encoder_decoder_embeddings": False}
+    model = marian(**sizes, pad_token_id=size - 1, decoder_start_token_id=size - 1, tie_word_embeddings=False)
+    model.save_pretrained(folder)
+    invoke("marian", folder, tmp_path / "out")
+    assert translations(tmp_path / "out") == translations(folder)
 
 
 def test_sentencepiece_files_decide_what_translates_together(opus_folder, tmp_path):

@@ -153,6 +153,12 @@ def test_settings(make_model, tmp_path, caplog):
         settings = json.loads((tmp_path / "generation.json").read_text())
         assert (settings["max_decoding_length"], settings["beam_size"], settings["length_penalty"]) == (longest, 4, 0.6)
     assert not caplog.text
+    model.generation_config.update(num_beams=1, do_sample=True, num_return_sequences=3, bad_words_ids=[[2], [5]])
+    model.generation_config.eos_token_id = 2
+    write_settings(model, names, tmp_path)
+    settings = json.loads((tmp_path / "generation.json").read_text())
+    assert settings["num_hypotheses"] == 1  # without sampling there is one
+    assert settings["suppress_sequences"] == [["token 5"]]  # generate() bans no end by bad_words_ids
     left_out = {"forced_bos_token_id": 5, "sequence_bias": {(5,): 1.0}, "stop_strings": "x", "max_time": 2.0}
     model.generation_config.update(**left_out)
     write_settings(model, names, tmp_path)
@@ -205,6 +211,22 @@ def test_settings_translate_as_generate_does(settings, make_model, tmp_path):
             assert result.hypotheses == expected
             said |= {len(tokens) for tokens in expected}
     assert len(said) > 1 or settings.get("num_beams")
+
+
+def test_quantizing_leaves_the_model_as_it_is(make_model):
+    model = randomise(make_model())
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    to_ctranslate2(model, *vocabularies(model.config)).optimize("int8")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_translations_longer_than_the_planned_positions(make_model, tmp_path):
+    model = make_model()
+    model.generation_config = GenerationConfig(max_new_tokens=1200, eos_token_id=2, decoder_start_token_id=1)
+    to_ctranslate2(model, *vocabularies(model.config)).save(str(tmp_path))
+    translator = ctranslate2.Translator(str(tmp_path), compute_type="float32")
+    options = {"beam_size": 1, "min_decoding_length": 1200, "max_decoding_length": 1200}
+    assert len(translator.translate_batch([["token 7"]], **options)[0].hypotheses[0]) == 1200
 
 
 def test_vocabulary(trained):
