@@ -6,25 +6,31 @@ import json
 import logging
 import re
 import shutil
+import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
+import tiktoken
 import torch
 from conftest import CHOICES, ROOT, SHALLOW, every_choice_and_variant
 from pages import generated, in_node, needs_runtime
 from search_cases import enliven
 from test_tokenizer import TEXTS
 from test_translation_pipeline import CORPUS, make_folder
+from transformers import BertTokenizer
 from typer.testing import CliRunner
 
 from modeling_scratch.commands.export import app
 from modeling_scratch.convert.generation_settings import read_search
 from modeling_scratch.convert.onnx_graphs import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
+from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken
 from modeling_scratch.errors import UserError
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.web import about, export
+from modeling_scratch.web.tokenizers import write_tokenizers
 
 SENTENCES = [pair["en"] for pair in CORPUS][:6]
 # Settings of generate(), and the page's names for them.
@@ -188,6 +194,52 @@ def test_alternatives_and_scores(model, page, by_page):
 def test_any_text_is_encoded_as_the_tokenizer_does(model, in_one_process):
     source = load_tokenizers(str(model))[0]
     assert in_one_process["ids"] == [source(text.strip()).input_ids for text in ENCODED]
+
+
+def bert(folder):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "well", "##s", "known", "-", "."]
+    BertTokenizer(vocab={word: place for place, word in enumerate(words)}).save_pretrained(folder)
+    return adopt_tokenizer(str(folder))
+
+
+def of_tiktoken(folder):
+    ranks = {bytes([byte]): byte for byte in range(256)} | {b"th": 256, b"the": 257, b" the": 258}
+    encoding = tiktoken.Encoding("x", pat_str=r" ?\w+|\W", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 259})
+    from_tiktoken(encoding).save_pretrained(folder)
+    return adopt_tokenizer(str(folder))
+
+
+@needs_runtime
+@pytest.mark.parametrize("make", [bert, of_tiktoken])
+def test_an_adopted_tokenizer_encodes_as_in_python(make, model, page, tmp_path):
+    """Whose end token may not be in its vocabulary."""
+    tokenizer, texts = make(tmp_path / "tokenizer"), ["The cat.", "the well-known cats", "the thé"]
+    folder = shutil.copytree(model, tmp_path / "model")
+    tokenizer.save_pretrained(folder)
+    whole = shutil.copytree(page, tmp_path / "page")
+    for path in export.runtime_files():
+        shutil.copy(path, whole / "runtime")
+    (tmp_path / "written").mkdir()
+    write_tokenizers(str(folder), tmp_path / "written", "a page")
+    shutil.copytree(tmp_path / "written", whole, dirs_exist_ok=True)
+    expected = [tokenizer(text).input_ids for text in texts]
+    assert {ids[-1] for ids in expected} == {tokenizer.eos_token_id}
+    assert in_node(whole, texts)["ids"] == expected
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_tokens_are_found_though_decoding_adds_spaces():
+    script = f"""
+        import {{ spans }} from {json.dumps((Path(export.__file__).parent / "page" / "translator.js").as_uri())};
+        const tokens = ["A", "well", "-", "known", "(", "cat", ")", "sleeps", "."], text = "A well-known (cat) sleeps.";
+        const tokenizer = {{ decode: (ids) => ids.map((id) => tokens[id]).join(" ") }};
+        const found = spans(tokenizer, tokens.map((_, id) => id), text);
+        console.log(JSON.stringify([tokens, found.map(([start, end]) => text.slice(start, end).trim())]));
+    """
+    done = subprocess.run(["node", "--input-type=module", "-e", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    tokens, found = json.loads(done.stdout)
+    assert found == tokens
 
 
 @needs_runtime

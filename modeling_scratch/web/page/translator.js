@@ -51,14 +51,16 @@ class Decoder {
 
 const decode = (tokenizer, ids) => (ids.length ? tokenizer.decode(ids, { skip_special_tokens: true }) : "");
 
-// The start and end of each token in `text`.
-function spans(tokenizer, ids, text) {
+// The start and end of each token in `text`. Spaces do not count, since decoding may add some.
+export function spans(tokenizer, ids, text) {
+  const ends = [0, ...Array.from(text.matchAll(/\S/g), ({ index }) => index + 1)];
   let end = 0;
   return ids.map((_, index) => {
     const start = end;
     const prefix = decode(tokenizer, ids.slice(0, index + 1));
     // A character may span several tokens: until it is complete, it decodes to a replacement character.
-    if (!prefix.endsWith("\ufffd")) end = Math.min(Math.max(prefix.length, start), text.length);
+    const count = prefix.replace(/\s/g, "").length;
+    if (!prefix.endsWith("\ufffd")) end = Math.max(ends[Math.min(count, ends.length - 1)], start);
     return [start, end];
   });
 }
@@ -79,7 +81,10 @@ export class Translator {
     const asText = ({ added_tokens, ...rest }) => ({ ...rest, added_tokens: added_tokens.filter(({ special }) => !special) });
     const tokenizer = async (prefix, isSource) => {
       const [content, config] = [await json(`${prefix}tokenizer.json`), await json(`${prefix}tokenizer_config.json`)];
-      return new Tokenizer(isSource && config.split_special_tokens ? asText(content) : content, config);
+      const made = new Tokenizer(isSource && config.split_special_tokens ? asText(content) : content, config);
+      // Added tokens that are not in the vocabulary still end a sentence.
+      for (const { content: token, id } of content.added_tokens) made.model.tokens_to_ids.set(token, id);
+      return made;
     };
     const translator = new Translator();
     const model = await json("model.json");
