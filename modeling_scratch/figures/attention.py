@@ -19,6 +19,7 @@ from .saving import HEAT, PAGE_WIDTH, save
 # A larger map would be unreadable and its file large.
 MOST_TOKENS = 100
 # In inches: sides of a cell, which needs room for a line of text, and the greatest height of a panel.
+_LONGEST_LABEL = 40  # letters
 _LEAST_CELL, _GOOD_CELL, _MOST_CELL, _MOST_HEIGHT = 0.12, 0.16, 0.27, 9.0
 
 
@@ -117,6 +118,10 @@ def attention_maps(
     )
 
 
+def _short(label: str) -> str:
+    return label if len(label) <= _LONGEST_LABEL else f"{label[:_LONGEST_LABEL]}…"
+
+
 @dataclass
 class _Layout:
     """How a page arranges the maps of a layer's heads: `across` side by side, large ones in parts below each other."""
@@ -157,7 +162,8 @@ def attention_figure(maps: AttentionMaps, kind: str, layer: int) -> Figure:
         layer: counted from 1.
     """
     field, rows, columns = KINDS[kind]
-    layers, row_tokens, column_tokens = getattr(maps, field), getattr(maps, rows), getattr(maps, columns)
+    layers, row_tokens, column_tokens = (getattr(maps, name) for name in (field, rows, columns))
+    row_tokens, column_tokens = list(map(_short, row_tokens)), list(map(_short, column_tokens))
     weights = layers[layer - 1].numpy()  # (num_heads, rows, columns)
     margins = [0.085 * _span(tokens) + 0.3 for tokens in (row_tokens, column_tokens)]  # of the labels, in inches
     layout = _layout(len(weights), len(row_tokens), len(column_tokens), PAGE_WIDTH - margins[0])

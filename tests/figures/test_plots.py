@@ -150,6 +150,12 @@ def test_a_figure_shows_the_weights_with_their_labels(two_vocabularies):
         assert "layer 2 of" in title
 
 
+def test_a_very_long_token_leaves_room(shared_vocabulary):
+    maps = attention.attention_maps(*shared_vocabulary, SENTENCE)
+    maps.source[0] = "=" * 200
+    attention.attention_figure(maps, "encoder self-attention", layer=1).draw_without_rendering()
+
+
 def test_the_translation_is_in_the_title(shared_vocabulary):
     maps = attention.attention_maps(*shared_vocabulary, SENTENCE)
     maps.translation = "Das kostet $5 oder $6."
