@@ -12,11 +12,16 @@ from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import TARGET_FOLDER
 from .architecture import check_fields
 from .errors import describe
-from .schema import ModelSection, Recipe
+from .schema import HubSection, ModelSection, Recipe
 from .shipped import CONFIGURATION_FOLDER
 from .yaml_reading import parse_yaml, read_yaml
 
 logger = logging.getLogger(__name__)
+
+
+# Keys that change no result of a run.
+WITHOUT_EFFECT = {"output_dir", "data.num_workers", "evaluation.batch_size", "evaluation.batch_tokens", "trackers"}
+WITHOUT_EFFECT |= {"checkpoints.keep_last", "logging_steps", *(f"hub.{name}" for name in HubSection.model_fields)}
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -60,10 +60,10 @@ class CheckpointStore:
         temporary.mkdir(parents=True)
         return temporary
 
-    def finish(self, step: int, state: dict[str, Any], keep_last: int, best: int | None = None) -> None:
+    def finish(self, step: int, state: dict[str, Any], keep_last: int) -> None:
         """
         Write the state, then the manifest; rename the folder; delete all but the last `keep_last` checkpoints and those
-        that they or `best` name as the best. A folder with a checkpoint's name is always complete, even after an
+        that they name as the best. A folder with a checkpoint's name is always complete, even after an
         interrupt.
         """
         temporary, final = self.unfinished(step), self.path(step)
@@ -87,7 +87,7 @@ class CheckpointStore:
             for leftover in self.folder.glob(".step-*"):
                 shutil.rmtree(leftover)
             steps = self.steps()
-            best_of_kept = {best, *map(self._best_step, steps[-keep_last:])}
+            best_of_kept = set(map(self._best_step, steps[-keep_last:]))
             for old in steps[:-keep_last]:
                 if old not in best_of_kept:
                     shutil.rmtree(self._rename_away(old))

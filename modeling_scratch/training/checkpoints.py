@@ -22,8 +22,8 @@ from transformers.dynamic_module_utils import custom_object_save
 from ..errors import UserError
 from ..loading import save_tokenizers
 from ..model.modeling_scratch import ScratchForConditionalGeneration
-from ..recipe.reading import differing_keys, load_recipe
-from ..recipe.schema import HubSection, Recipe
+from ..recipe.reading import WITHOUT_EFFECT, differing_keys, load_recipe
+from ..recipe.schema import Recipe
 from ..runs.checkpoint_store import STATE, WEIGHTS
 from ..runs.faults import explained_failure_to_write
 from ..runs.folder import OPTIMIZER, RECIPE, SCALER, RunFolder, random_states
@@ -36,15 +36,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Keys that change no result of a run, except by rounding (and accumulation which pairs of a stream share a batch).
-WITHOUT_EFFECT = {"output_dir", "optimization.gradient_accumulation_steps", "data.num_workers"}
-WITHOUT_EFFECT |= {"evaluation.batch_size", "evaluation.batch_tokens", "checkpoints.keep_last", "logging_steps"}
-WITHOUT_EFFECT |= {"trackers", *(f"hub.{name}" for name in HubSection.model_fields)}
+_ACCUMULATION = "optimization.gradient_accumulation_steps"
 _LENGTH = ("optimization.max_epochs", "optimization.max_steps")
 # Keys whose values may change when a run is resumed.
 MAY_CHANGE = (
     *WITHOUT_EFFECT,
     *_LENGTH,
+    _ACCUMULATION,
     "optimization.max_nonfinite_updates",
     "data.revision",  # fingerprints of the data are compared instead
     "evaluation.also",
@@ -109,7 +107,7 @@ def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
     before = load_recipe(folder.path / RECIPE)
     may_change = set(MAY_CHANGE)
     if before.data.streaming:  # the number of readers is fixed
-        may_change.discard("optimization.gradient_accumulation_steps")
+        may_change.discard(_ACCUMULATION)
     changed = differing_keys(before, recipe)
     if wrong := [key for key in changed if key not in may_change]:
         raise UserError(
@@ -118,6 +116,8 @@ def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
         )
     if changed:
         logger.info(f"the recipe differs from that of the run so far in {', '.join(changed)}")
+    if _ACCUMULATION in changed:
+        logger.warning("the run continues with other micro-batches: its batches stay the same, its dropout does not")
     if recipe.optimization.schedule in ("cosine", "linear") and {*_LENGTH} & {*changed}:
         logger.warning(
             f"the learning rate of the schedule {recipe.optimization.schedule} depends on the length of the run: from "
@@ -183,7 +183,7 @@ def save_checkpoint(run: "TrainingRun", is_averaged: bool) -> None:
             if averages:  # first: a run that resumes from this checkpoint must find the snapshot
                 kept = progress.averaging | folder.snapshots.keep(step, temporary / WEIGHTS)
                 progress.averaging = dict(sorted(kept.items())[-section.average_last :])
-            folder.checkpoints.finish(step, asdict(progress), section.keep_last, progress.best_step)
+            folder.checkpoints.finish(step, asdict(progress), section.keep_last)
             if averages:
                 folder.snapshots.delete_all_but(progress.averaging)
 

@@ -11,12 +11,11 @@ from ..data.tokenization import texts
 from ..errors import UserError
 from ..hub.run_records import RunRecords
 from ..metrics import MOST_RESAMPLED, RESAMPLES, bleu_options, scores_in, title_of
-from ..recipe.reading import flat_recipe
+from ..recipe.reading import WITHOUT_EFFECT, flat_recipe
 from ..runs.folder import RECIPE
 from ..runs.metrics_file import scored_set
 from ..runs.translations import read_translations
 
-_WITHOUT_EFFECT = ("output_dir", "hub.", "logging_steps", "trackers")  # keys of a recipe
 SO_FAR = "validation so far"  # stands for the test sets of a run that is not finished
 
 
@@ -147,7 +146,7 @@ def _summary(name: str, run: RunRecords) -> Run:
 
 def _recipe(run: RunRecords) -> dict[str, Any]:
     """A run's recipe by dotted key, without what cannot change the model, and with the precision that it trained in."""
-    recipe = {key: value for key, value in flat_recipe(run.recipe).items() if not key.startswith(_WITHOUT_EFFECT)}
+    recipe = {key: value for key, value in flat_recipe(run.recipe).items() if key not in WITHOUT_EFFECT}
     trained = run.machine.get("mixed_precision")
     return recipe | ({"precision": "float32" if trained == "no" else trained} if trained else {})
 

@@ -12,14 +12,14 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from ..data.sources import source_of
 from ..data.tokenization import texts
 from ..errors import Diverged, Stopped
-from ..recipe.reading import differing_keys, load_recipe
+from ..recipe.reading import WITHOUT_EFFECT, differing_keys, load_recipe
 from ..recipe.schema import Recipe
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder
 from ..runs.metrics_file import finally_scored
 from ..runs.processes import on_main
 from .alignment_scores import choose_alignment_heads
-from .checkpoints import WITHOUT_EFFECT, stored_weights
+from .checkpoints import stored_weights
 from .compilation import not_compiled
 from .evaluation import evaluating
 from .fine_tuning import changes

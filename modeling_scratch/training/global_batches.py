@@ -7,6 +7,7 @@ They come from a data set, planned an epoch at a time, or from a stream; a resum
 import hashlib
 import itertools
 import json
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -23,11 +24,13 @@ from torch.utils.data import DataLoader
 
 from ..data.batching import EMPTY, EpochPlan, PairCollator, make_loader, plan_epoch
 from ..data.streaming import PairStream, Position, StreamReader
-from ..data.tokenization import PairTokenizer, pair_lengths
+from ..data.tokenization import MANY_DROPPED, PairTokenizer, pair_lengths
 from ..errors import ProcessError, UserError, beginning
 from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import Recipe
 from ..runs.stopping import worker_options
+
+logger = logging.getLogger(__name__)
 
 _DESCRIBED = 20  # the most pairs of an update that a message lists
 _PREFETCHED = 4  # batches that a worker prepares ahead
@@ -193,7 +196,7 @@ class EpochBatches(GlobalBatches):
         optimization = self.recipe.optimization
         return (
             f"set optimization.gradient_accumulation_steps={optimization.gradient_accumulation_steps * factor}, which "
-            f"changes no update, or optimization.tokens_per_batch={optimization.tokens_per_batch // factor}, which does"
+            f"changes no batch, or optimization.tokens_per_batch={optimization.tokens_per_batch // factor}, which does"
         )
 
     def describe(self, examples: list[int]) -> str:
@@ -223,7 +226,7 @@ class StreamBatches(GlobalBatches):
     ):
         self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
         self.revision = stream.revision
-        self.collate, self.accelerator = collate, accelerator
+        self.collate, self.accelerator, self._told = collate, accelerator, False
         self._divide(readers or accelerator.num_processes * recipe.optimization.gradient_accumulation_steps)
         self.positions = {reader: Position() for reader in self.mine}
 
@@ -313,7 +316,17 @@ class StreamBatches(GlobalBatches):
             tokens = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
             total = self.accelerator.reduce(torch.tensor(tokens, device=self.accelerator.device), "sum").item()
             self.positions = positions
+            self._tell_of_dropped(positions[self.mine[0]])
             yield BatchShare(iter(batches), len(batches), total, examples)
+
+    def _tell_of_dropped(self, first: Position) -> None:
+        """Warn once, after a reader's first pool, if many of its pairs were dropped."""
+        if not self._told and first.passes == 0 and first.dropped > MANY_DROPPED * first.read:
+            self._told = True
+            logger.warning(
+                f"data: dropped {first.dropped:,} of the first {first.read:,} training pairs "
+                f"({first.dropped / first.read:.0%}) that were empty or longer than {self.tokenizer.limits}"
+            )
 
     def in_smaller_pieces(self, factor: int) -> str:
         share, tokens = len(self.mine) * factor, self.recipe.optimization.tokens_per_batch // factor

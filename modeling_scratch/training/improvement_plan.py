@@ -14,6 +14,7 @@ from ..files import read_json, sha256, write_whole
 from ..hub.run_records import RunRecords
 from ..model.configuration_scratch import ScratchConfig
 from ..recipe.reading import (
+    WITHOUT_EFFECT,
     adopts_two,
     apply_overrides,
     check_model_file,
@@ -25,7 +26,6 @@ from ..recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSourc
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder, holds_other_things
 from ..runs.metrics_file import finally_scored
-from .checkpoints import WITHOUT_EFFECT
 from .comparison import read_run
 
 TAG = "<bt>"  # before a source sentence that was back-translated from monolingual text
@@ -33,6 +33,7 @@ FORWARD, BACKWARD = "forward", "backward"
 _BEGUN = "improvement.json"  # in the folder of models and translations: what it was begun with
 Pairs = tuple[list[str], list[str]]  # sources and targets
 _LESS_DROPOUT = 2 / 3  # the improved model's, as a share of the run's, chosen for fewer pairs (docs/quality.md)
+_MAY_CHANGE = WITHOUT_EFFECT | {"optimization.gradient_accumulation_steps"}  # while an improvement goes on
 _FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # what an override must not change
 
 
@@ -166,7 +167,7 @@ class ImprovementPlan:
             if out.exists() and (not out.is_dir() or holds_other_things(out)):
                 raise UserError(f"--output {out}: there is something else; choose another folder")
             return
-        changed = sorted({*differing_keys(load_recipe(out / RECIPE), self.final)} - WITHOUT_EFFECT)
+        changed = sorted({*differing_keys(load_recipe(out / RECIPE), self.final)} - _MAY_CHANGE)
         if changed:
             raise UserError(
                 f"--output {out} holds a run of another recipe (it differs in {', '.join(changed)}); give the options "
@@ -206,7 +207,7 @@ class ImprovementPlan:
 
     def _identity(self, pairs: dict[str, Pairs]) -> dict[str, Any]:
         options = {key: value for key, value in asdict(self.options).items() if key not in ("run", "out")}
-        options["overrides"] = [each for each in options["overrides"] if each.partition("=")[0] not in WITHOUT_EFFECT]
+        options["overrides"] = [each for each in options["overrides"] if each.partition("=")[0] not in _MAY_CHANGE]
         for key in ("source_text", "target_text"):
             options[key] = [sha256(path) for path in options[key]]
         return {

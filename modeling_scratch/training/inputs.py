@@ -42,6 +42,12 @@ logger = logging.getLogger(__name__)
 Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
+# What stays of the generation settings of a model that a run starts from: OPUS-MT models, for example, must not choose
+# the pad token.
+_KEPT = ("alignment_heads", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id")
+_KEPT += ("forced_eos_token_id", "no_repeat_ngram_size", "repetition_penalty")
+
+
 def adopted_tokenizers(recipe: Recipe) -> Tokenizers | None:
     """The source and target tokenizers that the recipe names, one object if shared; None if it asks for new ones."""
     if recipe.model.start_from:
@@ -199,7 +205,16 @@ def prepare_inputs(
             batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights, train[SOURCE])
             # For a warning by `scratch translate`.
             model.generation_config.longest_training_source = batches.longest_source
+            _check_length_limit(recipe, int(batches.lengths[1].max()))
         return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
+
+
+def _check_length_limit(recipe: Recipe, longest: int) -> None:
+    if (limit := recipe.evaluation.max_new_tokens) < longest:
+        logger.warning(
+            f"translations end after evaluation.max_new_tokens ({limit}), but the longest training target has "
+            f"{longest} tokens: longer translations will be cut"
+        )
 
 
 def _check_lengths(config: ScratchConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]) -> None:
@@ -231,9 +246,8 @@ def _set_generation(recipe: Recipe, model: PreTrainedModel) -> None:
     section = recipe.evaluation
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
     tokens = {name: getattr(model.config, name) for name in names}
-    kept = getattr(model.generation_config, "alignment_heads", None)  # of the model that a run starts from
-    model.generation_config = generation_settings(
-        section.num_beams, section.length_penalty, section.max_new_tokens, tokens
-    )
-    if kept is not None:
-        model.generation_config.alignment_heads = kept
+    before, settings = model.generation_config, (section.num_beams, section.length_penalty, section.max_new_tokens)
+    model.generation_config = generation_settings(*settings, tokens)
+    for name in _KEPT:
+        if (value := getattr(before, name, None)) is not None:
+            setattr(model.generation_config, name, value)

@@ -120,11 +120,12 @@ class RunLog:
     def record(self, step: int, record: dict[str, Any]) -> None:
         """
         Append a record to metrics.jsonl, without numbers that are not finite, which JSON cannot express. Its numbers
-        also go to the trackers, under the split's name.
+        also go to the trackers, under the names of the split and the test set.
         """
         record = {name: value for name, value in record.items() if not isinstance(value, float) or math.isfinite(value)}
         self.write(METRICS, lambda: append_record(self.folder.path, record))
-        values = {f"{record['split']}/{key}": value for key, value in record.items() if isinstance(value, int | float)}
+        names = "/".join(filter(None, (record["split"], record.get("name"))))
+        values = {f"{names}/{key}": value for key, value in record.items() if isinstance(value, int | float)}
         self.accelerator.log(values, step=step)  # does nothing without trackers
 
     def curves(self, older_than: float = 0.0) -> None:

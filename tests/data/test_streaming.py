@@ -238,6 +238,16 @@ def test_parts_too_small_for_the_longest_pair(tmp_path):
         StreamBatches(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), three, readers=2)
 
 
+def test_many_dropped_pairs_are_told(tmp_path, capsys):
+    options = [*STREAM, "optimization.max_steps=10", "data.shuffle_buffer=50", "data.num_workers=0"]
+    quick_run(tmp_path / "few", *options)
+    assert "of the first" not in capsys.readouterr().err
+    quick_run(tmp_path / "many", *options, "data.max_target_tokens=20")
+    said = [line for line in capsys.readouterr().err.splitlines() if "data: dropped" in line and "of the first" in line]
+    assert len(said) == 1
+    assert "of the first 50 training pairs" in said[0]
+
+
 def test_a_run_on_local_files(tmp_path):
     """Prepared by another process or not: the same updates."""
     options = [*STREAM, "optimization.max_steps=10"]

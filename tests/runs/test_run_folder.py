@@ -26,7 +26,7 @@ def write_checkpoint(folder, step, value=0.0, keep_last=2, best=None):
     temporary = folder.checkpoints.begin(step)
     save_file({"a": torch.full((3,), value), "b": torch.full((2,), value).bfloat16()}, temporary / "model.safetensors")
     (temporary / "optimizer.bin").write_bytes(b"state" * 10)
-    folder.checkpoints.finish(step, {"step": step}, keep_last, best)
+    folder.checkpoints.finish(step, {"step": step, "best_step": best}, keep_last)
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_the_best_of_each_that_is_kept_is_kept(folder):
     def write(step, best):
         folder.checkpoints.begin(step)
         (folder.checkpoints.unfinished(step) / WEIGHTS).write_bytes(b"")
-        folder.checkpoints.finish(step, {"step": step, "best_step": best}, 2, best)
+        folder.checkpoints.finish(step, {"step": step, "best_step": best}, 2)
 
     for step, best in ((1, 1), (2, 1), (3, 1), (4, 4)):
         write(step, best)

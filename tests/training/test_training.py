@@ -30,9 +30,11 @@ from modeling_scratch.hub.card import build_card
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.pipelines import load_pipeline
 from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.runs.folder import RunFolder
 from modeling_scratch.runs.metrics_file import append_record
 from modeling_scratch.runs.translations import write_translations
 from modeling_scratch.training.fine_tuning import changes
+from modeling_scratch.training.log import RunLog
 
 
 def weights(run):
@@ -291,6 +293,25 @@ def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
 def test_existing_tokenizer(trained, tmp_path):
     run = quick_run(tmp_path / "run", f"tokenizer.existing={trained}", "optimization.max_steps=2")
     assert load_tokenizers(str(run))[0].get_vocab() == load_tokenizers(str(trained))[0].get_vocab()
+
+
+def test_each_test_set_has_its_own_name_in_trackers(tmp_path, monkeypatch):
+    from accelerate import Accelerator
+
+    seen = []
+    monkeypatch.setattr(Accelerator, "log", lambda self, values, step: seen.append(values))
+    (tmp_path / "run").mkdir()
+    log = RunLog(Accelerator(cpu=True), RunFolder(tmp_path / "run"))
+    for more in ({"split": "test"}, {"split": "test", "name": "old"}, {"split": "before", "name": "old"}):
+        log.record(1, {**more, "bleu": 2.0})
+    assert seen == [{"test/bleu": 2.0}, {"test/old/bleu": 2.0}, {"before/old/bleu": 2.0}]
+
+
+def test_translations_that_will_be_cut_are_told(tmp_path, capsys):
+    quick_run(tmp_path / "short", "optimization.max_steps=1")
+    assert "translations end after evaluation.max_new_tokens (8), but the longest training" in capsys.readouterr().err
+    quick_run(tmp_path / "long", "optimization.max_steps=1", "evaluation.max_new_tokens=64")
+    assert "max_new_tokens" not in capsys.readouterr().err
 
 
 def test_a_tracker_that_cannot_start(tmp_path, monkeypatch, capsys):
