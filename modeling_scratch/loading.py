@@ -82,7 +82,9 @@ def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreT
         raise UserError(f"{name} is a {config.model_type} model; only {' and '.join(_KINDS)} models are supported")
     try:
         source = AutoTokenizer.from_pretrained(name, **(NO_REMOTE_CODE | options))
-        if type(source).__name__ == "MarianTokenizer":  # it has the vocabularies of both sides
+        if getattr(source, "separate_vocabs", False):
+            raise UserError(f"{name}: its tokenizer has a vocabulary for each side, which is not supported")
+        if config.model_type == "marian" and type(source).__name__ == "MarianTokenizer":  # for both sides
             return source, source
         return source, load_target_tokenizer(name, config, source, **options)
     except (OSError, ValueError, *_DAMAGE) as error:

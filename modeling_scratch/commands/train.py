@@ -16,6 +16,9 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...",
 Config = Annotated[
     str | None, typer.Option(help="a recipe: a YAML file, or a name from `scratch recipes` (default: embedded)")
 ]
+Split = Annotated[
+    Literal["train", "validation", "test"] | None, typer.Option(help="what --evaluate scores (default: test)")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="resume the run in output_dir; --resume auto: or begin one")]
 
 
@@ -29,9 +32,7 @@ def main(
     evaluate: Annotated[
         str | None, typer.Option(help="score this model folder or Hub name, or several together; do not train")
     ] = None,
-    split: Annotated[
-        Literal["train", "validation", "test"] | None, typer.Option(help="what --evaluate scores (default: test)")
-    ] = None,
+    split: Split = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="describe the run; train nothing")] = False,
     processes: Annotated[
         int | None, typer.Option(min=1, help="how many --dry-run assumes (default: as launched)")

@@ -99,9 +99,8 @@ def main(
     """
     log_to_terminal(logging.INFO)
     with one_line_errors(debug), quiet_broken_pipe(), _explained_lack_of_memory():
-        _check_options(input, output, length_penalty, format, scores or n_best is not None or alignments, language)
-        if batch_size is not None and batch_tokens is not None:
-            raise UserError("--batch-size counts sentences, --batch-tokens their tokens; give one of them")
+        settings = {"batch_size": batch_size, "batch_tokens": batch_tokens}
+        _check_options(input, output, length_penalty, format, scores or n_best or alignments, language, settings)
 
         from ..pipelines import load_pipeline_with_workers
         from . import text_input, text_output
@@ -111,8 +110,7 @@ def main(
             path = None if input is None else Path(input)
             count = text_input.workers_for(path) if workers is None else workers
             pipeline = load_pipeline_with_workers([model, *(others or [])], revision, count)
-            settings = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
-            settings |= {"batch_size": batch_size, "batch_tokens": batch_tokens}
+            settings |= {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
             options = text_output.pipeline_options(pipeline, settings, n_best, scores)
             aligner = text_output.make_aligner(pipeline) if alignments or format in WITH_INLINE_MARKUP else None
             if format in FORMATS:
@@ -141,10 +139,13 @@ def _check_options(
     output: str | None,
     length_penalty: float | None,
     format: str | None,
-    has_columns: bool,
+    has_columns: bool | int | None,
     language: str | None,
+    sizes: dict[str, int | None],
 ) -> None:
     """UserError for options that are invalid or incompatible."""
+    if None not in sizes.values():
+        raise UserError("--batch-size counts sentences, --batch-tokens their tokens; give one of them")
     if "" in (input, output):
         raise UserError("--input and --output take the name of a file, not an empty one")
     if length_penalty is not None and not abs(length_penalty) <= _LARGEST_PENALTY:

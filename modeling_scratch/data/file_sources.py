@@ -126,9 +126,12 @@ class Tables(FileSource):
             names = [glob.escape(str(path.absolute())) for path in paths]  # the library takes names for patterns
             return load_dataset("parquet", data_files=names, split="train", streaming=streaming)
         except (DatasetGenerationError, ValueError, OSError) as error:
-            if isinstance(error, OSError) and not streaming:  # of the cache
-                raise
-            reason = " ".join(str(error.__cause__ or error).split())
+            cause = error.__cause__ or error
+            if isinstance(cause, OSError) and cause.errno is not None and not streaming:  # as of a full disk
+                raise cause from None
+            if "Expected to be able to read" in str(error):
+                raise  # see `explained_damage_of_the_cache`
+            reason = " ".join(str(cause).split())
             raise UserError(f"{', '.join(map(str, paths))}: cannot be read as parquet: {reason}") from error
 
 

@@ -97,6 +97,7 @@ class Position:
     batch: int = 0  # the next batch in this pool
     read: int = 0  # pairs of this pass before this pool
     dropped: int = 0  # pairs that were empty or too long, over all passes
+    seen: int = 0  # pairs before this pool, over all passes
     rows: dict[str, Any] | None = None  # the datasets library's state before this pool; None: at the beginning
 
 
@@ -146,7 +147,7 @@ class StreamReader(torch.utils.data.IterableDataset):
                     f"reader {self.reader + 1} of {self.readers} of the training stream finds no pair to train on: "
                     f"each is empty or longer than {self.tokenizer.limits}, or there are fewer pairs than readers"
                 )
-            position = Position(passes=position.passes + 1, dropped=position.dropped)
+            position = Position(passes=position.passes + 1, dropped=position.dropped, seen=position.seen)
 
     def _pass(
         self, position: Position
@@ -178,6 +179,7 @@ class StreamReader(torch.utils.data.IterableDataset):
                 batch=0,
                 read=position.read + len(indices),
                 dropped=position.dropped + len(indices) - len(kept["index"]),
+                seen=position.seen + len(indices),
                 rows=rows.state_dict(),
             )
             del kept  # memory holds one pool, not two

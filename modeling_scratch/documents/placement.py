@@ -290,7 +290,7 @@ class _Placement:
             possible = before_letters if markup.is_before_letter else every
             wanted = at * len(self.target) / len(self.source)
             place = _nearest(possible, wanted, bisect_right(possible, gap))
-            if place is None and not markup.raw.strip():
+            if place is None and not markup.ends_elements:
                 continue  # a line break less: at the end it would make an empty line
             gap = len(self.target) if place is None else possible[place]
             folds.setdefault(gap, []).append(markup)

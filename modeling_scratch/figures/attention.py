@@ -18,8 +18,8 @@ from .saving import HEAT, PAGE_WIDTH, save
 
 # A larger map would be unreadable and its file large.
 MOST_TOKENS = 100
-# In inches: sides of a cell, which needs room for a line of text, and the greatest height of a panel.
 _LONGEST_LABEL = 40  # letters
+# In inches: sides of a cell, which needs room for a line of text, and the greatest height of a panel.
 _LEAST_CELL, _GOOD_CELL, _MOST_CELL, _MOST_HEIGHT = 0.12, 0.16, 0.27, 9.0
 
 

@@ -176,11 +176,8 @@ class ScratchTranslationPipeline(Pipeline):
                 "sentences; call model.generate"
             )
         batch_size = self.batch_size if batch_size is None else batch_size
-        batch_tokens = forward.pop("batch_tokens", None)
-        limits = {
-            "batch_size": batch_size,
-            "batch_tokens": DEFAULT_BATCH_TOKENS if batch_tokens is None else batch_tokens,
-        }
+        tokens = forward.pop("batch_tokens", None)
+        limits = {"batch_size": batch_size, "batch_tokens": DEFAULT_BATCH_TOKENS if tokens is None else tokens}
         several = setting_of(self.model, forward, "num_return_sequences")
         for name, number in (limits | {"num_return_sequences": several}).items():
             if number is not None and (not isinstance(number, Integral) or number < 1):

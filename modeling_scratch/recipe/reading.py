@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 # Keys that change no result of a run.
 WITHOUT_EFFECT = {"output_dir", "data.num_workers", "evaluation.batch_size", "evaluation.batch_tokens", "trackers"}
 WITHOUT_EFFECT |= {"checkpoints.keep_last", "logging_steps", *(f"hub.{name}" for name in HubSection.model_fields)}
+# With this key, those that a run may have otherwise and still count as the same. It changes only dropout and rounding.
+ACCUMULATION = "optimization.gradient_accumulation_steps"
+ALIKE = WITHOUT_EFFECT | {ACCUMULATION}
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -63,8 +63,7 @@ class CheckpointStore:
     def finish(self, step: int, state: dict[str, Any], keep_last: int) -> None:
         """
         Write the state, then the manifest; rename the folder; delete all but the last `keep_last` checkpoints and those
-        that they name as the best. A folder with a checkpoint's name is always complete, even after an
-        interrupt.
+        that they name as the best. A folder with a checkpoint's name is always complete, even after an interrupt.
         """
         temporary, final = self.unfinished(step), self.path(step)
         (temporary / STATE).write_text(json.dumps(state, indent=2), encoding="utf-8")

@@ -96,8 +96,9 @@ def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path
             raise
         reason, whole = " ".join(str(error).split()), "The checkpoints before it are whole"
         if is_lack_of_memory(error):
+            doing = f"writing {what}" + (f" ({reason})" if reason else "")
             raise ProcessError(
-                f"out of memory on {accelerator.device} writing {what}: {reason}. {whole}: free some, then --resume"
+                f"out of memory on {accelerator.device} {doing}. {whole}: free memory, then --resume"
             ) from error
         free = f"{shutil.disk_usage(folder).free:,} bytes are free"
         raise UserError(

@@ -22,7 +22,7 @@ from transformers.dynamic_module_utils import custom_object_save
 from ..errors import UserError
 from ..loading import save_tokenizers
 from ..model.modeling_scratch import ScratchForConditionalGeneration
-from ..recipe.reading import WITHOUT_EFFECT, differing_keys, load_recipe
+from ..recipe.reading import ACCUMULATION, ALIKE, differing_keys, load_recipe
 from ..recipe.schema import Recipe
 from ..runs.checkpoint_store import STATE, WEIGHTS
 from ..runs.faults import explained_failure_to_write
@@ -36,13 +36,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ACCUMULATION = "optimization.gradient_accumulation_steps"
 _LENGTH = ("optimization.max_epochs", "optimization.max_steps")
 # Keys whose values may change when a run is resumed.
 MAY_CHANGE = (
-    *WITHOUT_EFFECT,
+    *ALIKE,
     *_LENGTH,
-    _ACCUMULATION,
     "optimization.max_nonfinite_updates",
     "data.revision",  # fingerprints of the data are compared instead
     "evaluation.also",
@@ -107,7 +105,7 @@ def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
     before = load_recipe(folder.path / RECIPE)
     may_change = set(MAY_CHANGE)
     if before.data.streaming:  # the number of readers is fixed
-        may_change.discard(_ACCUMULATION)
+        may_change.discard(ACCUMULATION)
     changed = differing_keys(before, recipe)
     if wrong := [key for key in changed if key not in may_change]:
         raise UserError(
@@ -116,7 +114,7 @@ def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
         )
     if changed:
         logger.info(f"the recipe differs from that of the run so far in {', '.join(changed)}")
-    if _ACCUMULATION in changed:
+    if ACCUMULATION in changed:
         logger.warning("the run continues with other micro-batches: its batches stay the same, its dropout does not")
     if recipe.optimization.schedule in ("cosine", "linear") and {*_LENGTH} & {*changed}:
         logger.warning(

@@ -12,7 +12,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from ..data.sources import source_of
 from ..data.tokenization import texts
 from ..errors import Diverged, Stopped
-from ..recipe.reading import WITHOUT_EFFECT, differing_keys, load_recipe
+from ..recipe.reading import ALIKE, differing_keys, load_recipe
 from ..recipe.schema import Recipe
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 def is_finished(recipe: Recipe) -> bool:
     """Whether the run in the recipe's folder has scored its final weights, by a recipe that gives the same results."""
     folder = Path(recipe.output_dir)
-    if not RunFolder(folder).is_run() or {*differing_keys(load_recipe(folder / RECIPE), recipe)} - WITHOUT_EFFECT:
+    if not RunFolder(folder).is_run() or {*differing_keys(load_recipe(folder / RECIPE), recipe)} - ALIKE:
         return False
     splits = [split for split in ("test", *recipe.data.test_sets) if source_of(split, recipe.data, recipe.seed)]
     return finally_scored(folder) >= set(splits or ["validation"])

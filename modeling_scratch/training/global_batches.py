@@ -320,12 +320,12 @@ class StreamBatches(GlobalBatches):
             yield BatchShare(iter(batches), len(batches), total, examples)
 
     def _tell_of_dropped(self, first: Position) -> None:
-        """Warn once, after a reader's first pool, if many of its pairs were dropped."""
-        if not self._told and first.passes == 0 and first.dropped > MANY_DROPPED * first.read:
+        """Warn once if many of the pairs that the first reader has read were dropped."""
+        if not self._told and first.dropped > MANY_DROPPED * first.seen:
             self._told = True
             logger.warning(
-                f"data: dropped {first.dropped:,} of the first {first.read:,} training pairs "
-                f"({first.dropped / first.read:.0%}) that were empty or longer than {self.tokenizer.limits}"
+                f"data: dropped {first.dropped:,} of the {first.seen:,} training pairs so far "
+                f"({first.dropped / first.seen:.0%}) that were empty or longer than {self.tokenizer.limits}"
             )
 
     def in_smaller_pieces(self, factor: int) -> str:

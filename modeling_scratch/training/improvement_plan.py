@@ -14,7 +14,7 @@ from ..files import read_json, sha256, write_whole
 from ..hub.run_records import RunRecords
 from ..model.configuration_scratch import ScratchConfig
 from ..recipe.reading import (
-    WITHOUT_EFFECT,
+    ALIKE,
     adopts_two,
     apply_overrides,
     check_model_file,
@@ -33,7 +33,6 @@ FORWARD, BACKWARD = "forward", "backward"
 _BEGUN = "improvement.json"  # in the folder of models and translations: what it was begun with
 Pairs = tuple[list[str], list[str]]  # sources and targets
 _LESS_DROPOUT = 2 / 3  # the improved model's, as a share of the run's, chosen for fewer pairs (docs/quality.md)
-_MAY_CHANGE = WITHOUT_EFFECT | {"optimization.gradient_accumulation_steps"}  # while an improvement goes on
 _FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # what an override must not change
 
 
@@ -167,7 +166,7 @@ class ImprovementPlan:
             if out.exists() and (not out.is_dir() or holds_other_things(out)):
                 raise UserError(f"--output {out}: there is something else; choose another folder")
             return
-        changed = sorted({*differing_keys(load_recipe(out / RECIPE), self.final)} - _MAY_CHANGE)
+        changed = sorted({*differing_keys(load_recipe(out / RECIPE), self.final)} - ALIKE)
         if changed:
             raise UserError(
                 f"--output {out} holds a run of another recipe (it differs in {', '.join(changed)}); give the options "
@@ -207,7 +206,7 @@ class ImprovementPlan:
 
     def _identity(self, pairs: dict[str, Pairs]) -> dict[str, Any]:
         options = {key: value for key, value in asdict(self.options).items() if key not in ("run", "out")}
-        options["overrides"] = [each for each in options["overrides"] if each.partition("=")[0] not in _MAY_CHANGE]
+        options["overrides"] = [each for each in options["overrides"] if each.partition("=")[0] not in ALIKE]
         for key in ("source_text", "target_text"):
             options[key] = [sha256(path) for path in options[key]]
         return {

@@ -45,7 +45,7 @@ Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 # What stays of the generation settings of a model that a run starts from: OPUS-MT models, for example, must not choose
 # the pad token.
 _KEPT = ("alignment_heads", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id")
-_KEPT += ("forced_eos_token_id", "no_repeat_ngram_size", "repetition_penalty")
+_KEPT += ("no_repeat_ngram_size", "repetition_penalty")
 
 
 def adopted_tokenizers(recipe: Recipe) -> Tokenizers | None:

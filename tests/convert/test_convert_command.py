@@ -75,9 +75,7 @@ def opus_folder(tmp_path_factory):
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
     (folder / "tokenizer_config.json").write_text(json.dumps({"source_lang": "en", "target_lang": "de"}))
     size = len(vocabulary)
-    model = marian(vocab_size=size, pad_token_id=size - 1, decoder_start_token_id=size - 1).half()
-    model.generation_config.bad_words_ids = [[size - 1]]  # the pad token
-    model.save_pretrained(folder)
+    marian(vocab_size=size, pad_token_id=size - 1, decoder_start_token_id=size - 1).half().save_pretrained(folder)
     return folder
 
 
@@ -189,19 +187,29 @@ def test_embeddings_that_are_not_shared(tmp_path):
     assert translations(tmp_path / "back") == translations(source)
 
 
-def test_a_vocabulary_for_each_side(opus_folder, tmp_path):
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_embeddings_of_opus_that_are_apart(is_apart, opus_folder, tmp_path):
+    """Of one vocabulary, which the tokenizers of both sides then have; a tokenizer with two is refused."""
     folder = Path(shutil.copytree(opus_folder, tmp_path / "opus"))
     vocabulary = json.loads((folder / "vocab.json").read_text())
-    (folder / "target_vocab.json").write_text(json.dumps(vocabulary))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"separate_vocabs": True, "tokenizer_class": "MarianTokenizer"})
-    )
+    if is_apart:
+        (folder / "target_vocab.json").write_text(json.dumps(vocabulary))
+        config = {"separate_vocabs": True, "tokenizer_class": "MarianTokenizer"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
     size = len(vocabulary)
     sizes = {"vocab_size": size, "decoder_vocab_size": size, "share_encoder_decoder_embeddings": False}
     model = marian(**sizes, pad_token_id=size - 1, decoder_start_token_id=size - 1, tie_word_embeddings=False)
     model.save_pretrained(folder)
+    if is_apart:
+        assert "its tokenizer has a vocabulary for each side" in refusal(tmp_path, "marian", folder, tmp_path / "out")
+        return
     invoke("marian", folder, tmp_path / "out")
     assert translations(tmp_path / "out") == translations(folder)
+    tuned = quick_run(
+        tmp_path / "tuned", f"model.start_from={tmp_path / 'out'}", "model.overrides={}", "optimization.max_steps=1"
+    )
+    assert len(translations(tuned)) == len(translations(folder))
+    assert (tuned / "target_tokenizer" / "source.spm").is_file()
 
 
 def test_sentencepiece_files_decide_what_translates_together(opus_folder, tmp_path):

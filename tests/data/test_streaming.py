@@ -241,11 +241,12 @@ def test_parts_too_small_for_the_longest_pair(tmp_path):
 def test_many_dropped_pairs_are_told(tmp_path, capsys):
     options = [*STREAM, "optimization.max_steps=10", "data.shuffle_buffer=50", "data.num_workers=0"]
     quick_run(tmp_path / "few", *options)
-    assert "of the first" not in capsys.readouterr().err
-    quick_run(tmp_path / "many", *options, "data.max_target_tokens=20")
-    said = [line for line in capsys.readouterr().err.splitlines() if "data: dropped" in line and "of the first" in line]
-    assert len(said) == 1
-    assert "of the first 50 training pairs" in said[0]
+    assert "so far" not in capsys.readouterr().err
+    for pool, seen in ((50, 50), (1000, 600)):
+        few = ["data.max_target_tokens=20", f"data.shuffle_buffer={pool}", "optimization.max_steps=20"]
+        quick_run(tmp_path / str(pool), *options, *few)
+        (said,) = [line for line in capsys.readouterr().err.splitlines() if "training pairs so far" in line]
+        assert f" of the {seen} training pairs so far (" in said
 
 
 def test_a_run_on_local_files(tmp_path):

@@ -163,7 +163,7 @@ def test_other_failures_are_no_full_disk(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(checkpoints, "whole_optimizer_state", no_memory)
     line = fails(capsys, tmp_path / "other", *SHORT)
     assert "out of memory on cpu writing the checkpoint of update" in line
-    assert "The checkpoints before it are whole: free some, then --resume" in line
+    assert "The checkpoints before it are whole: free memory, then --resume" in line
 
 
 def endless(folder: Path) -> tuple[str, ...]:
@@ -397,7 +397,7 @@ def test_a_lack_of_memory_says_what_fits(little_memory, tmp_path, capsys):
     line = fails(capsys, run, *SHORT, f"{cut}=2")
     found = re.search(r"out of memory on cpu with \((\d+), (\d+)\) source and \(\d+, \d+\) target tokens at once", line)
     assert int(found[1]) * int(found[2]) > 160
-    steps = int(re.search(rf"set {cut}=(\d+), which changes no update", line)[1])
+    steps = int(re.search(rf"set {cut}=(\d+), which changes no batch", line)[1])
     assert f"optimization.tokens_per_batch={512 * 2 // steps}, which does" in line
     assert f"gradient_accumulation_steps={steps}," in fails(capsys, run, *SHORT, f"{cut}={steps // 2}", overwrite=True)
     quick_run(run, *SHORT, f"{cut}={steps}", overwrite=True)
