@@ -63,8 +63,10 @@ def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> li
     check_imports(files)
     check_generation(files["generation_config.json"])
     config = read_config(copy)
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     try:
-        author = probe.observe(str(copy), sentences, False, ScratchTranslationPipeline)
+        with torch.random.fork_rng(devices):  # training may go on afterwards
+            author = probe.observe(str(copy), sentences, False, ScratchTranslationPipeline)
     except Exception as error:  # Transformers and tokenizers raise many kinds
         raise UserError(f"{copy} cannot be loaded here: {type(error).__name__}: {error}") from error
     check_loading("with this project", author, config)
@@ -173,6 +175,7 @@ def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
         secret = ("HF_", "HUGGING", "PYTHON", "TRANSFORMERS_")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(secret)}
         environment |= {"HF_HOME": str(temporary / "home"), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+        environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())  # rounding depends on it
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # where this process finds its packages
         command = [sys.executable, "-P", probe.__file__, str(folder), str(asked), str(answered)]
         result = subprocess.run(command, cwd=temporary, env=environment, capture_output=True, text=True)

@@ -91,10 +91,11 @@ def look(
             found.own = own if changed is not None and changed <= EDITABLE else None
             is_here = changed is not None and not any(belongs(name) for name in changed)
     tried = bool(last.mark) and head is not None and head == last.parent  # a push from here that never arrived
-    is_foreign = found.own is None and bool(found.files) and not tried
+    is_theirs = found.own is None and bool(found.files)
+    is_foreign = is_theirs and not tried
     if is_foreign and has_branch and not (options.overwrite or options.create_pr):
         raise PushError(_somebody_elses(repository, last, found))
-    if CARD in found.tree and (is_here or not is_foreign):
+    if CARD in found.tree and (is_here or not is_theirs):
         found.card = repository.text(CARD, head, found.tree[CARD])
     return found
 

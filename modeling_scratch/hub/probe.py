@@ -54,7 +54,8 @@ def observe(
     piped = []
     if source and "translation" in (getattr(model.config, "custom_pipelines", None) or {}):
         chosen = {} if pipeline_class is None else {"pipeline_class": pipeline_class}
-        translator = pipeline("translation", model=folder, trust_remote_code=trust_remote_code, **chosen)
+        chosen |= {"device": "cpu", "trust_remote_code": trust_remote_code}  # an accelerator may be busy with training
+        translator = pipeline("translation", model=folder, **chosen)
         torch.manual_seed(0)
         lengths, longest = inputs["attention_mask"].sum(dim=1), model.config.max_position_embeddings
         taken = [text for text, length in zip(sentences, lengths, strict=True) if length <= longest]

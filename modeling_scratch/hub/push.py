@@ -19,11 +19,11 @@ from ..runs.folder import COMPANIONS
 from .allowed_files import CARD
 from .card import build_card, check_languages, check_license, given_license, required_metadata
 from .card_check import check_card
-from .card_edits import EditableCard, choose_edited, parse_card, update_card
+from .card_edits import EditableCard, choose_edited, parse_card, split_front_matter, update_card
 from .check import check_folder
 from .destination import EDITABLE, Destination, is_model_file, look
 from .options import PushOptions
-from .record import LastPush, metadata_of, read_last_push, write_last_push
+from .record import LastPush, push_of_card, read_last_push, write_last_push
 from .repository import HubRepository, PushError, opened_repository
 
 logger = logging.getLogger(__name__)
@@ -106,10 +106,12 @@ def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | N
     last = read_last_push(folder, options.repo_id, options.branch)
     has_space = options.space or read_last_push(folder, SPACE.key(options.repo_id), "main").commit is not None
     license = given_license(folder, options.license)
+    # A first push to this place knows what was said at the last one to another.
+    said = last if last.card is not None else push_of_card(folder, _read(folder / CARD))
     given = {
-        "license": license or last.license,
-        "languages": options.languages or last.languages,
-        "author": options.author or last.author,
+        "license": license or said.license,
+        "languages": options.languages or said.languages,
+        "author": options.author or said.author,
     }
     replaced = {key for key, value in {"license": license, "language": options.languages}.items() if value}
     generated = build_card(folder, options.repo_id, **given, has_space=has_space)
@@ -141,7 +143,9 @@ def _edited_card(
             f"the card's text is kept as it is, with nothing generated from the model's records; delete {CARD} in the "
             "folder and on the Hub to have it generated"
         )
-    before = last.metadata or metadata_of(folder, texts["the card"])
+    origin = push_of_card(folder, texts["the card"])  # the folder's card may be of a push to another place
+    first, second = (origin, last) if edited is in_folder else (last, origin)
+    before = first.metadata or second.metadata
     return str(update_card(new, edited, replaced, before))
 
 
@@ -193,7 +197,7 @@ def push(folder: Path, options: PushOptions, kind: Kind = MODEL, prepare: Prepar
             return Pushed(url or repository.url(commit), commit != found.head, options.repo_id, commit)
         # Recorded before anything is sent, so that the next push recognizes a commit whose answer is lost.
         mark = f"modeling_scratch {uuid.uuid4().hex}"
-        begun = replace(last, commit=found.own, mark=mark, parent=found.head)
+        begun = replace(last, commit=found.own or last.commit, mark=mark, parent=found.head)
         write_last_push(folder, key, options.branch, begun)
         _make_branch(repository, options, found)
         parent = found.head or repository.references()[0].get(options.branch)
@@ -267,13 +271,15 @@ def check_destination(recipe: Recipe) -> None:
     """Before training, raise UserError for what would make the recipe's push fail whatever the run's outcome."""
     options = _options(recipe)
     options.check()
-    if options.license is not None:
-        check_license(options.license)
+    license = None if options.license is None else check_license(options.license)
     check_languages(recipe.data.source_language, recipe.data.target_language)
     with opened_repository(options.repo_id, options.timeout) as repository:
         repository.check_account(may_be_others=False)
         folder = Path(recipe.output_dir)
         found = look(repository, options, read_last_push(folder, options.repo_id, options.branch))
+        known = split_front_matter(found.card or "")[0]
+        if license == "other" and not {"license_name", "license_link"} <= known.keys():
+            raise UserError("hub.license is other: put license_name and license_link into a README.md on the Hub first")
         companions = {path.name: path for each in COMPANIONS for path in folder.glob(each) if path.is_file()}
         _check_companions(repository, options, found, companions)
 

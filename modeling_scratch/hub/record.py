@@ -50,10 +50,10 @@ def read_last_push(folder: Path, repo_id: str, revision: str) -> LastPush:
         ) from None
 
 
-def metadata_of(folder: Path, card: str | None) -> dict[str, Any]:
-    """The metadata generated for a card that this folder has pushed to any repository; {} for any other card."""
+def push_of_card(folder: Path, card: str | None) -> LastPush:
+    """The record of the push of a card from this folder to any place; an empty `LastPush` for any other card."""
     pushes = (push for revisions in _read(folder).values() for push in revisions.values())
-    return next((push.get("metadata", {}) for push in pushes if card is not None and push.get("card") == card), {})
+    return next((LastPush(**push) for push in pushes if card is not None and push.get("card") == card), LastPush())
 
 
 def write_last_push(folder: Path, repo_id: str, revision: str, push: LastPush) -> None:

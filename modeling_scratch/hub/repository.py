@@ -153,6 +153,14 @@ class HubRepository:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
+    def is_gated(self) -> bool:
+        """Whether readers must ask for access."""
+        with self._explained("looking at the repository"):
+            try:
+                return bool(getattr(self.api.repo_info(self.repo_id, repo_type=self.repo_type), "gated", False))
+            except RepositoryNotFoundError:
+                return False
+
     def is_private(self) -> bool | None:
         """None: there is no such repository."""
         with self._explained("looking at the repository"):

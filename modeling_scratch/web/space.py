@@ -24,7 +24,8 @@ from .export import PAGE, export_page, read_described
 def prepared_space(folder: Path, options: PushOptions) -> Iterator[Callable[[], Pushed]]:
     """
     Write a model's page, and check that it may go to the static Space of the same name: before the model is pushed,
-    whose card will link to it. A new Space is private if the model is, since the page holds its weights.
+    whose card will link to it. A new Space is private if the model is private or gated, since the page holds its
+    weights.
 
     Yields:
         What pushes the page in one commit. To be called when the model is on the Hub.
@@ -34,7 +35,7 @@ def prepared_space(folder: Path, options: PushOptions) -> Iterator[Callable[[], 
     """
     with TemporaryDirectory() as temporary:
         with opened_repository(options.repo_id, options.timeout) as model:
-            options = replace(options, private=options.private or bool(model.is_private()))
+            options = replace(options, private=options.private or bool(model.is_private()) or model.is_gated())
         with opened_repository(options.repo_id, options.timeout, SPACE.repo_type) as space:
             space.check_account(may_be_others=False)
             look(space, options, read_last_push(folder, SPACE.key(options.repo_id), options.branch), SPACE.belongs)

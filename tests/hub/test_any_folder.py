@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import read_metrics
 from huggingface_hub import ModelCard
 from loopback_push import client_push_from_memory, client_push_twice
@@ -96,6 +97,13 @@ def test_a_model_that_was_saved(plain, tmp_path):
     assert "# tiny: Portuguese (pt-BR) to German" in known.text
     with pytest.raises(ValueError, match=r"--languages: 'english' is not an ISO 639 code"):
         build_card(plain, "ada/tiny", languages=("english", "de"))
+
+
+def test_a_check_draws_no_random_numbers(plain, tmp_path):
+    """Training goes on after a push of the best model, as if there had been none."""
+    before = torch.get_rng_state()
+    checked(plain, tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_folder_is_pushed_in_one_commit(converted, plain, hub, client, tmp_path):

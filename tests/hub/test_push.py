@@ -127,6 +127,16 @@ def test_each_push_generates_the_scores_anew_and_the_names_of_its_repository(run
     assert "license: mit" in pushes.card()
 
 
+def test_what_is_said_at_one_place_goes_to_new_ones_alone(hub, run, pushes):
+    pushes(license="mit")
+    pushes("ada/other")
+    assert "license: mit" in pushes.card("ada/other")
+    pushes("ada/third", license="gpl-3.0")
+    pushes()
+    assert "license: mit" in pushes.card()
+    assert "license: gpl-3.0" in pushes.card("ada/third")
+
+
 def test_the_license_lasts(hub, run, pushes):
     pushes(license="mit")
     pushes()
