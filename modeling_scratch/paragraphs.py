@@ -8,6 +8,13 @@ from itertools import islice
 
 # Languages, by ISO 639, that put no space between sentences.
 WITHOUT_SPACES = {"bo", "ja", "km", "lo", "my", "th", "yue", "zh"}
+_OTHER_CODES = {"bod": "bo", "tib": "bo", "jpn": "ja", "khm": "km", "lao": "lo", "bur": "my", "mya": "my", "tha": "th"}
+_OTHER_CODES |= {"chi": "zh", "cmn": "zh", "zho": "zh"}
+
+
+# Languages that write ordinals with a full stop: "Im 19. Jahrhundert".
+_ORDINALS = {"bs", "cs", "da", "de", "et", "fi", "hr", "hu", "is", "lv", "nb", "nn", "no", "pl", "sk", "sl", "sr"}
+_ORDINAL = re.compile(r"(?<!\d)\d{1,2}\.[ \t]+\Z")
 
 
 @dataclass(frozen=True)
@@ -43,8 +50,8 @@ TranslateParagraphs = Callable[[list[str]], list[Translated]]
 
 def cut(text: str, language: str) -> list[Piece]:
     """
-    The sentences of a text of any length, with all its white space. A part without a letter or digit, such as a line of
-    asterisks, is not a sentence.
+    The sentences of a text of any length, with all its white space. A part without a letter, such as a line of
+    asterisks or the number of a heading, is not a sentence.
 
     Args:
         language: an ISO 639 code, with or without a region; sentencex has rules for some 240 languages, and general
@@ -55,18 +62,35 @@ def cut(text: str, language: str) -> list[Piece]:
     # A copy of the same length: sentencex fails on some white space, such as a no-break space before a full stop.
     plain = "".join(" " if each.isspace() and each not in "\n\r\t" else each for each in text)
     pieces, start = [], 0
-    for part in segment(base_language(language), plain):
+    for part in _rejoined(segment(base_language(language), plain), base_language(language)):
         part = text[start : start + len(part)]
         start += len(part)
-        sentence = part.strip() if any(map(str.isalnum, part)) else ""
+        sentence = part.strip() if any(map(str.isalpha, part)) else ""
         before, _, after = part.partition(sentence) if sentence else (part, "", "")
         pieces.append(Piece(before, sentence, after))
     return pieces
 
 
+def _rejoined(parts: Iterable[str], language: str) -> Iterator[str]:
+    """The parts, with those together again that were cut within a name, such as ASP.NET, or after an ordinal."""
+    held = ""
+    for part in parts:
+        is_name = held.endswith((".", "!", "?")) and part[:1].isalnum()
+        is_ordinal = language in _ORDINALS and _ORDINAL.search(held) and any(map(str.isalpha, held))
+        if held and not (is_name or is_ordinal):
+            yield held
+            held = ""
+        held += part
+    if held:
+        yield held
+
+
 def base_language(language: str) -> str:
-    """The language without its region: `de` for `de-AT` and `de_DE`."""
-    return re.split("[-_]", language)[0].lower()
+    """
+    The language without its region: `de` for `de-AT` and `de_DE`. Those of `WITHOUT_SPACES` have one code of several.
+    """
+    base = re.split("[-_]", language)[0].lower()
+    return _OTHER_CODES.get(base, base)
 
 
 def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str) -> list[tuple[str, str, str]]:

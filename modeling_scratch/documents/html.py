@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 from ..errors import UserError
 from .document import Document
-from .marked_text import Markup, Slot, Text, Token
+from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
 
 # Elements that occur within a sentence. All others end a paragraph, as <br> does.
@@ -47,7 +47,16 @@ def html_tokens(text: str) -> list[Token]:
     """The tokens of a page or a part of one. Their raw texts, joined, are exactly the input."""
     parser = _Parser(text)
     parts = ((text[start:end], kind, name) for start, end, kind, name in parser.parts())
-    return [token for part in parts for token in _tokens(*part)]
+    tokens: list[Token] = []
+    for token in (token for part in parts for token in _tokens(*part)):
+        if _is_link(token, "open") and tokens and _is_link(tokens[-1], "close"):
+            tokens.append(Markup("break", ""))  # two links, as of a menu, are never one word
+        tokens.append(token)
+    return tokens
+
+
+def _is_link(token: Token, kind: str) -> bool:
+    return isinstance(token, Markup) and (token.kind, token.name) == (kind, "a")
 
 
 class _Parser(HTMLParser):
@@ -148,7 +157,7 @@ def _slots(raw: str, name: str) -> tuple[Slot, ...]:
         read |= {"content"} & attributes.keys()
     slots = []
     for value, start, end in sorted((attributes[attribute] for attribute in read), key=lambda found: found[1]):
-        if any(character.isalpha() for character in value):
+        if has_language(value):
             slots.append(Slot(start, end, " ".join(value.split()), _quoted))
     return tuple(slots)
 

@@ -12,7 +12,7 @@ from markdown_it.token import Token as Block
 from ..errors import UserError
 from .document import Document
 from .html import html_tokens, shielded, write_html
-from .marked_text import Markup, Slot, Text, Token
+from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
 
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(?!\s*\n)(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
@@ -257,7 +257,7 @@ def _description(raw: str, label: str) -> tuple[Slot, ...]:
     """The slot of an image's description, if this is plain text and not also the label of a reference."""
     end = 2 + len(label)
     is_name = raw[end + 1 :] in ("", "[]")
-    if is_name or not _PLAIN_LABEL.fullmatch(label) or not any(map(str.isalpha, label)):
+    if is_name or not _PLAIN_LABEL.fullmatch(label) or not has_language(label):
         return ()
     return (Slot(2, end, label, lambda text: write_markdown(text, {})),)
 
@@ -265,7 +265,7 @@ def _description(raw: str, label: str) -> tuple[Slot, ...]:
 def _title(raw: str) -> tuple[Slot, ...]:
     """The slot of the title in `](address "title")`."""
     match = _TITLE.search(raw)
-    if match is None or not any(map(str.isalpha, match[1])):
+    if match is None or not has_language(match[1]):
         return ()
 
     def write(text: str) -> str:

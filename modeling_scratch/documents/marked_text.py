@@ -9,12 +9,18 @@ from typing import Literal
 
 # What is not language: addresses, footnote references, checkboxes of task lists.
 _PROTECTED = re.compile(
-    r"""(?:(?:https?|ftp)://|www\.)[^\s<>"]*[\w/]|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]*\w"""
+    r"""(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*\)|[^\s<>"()\u3000-\u303f\uff00-\uff0f\uff1a-\uff20])*"""
+    r"""(?:\([^\s<>"()]*\)|[\w/])|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]*\w"""
     r"""|\[\^[^\]\s]+\]:?|\[[ xX]\](?=\s)"""
 )
 _DEEPEST = 50  # nesting depth
 _CLOSING = ".,;:!?)]}»”…"
 _OPENING = "([{«„"
+
+
+def has_language(text: str) -> bool:
+    """Whether a text has letters besides those of addresses and the like."""
+    return any(map(str.isalpha, _PROTECTED.sub("", text)))
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,11 @@ class _Placement:
         inner = self._render(element.nodes, (element.start, element.end), low, high, [*within, element])
         if not inner and element.open.is_optional:
             return ""
-        return self.raw(element.open) + inner + self.raw(element.close)
+        opening, closing = self.raw(element.open), self.raw(element.close)
+        beside = self.target[low - 1 : low] + self.target[high : high + 1]
+        if set(opening) == {"_"} and any(map(str.isalnum, beside)):  # which is no emphasis in Markdown
+            opening = closing = "*" * len(opening)
+        return opening + inner + closing
 
     def _text(self, low: int, high: int, within: list[Element]) -> str:
         """The target's characters, escaped, with folds in place of spaces."""

@@ -8,6 +8,8 @@ from .document import Document
 from .marked_text import Markup, Paragraph, Token, paragraph_of, split_white_space, units
 from .placement import Write, placed
 
+_AFTER_LABELS = {":", "-", "–", "—", "=", "->", "=>", "→", "⇒"}  # noqa: RUF001
+
 
 @dataclass(frozen=True)
 class Region:
@@ -84,8 +86,24 @@ def _written(region: Region, unit: _Unit, found: Iterator[Translated], said: dic
     yield from map(raw, unit.after)
 
 
+def _label(tokens: Sequence[Token]) -> int:
+    """How many tokens at the beginning are a label, such as an option in code and a colon, which stays as it is."""
+    place, ends = 0, 0
+    while place < len(tokens):
+        token = tokens[place]
+        is_atom = isinstance(token, Markup) and token.kind == "atom"
+        if not is_atom and (isinstance(token, Markup) or any(map(str.isalnum, token.plain)) or place == 0):
+            break
+        place += 1
+        if not is_atom:
+            ends = place if token.plain in _AFTER_LABELS or (ends == place - 1 and token.plain.isspace()) else 0
+    return ends
+
+
 def _unit(tokens: list[Token]) -> _Unit:
     before, within, after = split_white_space(tokens)
+    label = _label(within)
+    before, within = [*before, *within[:label]], within[label:]
     paragraph = paragraph_of(within)
     has_letters = any(character.isalpha() for character in paragraph.text)
     return _Unit(before, within, after, paragraph if has_letters else None)

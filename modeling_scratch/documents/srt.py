@@ -13,7 +13,7 @@ from .regions import Region, read_regions
 _NUMBER = re.compile(r"\n[ \t]*\d+[ \t]*\r?\n\Z")  # of the next cue
 _TAG = re.compile(r"<\s*+(/?)\s*+([A-Za-z]++)[^<>]*+>|\{\\[^{}]*\}|\\[Nnh]")
 _LINE_BEGINS = re.compile(r"(?:\{\\[^{}]*\}|\s|[-–—♪]+)+")  # noqa: RUF001
-_SENTENCE_END = re.compile(r"""[.!?…。！？♪:\])]["'”’»)]*$""")  # noqa: RUF001
+_SENTENCE_END = re.compile(r"""[.!?…。！？؟۔।॥։♪:\])]["'”“’‘»«›‹」』)]*$""")  # noqa: RUF001
 _SPEAKER_BEGINS = re.compile(r"[-–—♪#\[(]")  # noqa: RUF001
 _PAUSE = 3000  # milliseconds; a sentence does not continue after a longer pause
 

@@ -101,3 +101,19 @@ def test_the_language_of_paragraphs_is_known(monkeypatch, capsys):
         translated("A.\n", unnamed, monkeypatch, capsys, format="text")
     assert "does not say what it translates from; add --language" in capsys.readouterr().err
     translated("A. B.\n", unnamed, monkeypatch, capsys, format="text", language="en", max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "sentences"),
+    [
+        ("Install the .NET 8 SDK. Then ASP.NET Core.", "en", ["Install the .NET 8 SDK.", "Then ASP.NET Core."]),
+        ("See https://x.com/page.aspx?ID=5 now.", "en", ["See https://x.com/page.aspx?ID=5 now."]),
+        ("Im 19. Jahrhundert lebte er. Er ging.", "de", ["Im 19. Jahrhundert lebte er.", "Er ging."]),
+        ("It was in 1987. They won.", "en", ["It was in 1987.", "They won."]),
+        ("1. Buy milk.", "en", ["Buy milk."]),
+    ],
+)
+def test_what_is_cut(text, language, sentences):
+    pieces = cut(text, language)
+    assert [piece.sentence for piece in pieces if piece.sentence] == sentences
+    assert "".join(piece.before + piece.sentence + piece.after for piece in pieces) == text

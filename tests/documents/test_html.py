@@ -163,3 +163,20 @@ def test_a_picture_within_a_sentence_does_not_cut_it(inner):
     page = f"<p>Let {inner} be a prime number.</p>"
     assert translate_document(page, "html", translate) == f"<p>LET {inner} BE A PRIME NUMBER.</p>"
     assert seen == ["Let be a prime number."]
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        (
+            '<nav><a href="/">Home</a><a href="/d">Docs</a></nav>',
+            '<nav><a href="/">HOME</a><a href="/d">DOCS</a></nav>',
+        ),
+        ('<input placeholder="you@example.com" title="https://example.com/a">', None),
+        ("<p>Ask https://example.com/docs。Then go.</p>", "<p>ASK https://example.com/docs。THEN GO.</p>"),
+        ("<p>See https://x.org/Rust_(language) now.</p>", "<p>SEE https://x.org/Rust_(language) NOW.</p>"),
+        ("<p>(See https://x.org/a) now.</p>", "<p>(SEE https://x.org/a) NOW.</p>"),
+    ],
+)
+def test_links_and_addresses(page, expected):
+    assert translate_document(page, "html", Shouting()) == (page if expected is None else expected)

@@ -230,3 +230,35 @@ def test_many_brackets():
 )
 def test_a_translation_without_spaces_has_one_line(text, expected):
     assert translate_document(text, "markdown", lambda given: [Translated("\u7b2c\u4e00") for _ in given]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "translation", "expected"),
+    [
+        ("Read _Google_'s guide.\n", "Lies Googles Leitfaden.", "Lies *Google*s Leitfaden.\n"),
+        ("Read _this_ guide.\n", "Lies diesen Leitfaden.", "Lies _diesen_ Leitfaden.\n"),
+    ],
+)
+def test_emphasis_within_a_word(text, translation, expected):
+    assert translate_document(text, "markdown", lambda given: [Translated(translation) for _ in given]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("- `--port`: the port\n", "the port"),
+        ("- `-p`, `--port` \u2013 the port\n", "the port"),
+        ("- `x`, which is big\n", ", which is big"),
+        ("- `x` is big: y\n", "is big: y"),
+        ("- `x`:\n", None),
+    ],
+)
+def test_a_label_in_code_stays(text, seen):
+    given = []
+
+    def translate(sentences: list[str]) -> list[Translated]:
+        given.extend(sentences)
+        return [Translated(sentence) for sentence in sentences]
+
+    assert translate_document(text, "markdown", translate) == text
+    assert given == ([] if seen is None else [seen])

@@ -96,3 +96,15 @@ def test_what_looks_like_markup_of_other_formats_stays_in_its_cue():
     found = translate_document(text, "srt", translate)
     assert found == text.replace("One", "ONE").replace("two", "TWO").replace("Number", "NUMBER")
     assert translate.given == ["One two.", "One two.", "Number 7"]
+
+
+def test_a_closing_quotation_mark_ends_a_cue():
+    cues = "1\n00:00:01,000 --> 00:00:02,000\n\u201eKomm!\u201c\n\n2\n00:00:02,500 --> 00:00:04,000\nIch warte.\n"
+    seen = []
+
+    def translate(sentences: list[str]) -> list[Translated]:
+        seen.extend(sentences)
+        return [Translated(text) for text in sentences]
+
+    assert translate_document(cues, "srt", translate) == cues
+    assert seen == ["\u201eKomm!\u201c", "Ich warte."]

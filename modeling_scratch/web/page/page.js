@@ -59,7 +59,7 @@ async function readAll(names, total) {
 
 // -- text ------------------------------------------------------------------------------------------------------------
 
-const SAYS_SOMETHING = /[\p{L}\p{N}]/u;
+const SAYS_SOMETHING = /\p{L}/u;
 const WITHOUT_SPACES = new Set(["bo", "ja", "km", "lo", "my", "th", "yue", "zh"]); // no spaces between sentences
 
 // The language alone, de of de-AT: text is cut by its rules, and browsers know the code even if they reject the tag.
@@ -214,6 +214,7 @@ class Page {
 
   // Arrow keys move through the words of the translation.
   move(event) {
+    if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return; // the browser's own
     const right = getComputedStyle(target).direction === "rtl" ? -1 : 1;
     const step = { ArrowRight: right, ArrowDown: 1, ArrowLeft: -right, ArrowUp: -1 }[event.key];
     if (event.key === "Escape") this.choose(null);
