@@ -58,8 +58,9 @@ class FileSource(PairSource):
                 read, features=Features({SOURCE: Value("string"), TARGET: Value("string")}), gen_kwargs=options
             )
         except DatasetGenerationError as error:
-            if isinstance(error.__cause__, UserError):
-                raise error.__cause__ from None
+            cause = error.__cause__
+            if isinstance(cause, UserError) or (isinstance(cause, OSError) and cause.errno):  # as of a full disk
+                raise cause from None
             raise
 
     def _stream(self, read: Callable[..., Iterator], entries: list[tuple]) -> IterableDataset:
@@ -127,7 +128,7 @@ class Tables(FileSource):
             return load_dataset("parquet", data_files=names, split="train", streaming=streaming)
         except (DatasetGenerationError, ValueError, OSError) as error:
             cause = error.__cause__ or error
-            if isinstance(cause, OSError) and cause.errno is not None and not streaming:  # as of a full disk
+            if isinstance(cause, OSError) and cause.errno and not streaming:  # as of a full disk
                 raise cause from None
             if "Expected to be able to read" in str(error):
                 raise  # see `explained_damage_of_the_cache`

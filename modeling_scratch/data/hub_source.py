@@ -62,8 +62,10 @@ class HubDataset(PairSource):
             yield
         except DatasetNotFoundError as error:
             raise UserError(f"data.name: {str(error).splitlines()[0]}") from error
-        except (DatasetsError, ValueError, FileNotFoundError) as error:
-            raise UserError(f"data.name: {self.name!r} cannot be read: {str(error).splitlines()[0]}") from error
+        except (DatasetsError, ValueError, FileNotFoundError, RuntimeError) as error:
+            hint = " (set data.subset)" if "onfig name is missing" in str(error) else ""
+            reason = " ".join(str(error).split())
+            raise UserError(f"data.name: {self.name!r} cannot be read: {reason}{hint}") from error
         except ConnectionError as error:
             raise UserError(
                 f"data.name: cannot reach the Hub for {self.name!r} and it is not in the cache; for local data set "

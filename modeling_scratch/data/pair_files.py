@@ -51,6 +51,9 @@ def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[t
     elif len(names) == 2:
         if Path(names[0]).resolve() == Path(names[1]).resolve():
             raise UserError(f"{key}: source and target are one file, {names[0]}")
+        found = [Path(name.removesuffix(".gz")).suffix for name in names]
+        if found == [f".{data.target_language}", f".{data.source_language}"] != found[::-1]:
+            raise UserError(f"{key}: the source comes first, and then the target: [{names[1]}, {names[0]}]")
         sides = [_expand(name, key) for name in names]
     else:
         raise UserError(f"{key}: {len(names)} text files, {', '.join(names)}; name {WHAT_CAN_BE_READ}")

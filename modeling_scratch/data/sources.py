@@ -3,10 +3,12 @@
 import logging
 from functools import lru_cache
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, IterableDataset, concatenate_datasets
 
 from ..alignments import Links
-from ..errors import UserError
+from ..errors import UserError, beginning
 from ..recipe.schema import EMBEDDED_CORPUS, SOURCE, TARGET, DataSection
 from .corpus import HELD_OUT, gold_links, make_corpus, stream_corpus, unmarked
 from .file_sources import Tables, TextFiles
@@ -16,6 +18,9 @@ from .pair_source import PairSource, Provenance
 
 logger = logging.getLogger(__name__)
 
+_HELD_OUT = 1000  # pairs for validation by default, but no more than a tenth
+_MANY_KNOWN = 0.01  # share of a split's pairs in the training pairs that is worth a warning
+_READ_ROWS = 10_000
 SPLITS = ("train", "validation", "test")
 EMBEDDED_PARTS = 64  # shards of a stream of the embedded corpus
 
@@ -119,6 +124,10 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
             pairs[split] = source.load()
             if not any(one and other for one, other in zip(pairs[split][SOURCE], pairs[split][TARGET], strict=True)):
                 raise UserError(f"the {split} split has no pair with text on both sides")
+            if not only:
+                first = " is ".join(map(beginning, pairs[split][0].values()))
+                languages = f"{data.source_language} to {data.target_language}"
+                logger.info(f"data: {len(pairs[split]):,} {split} pairs, {languages}, of {source.name}; {first}")
     if only and only not in pairs:
         raise UserError(f"the recipe names no {only} split; set data.{only}_files or data.{only}")
     if not only and "validation" not in pairs:
@@ -130,6 +139,10 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
         pairs |= _hold_out(pairs["train"], data.validation_size, seed)
     if data.mix and "train" in pairs:
         pairs["train"] = _mix(pairs["train"], data, seed)
+    if "train" in pairs:
+        for split in pairs:
+            if split != "train":
+                _warn_of_known_pairs(pairs["train"], pairs[split], split)
     return DatasetDict(pairs)
 
 
@@ -161,10 +174,46 @@ def load_split(data: DataSection, seed: int, split: str) -> Dataset:
     return load_pairs(data, seed, None if held_out else split)[split]
 
 
-def _hold_out(train: Dataset, size: int, seed: int) -> dict[str, Dataset]:
-    """Split held-out validation pairs from the training pairs."""
+def _hold_out(train: Dataset, size: int | None, seed: int) -> dict[str, Dataset]:
+    """Split held-out validation pairs from the training pairs, which then have no copies of them."""
+    size = size or max(1, min(_HELD_OUT, len(train) // 10))
     if size >= len(train):
-        raise UserError(f"data.validation_size ({size}) leaves none of the {len(train)} pairs for training")
+        raise UserError(
+            f"data.validation_size ({size}) leaves none of the {len(train)} pairs for training; set a smaller one"
+        )
     parts = train.train_test_split(test_size=size, seed=seed)
+    rest, validation = parts["train"], parts["test"]
     logger.info(f"data: no validation split is named; held out {size:,} of {len(train):,} training pairs")
-    return {"train": parts["train"], "validation": parts["test"]}
+    if copies := _rows_in(rest, validation):
+        logger.info(f"data: {len(copies):,} other training pairs are the same as some of those, and are left out")
+        rest = rest.select(sorted({*range(len(rest))} - {*copies}))
+        if not len(rest):
+            raise UserError("the training pairs are all the same, so that none can be held out for validation")
+    return {"train": rest, "validation": validation}
+
+
+def _rows_in(pairs: Dataset, others: Dataset) -> list[int]:
+    """The rows of pairs, with text on both sides, that are among the others too."""
+    wanted = {pair for pair in zip(others[SOURCE], others[TARGET], strict=True) if all(pair)}
+    sources, rows = pa.array(sorted({source for source, _ in wanted}), pa.string()), []
+    for number, batch in enumerate(pairs.with_format("arrow").iter(_READ_ROWS)):
+        texts = batch[SOURCE].cast(pa.string())
+        places = pc.indices_nonzero(pc.is_in(texts, value_set=sources))
+        found = zip(texts.take(places).to_pylist(), batch[TARGET].take(places).to_pylist(), strict=True)
+        known = (place for place, pair in zip(places.to_pylist(), found, strict=True) if pair in wanted)
+        rows += [number * _READ_ROWS + place for place in known]
+    return rows
+
+
+def _warn_of_known_pairs(train: Dataset, pairs: Dataset, split: str) -> None:
+    """Say how many pairs of a split are training pairs too: scores on them would be too good."""
+    if rows := _rows_in(train, pairs):
+        copies = train.select(rows)
+        known = set(zip(copies[SOURCE], copies[TARGET], strict=True))
+        count = sum(pair in known for pair in zip(pairs[SOURCE], pairs[TARGET], strict=True))
+        share = count / len(pairs)
+        logger.log(
+            logging.WARNING if share > _MANY_KNOWN else logging.INFO,
+            f"data: {count:,} of the {len(pairs):,} {split} pairs ({share:.1%}) are training pairs too: scores on them "
+            "are better than on new ones",
+        )

@@ -94,7 +94,9 @@ class DataSection(Section):
     mix: list[MixedSource] = Field(
         [], description="further training pairs, each source with a weight: old pairs beside new ones, for example"
     )
-    validation_size: int = Field(1000, ge=1, description="pairs held out of training if no validation is given")
+    validation_size: int | None = Field(
+        None, ge=1, description="pairs held out of training without validation; null: 1,000, or a tenth if that is less"
+    )
     embedded_size: int = Field(24000, ge=1, le=1_000_000, description="training pairs of the embedded corpus")
     max_source_tokens: int = Field(256, ge=1, le=1_000_000, description="longer training pairs are dropped and counted")
     max_target_tokens: int = Field(256, ge=1, le=1_000_000)

@@ -71,7 +71,5 @@ class Section(BaseModel):
         if value == "":
             raise ValueError("must not be empty")
         if isinstance(value, bool) and annotation is not bool and True not in get_args(annotation):
-            is_text = str in (annotation, *get_args(annotation))
-            hint = " (YAML reads no and off, yes and on so; put them in quotes)" if is_text else ""
-            raise ValueError(f"{str(value).lower()} is not allowed here{hint}")
+            raise ValueError(f"{str(value).lower()} is not allowed here")
         return _from_home(value)

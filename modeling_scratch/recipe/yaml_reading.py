@@ -10,7 +10,10 @@ from ..errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads floats as in YAML 1.2 (PyYAML takes 1e-3, without a dot, for text) and refuses duplicate keys."""
+    """
+    Reads numbers and booleans as in YAML 1.2 (PyYAML takes 1e-3, without a dot, for text, and no, which is Norwegian,
+    for false), and refuses duplicate keys.
+    """
 
     def compose_mapping_node(self, anchor):
         node = super().compose_mapping_node(anchor)  # before merge keys (<<) add keys of other mappings
@@ -24,12 +27,16 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-# Without PyYAML's octal numbers (010 is 8) and those to base 60 (1:30 is 90).
+# Without PyYAML's octal numbers (010 is 8), those to base 60 (1:30 is 90), and its other names of true and false.
+_REPLACED = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:bool")
 _Loader.yaml_implicit_resolvers = {
-    first: [each for each in resolvers if each[0] != "tag:yaml.org,2002:int"]
+    first: [each for each in resolvers if each[0] not in _REPLACED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(0|[1-9][\d_]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)$"), list("-+.0123456789")
 )
@@ -43,7 +50,7 @@ def _checked(value: Any) -> Any:
         return value
     for key in value:
         if not isinstance(key, str):
-            raise UserError(f"the key {str(key).lower()} is not text; put it in quotes (YAML reads no as false)")
+            raise UserError(f"the key {str(key).lower()} is not text; put it in quotes")
     return {key: _checked(each) for key, each in value.items()}
 
 

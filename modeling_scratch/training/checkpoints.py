@@ -46,6 +46,7 @@ MAY_CHANGE = (
     "evaluation.also",
     "evaluation.alignments",
     "evaluation.num_beams",  # used for the final scores only
+    "evaluation.patience",
     "compile",
     "precision",
 )

@@ -111,7 +111,7 @@ def _choose_weights(run: TrainingRun) -> float | None:
         run.log.write(WEIGHTS, lambda: run.folder.write_weights(weights))
     load_whole_weights(accelerator, run.unwrapped, load_file(run.folder.path / WEIGHTS))
     if last > 1:
-        logger.info(f"the final weights are the average of the last {last} checkpoints")
+        logger.info(f"the final weights are the average of the last {len(average)} checkpoints")
     return _check_loss(run) if last > 1 else None
 
 

@@ -67,6 +67,12 @@ class TrainingRun:
             tracked_as=on_main(accelerator, lambda: f"{folder.path.name}-{uuid.uuid4().hex[:8]}"),
         )
         self.total_updates = total_updates(recipe, self.batches.batches_in(recipe.optimization.max_epochs or 0))
+        epochs, steps = recipe.optimization.max_epochs, recipe.optimization.max_steps
+        if epochs and steps and self.total_updates < steps:
+            logger.warning(
+                f"optimization.max_epochs ({epochs}) ends the run after {self.total_updates:,} updates, before "
+                f"optimization.max_steps ({steps:,}); optimization.max_epochs=null takes it away"
+            )
         if self.total_updates <= (warmup := recipe.optimization.warmup_steps):
             logger.warning(
                 f"the learning rate is still growing when the run ends: optimization.warmup_steps is {warmup:,}, and "

@@ -169,6 +169,37 @@ def test_held_out_validation(tmp_path, caplog):
         load_pairs(section.model_copy(update={"validation_size": 50}), 0)
 
 
+def test_nothing_that_is_held_out_is_trained_on(tmp_path, caplog):
+    pairs = [(f"s{i % 40}", f"t{i % 40}") for i in range(60)]
+    section = DataSection(train_files=text_files(tmp_path, pairs=pairs), validation_size=20)
+    with caplog.at_level(logging.INFO, logger="modeling_scratch"):
+        splits = load_pairs(section, 0)
+    train, held_out = (set(zip(splits[name]["source"], splits[name]["target"], strict=True)) for name in splits)
+    assert len(splits["validation"]) == 20
+    assert not train & held_out
+    assert train | held_out == set(pairs)
+    assert "are the same as some of those, and are left out" in caplog.text
+    assert "training pairs too" not in caplog.text
+    assert "data: 60 train pairs, en to de, of" in caplog.text
+
+
+def test_how_many_are_held_out_by_default(tmp_path):
+    pairs = [(f"s{i}", f"t{i}") for i in range(50)]
+    assert len(load_pairs(DataSection(train_files=text_files(tmp_path, pairs=pairs)), 0)["validation"]) == 5
+
+
+def test_a_test_set_that_is_trained_on_is_told(tmp_path, caplog):
+    train = [(f"s{i}", f"t{i}") for i in range(50)]
+    more = {"validation_files": text_files(tmp_path, "dev", [("a", "b"), ("s1", "other")])}
+    test = text_files(tmp_path, "test", [("s1", "t1"), ("s1", "t1"), ("c", "d")])
+    with caplog.at_level(logging.INFO, logger="modeling_scratch"):
+        load_pairs(DataSection(train_files=text_files(tmp_path, pairs=train), test_files=test, **more), 0)
+    told = [record for record in caplog.records if "training pairs too" in record.message]
+    assert [(each.levelname, each.message.partition(":")[2]) for each in told] == [
+        ("WARNING", " 2 of the 3 test pairs (66.7%) are training pairs too: scores on them are better than on new ones")
+    ]
+
+
 def test_byte_order_mark(tmp_path):
     text = "\ufeffen,de\na,b\n"
     assert loaded(DataSection(train_files=write(tmp_path / "t.csv", text))) == [("a", "b")]

@@ -65,8 +65,8 @@ def other_data(folder: Path) -> list[list[str]]:
     for rank, word in enumerate(("Haus", "Baum")):
         own = folder / f"data-{rank}"
         own.mkdir()
-        (own / "train.en").write_text("a small house\n" * 400)
-        (own / "train.de").write_text(f"ein kleines {word}\n" * 400)
+        (own / "train.en").write_text("".join(f"a small house {number}\n" for number in range(400)))
+        (own / "train.de").write_text("".join(f"ein kleines {word} {number}\n" for number in range(400)))
         options.append([f"data.train_files={own / 'train'}", "data.validation_size=20"])
     return options
 
