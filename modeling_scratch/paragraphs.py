@@ -12,9 +12,11 @@ _OTHER_CODES = {"bod": "bo", "tib": "bo", "jpn": "ja", "khm": "km", "lao": "lo",
 _OTHER_CODES |= {"chi": "zh", "cmn": "zh", "zho": "zh"}
 
 
-# Languages that write ordinals with a full stop: "Im 19. Jahrhundert".
-_ORDINALS = {"bs", "cs", "da", "de", "et", "fi", "hr", "hu", "is", "lv", "nb", "nn", "no", "pl", "sk", "sl", "sr"}
-_ORDINAL = re.compile(r"(?<!\d)\d{1,2}\.[ \t]+\Z")
+# What sentencex cuts: names such as .NET or System.IO.File, parameters in addresses, German ordinals ("Im 19.
+# Jahrhundert"), which these words precede.
+_REST_OF_NAME = re.compile(r"[A-Z]{2}|[A-Za-z_]+[=./]\w")
+_BEFORE_ORDINALS = r"am|beim|das|dem|den|der|des|die|ihr\w*|im|ins|sein\w*|vom|zum|zur"
+_ORDINAL = re.compile(rf"\b(?:{_BEFORE_ORDINALS})[ \t]+\d{{1,2}}\.[ \t]+\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,11 @@ def cut(text: str, language: str) -> list[Piece]:
 
 
 def _rejoined(parts: Iterable[str], language: str) -> Iterator[str]:
-    """The parts, with those together again that were cut within a name, such as ASP.NET, or after an ordinal."""
+    """The parts, with those together again that were cut within a name or after an ordinal."""
     held = ""
     for part in parts:
-        is_name = held.endswith((".", "!", "?")) and part[:1].isalnum()
-        is_ordinal = language in _ORDINALS and _ORDINAL.search(held) and any(map(str.isalpha, held))
+        is_name = held.endswith((".", "?")) and language not in WITHOUT_SPACES and _REST_OF_NAME.match(part)
+        is_ordinal = language == "de" and _ORDINAL.search(held[-40:])
         if held and not (is_name or is_ordinal):
             yield held
             held = ""

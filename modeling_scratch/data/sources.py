@@ -130,19 +130,19 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
                 logger.info(f"data: {len(pairs[split]):,} {split} pairs, {languages}, of {source.name}; {first}")
     if only and only not in pairs:
         raise UserError(f"the recipe names no {only} split; set data.{only}_files or data.{only}")
+    train, named, held_out = pairs.get("train"), {split: pairs[split] for split in pairs if split != "train"}, None
     if not only and "validation" not in pairs:
         if data.streaming:
             raise UserError(
                 "data.streaming: pairs for validation cannot be held out of a stream; name them in "
                 "data.validation_files or data.validation"
             )
-        pairs |= _hold_out(pairs["train"], data.validation_size, seed)
-    if data.mix and "train" in pairs:
-        pairs["train"] = _mix(pairs["train"], data, seed)
-    if "train" in pairs:
-        for split in pairs:
-            if split != "train":
-                _warn_of_known_pairs(pairs["train"], pairs[split], split)
+        pairs["train"], pairs["validation"] = _hold_out(train, data.validation_size, seed)
+        held_out = pairs["validation"]
+    if train is not None:
+        _warn_of_known_pairs(train, named)
+        if data.mix:
+            pairs["train"] = _mix(pairs["train"], data, seed, named, held_out)
     return DatasetDict(pairs)
 
 
@@ -151,14 +151,24 @@ def mixed_sources(data: DataSection, seed: int) -> list[PairSource]:
     return [source_of("train", each, seed, f"data.mix[{place}].files") for place, each in enumerate(data.mixed())]
 
 
-def _mix(train: Dataset, data: DataSection, seed: int) -> Dataset:
-    """The training pairs followed by those of `data.mix`, with a column `weight`."""
+def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset], held_out: Dataset | None) -> Dataset:
+    """
+    The training pairs followed by those of `data.mix`, with a column `weight`.
+
+    Args:
+        named: the splits that the recipe names, for warnings.
+        held_out: pairs that were held out of the training pairs, which those of `data.mix` must not hold either.
+    """
     parts = [train.add_column("weight", [1.0] * len(train))]
     for place, (entry, source) in enumerate(zip(data.mix, mixed_sources(data, seed), strict=True)):
         try:
             pairs = source.load()
         except UserError as error:
             raise UserError(f"data.mix[{place}]: {error}") from error
+        _warn_of_known_pairs(pairs, named)
+        if held_out is not None and (known := set(_rows_in(pairs, held_out))):
+            logger.info(f"data: {len(known):,} pairs of data.mix[{place}] are held out too, and are left out")
+            pairs = pairs.select([row for row in range(len(pairs)) if row not in known])
         if entry.tag is not None:
             prefix = f"{entry.tag} "
             pairs = pairs.map(lambda row, prefix=prefix: {SOURCE: row[SOURCE] and prefix + row[SOURCE]}, desc="tagging")
@@ -174,22 +184,27 @@ def load_split(data: DataSection, seed: int, split: str) -> Dataset:
     return load_pairs(data, seed, None if held_out else split)[split]
 
 
-def _hold_out(train: Dataset, size: int | None, seed: int) -> dict[str, Dataset]:
-    """Split held-out validation pairs from the training pairs, which then have no copies of them."""
+def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dataset]:
+    """Training pairs, and held-out validation pairs, of which no copies are left in the former."""
     size = size or max(1, min(_HELD_OUT, len(train) // 10))
     if size >= len(train):
         raise UserError(
-            f"data.validation_size ({size}) leaves none of the {len(train)} pairs for training; set a smaller one"
+            f"data.validation_size ({size}) leaves none of the {len(train)} pairs for training; set a smaller one, or "
+            "name data.validation_files"
         )
-    parts = train.train_test_split(test_size=size, seed=seed)
-    rest, validation = parts["train"], parts["test"]
+    rows = Dataset.from_dict({"row": range(len(train))}).train_test_split(test_size=size, seed=seed)
+    validation = train.select(rows["test"]["row"])
     logger.info(f"data: no validation split is named; held out {size:,} of {len(train):,} training pairs")
-    if copies := _rows_in(rest, validation):
-        logger.info(f"data: {len(copies):,} other training pairs are the same as some of those, and are left out")
-        rest = rest.select(sorted({*range(len(rest))} - {*copies}))
-        if not len(rest):
-            raise UserError("the training pairs are all the same, so that none can be held out for validation")
-    return {"train": rest, "validation": validation}
+    known = set(_rows_in(train, validation))
+    kept = [row for row in rows["train"]["row"] if row not in known]
+    if copies := len(train) - size - len(kept):
+        logger.info(f"data: {copies:,} other training pairs are the same as some of those, and are left out")
+    if not kept:
+        raise UserError(
+            f"all other training pairs are the same as the {size:,} that are held out for validation; set a smaller "
+            "data.validation_size, or name data.validation_files"
+        )
+    return train.select(kept), validation
 
 
 def _rows_in(pairs: Dataset, others: Dataset) -> list[int]:
@@ -205,15 +220,16 @@ def _rows_in(pairs: Dataset, others: Dataset) -> list[int]:
     return rows
 
 
-def _warn_of_known_pairs(train: Dataset, pairs: Dataset, split: str) -> None:
-    """Say how many pairs of a split are training pairs too: scores on them would be too good."""
-    if rows := _rows_in(train, pairs):
-        copies = train.select(rows)
-        known = set(zip(copies[SOURCE], copies[TARGET], strict=True))
-        count = sum(pair in known for pair in zip(pairs[SOURCE], pairs[TARGET], strict=True))
-        share = count / len(pairs)
-        logger.log(
-            logging.WARNING if share > _MANY_KNOWN else logging.INFO,
-            f"data: {count:,} of the {len(pairs):,} {split} pairs ({share:.1%}) are training pairs too: scores on them "
-            "are better than on new ones",
-        )
+def _warn_of_known_pairs(train: Dataset, named: dict[str, Dataset]) -> None:
+    """Say how many pairs of each split are training pairs too: scores on them would be too good."""
+    for split, pairs in named.items():
+        if rows := _rows_in(train, pairs):
+            copies = train.select(rows)
+            known = set(zip(copies[SOURCE], copies[TARGET], strict=True))
+            count = sum(pair in known for pair in zip(pairs[SOURCE], pairs[TARGET], strict=True))
+            share = count / len(pairs)
+            logger.log(
+                logging.WARNING if share > _MANY_KNOWN else logging.INFO,
+                f"data: {count:,} of the {len(pairs):,} {split} pairs ({share:.1%}) are training pairs too: scores on "
+                "them are better than on new ones",
+            )

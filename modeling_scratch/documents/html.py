@@ -48,9 +48,13 @@ def html_tokens(text: str) -> list[Token]:
     parser = _Parser(text)
     parts = ((text[start:end], kind, name) for start, end, kind, name in parser.parts())
     tokens: list[Token] = []
+    letters = False  # since the last link began
     for token in (token for part in parts for token in _tokens(*part)):
-        if _is_link(token, "open") and tokens and _is_link(tokens[-1], "close"):
-            tokens.append(Markup("break", ""))  # two links, as of a menu, are never one word
+        if _is_link(token, "open"):
+            if letters and tokens and _is_link(tokens[-1], "close"):
+                tokens.append(Markup("break", ""))  # two links, as of a menu, are not one word
+            letters = False
+        letters |= isinstance(token, Text) and any(map(str.isalpha, token.plain))
         tokens.append(token)
     return tokens
 

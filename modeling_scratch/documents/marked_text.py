@@ -53,6 +53,7 @@ class Markup:
         name: shared by an opening and its closing.
         is_optional: left out if it would enclose no words, since some markup cannot be empty.
         ends_elements: of a fold: open elements are closed before it and reopened after it.
+        stays: of a fold: it is written even if the translation has no space for it.
         is_before_letter: of a fold: only a letter may follow it, since other characters could be markup there.
     """
 
@@ -63,6 +64,7 @@ class Markup:
     is_optional: bool = False
     ends_elements: bool = False
     is_before_letter: bool = False
+    stays: bool = False
 
 
 Token = Text | Markup

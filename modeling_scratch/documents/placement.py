@@ -263,7 +263,7 @@ class _Placement:
         opening, closing = self.raw(element.open), self.raw(element.close)
         beside = self.target[low - 1 : low] + self.target[high : high + 1]
         if set(opening) == {"_"} and any(map(str.isalnum, beside)):  # which is no emphasis in Markdown
-            opening = closing = "*" * len(opening)
+            opening = closing = "" if any("*" in self.raw(each.open) for each in within) else "*" * len(opening)
         return opening + inner + closing
 
     def _text(self, low: int, high: int, within: list[Element]) -> str:
@@ -294,7 +294,7 @@ class _Placement:
             possible = before_letters if markup.is_before_letter else every
             wanted = at * len(self.target) / len(self.source)
             place = _nearest(possible, wanted, bisect_right(possible, gap))
-            if place is None and not markup.ends_elements:
+            if place is None and not markup.stays:
                 continue  # a line break less: at the end it would make an empty line
             gap = len(self.target) if place is None else possible[place]
             folds.setdefault(gap, []).append(markup)

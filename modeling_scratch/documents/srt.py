@@ -66,8 +66,8 @@ def _tokens(text: str) -> Iterator[Token]:
             is_new = is_pause or not said or not shown or _SPEAKER_BEGINS.match(shown)
             is_new = is_new or (number == 0 and _SENTENCE_END.search(said))
             if between + marks:
-                stays = number == 0 or bool(marks)  # whether there are words for this line or not
-                yield Markup("break" if is_new else "fold", between + marks, ends_elements=stays)
+                kind, is_cue = "break" if is_new else "fold", number == 0
+                yield Markup(kind, between + marks, ends_elements=is_cue, stays=is_cue or bool(marks))
             kept = line.rstrip("\n")
             yield from _line(kept)
             between, said = line[len(kept) :], shown

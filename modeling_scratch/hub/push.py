@@ -278,8 +278,11 @@ def check_destination(recipe: Recipe) -> None:
         folder = Path(recipe.output_dir)
         found = look(repository, options, read_last_push(folder, options.repo_id, options.branch))
         known = split_front_matter(found.card or "")[0]
-        if license == "other" and not {"license_name", "license_link"} <= known.keys():
-            raise UserError("hub.license is other: put license_name and license_link into a README.md on the Hub first")
+        if license == "other" and not (known.get("license_name") and known.get("license_link")):
+            raise UserError(
+                "hub.license is other, but no card that this push would keep has license_name and license_link; set "
+                "another license, and edit the card after the push"
+            )
         companions = {path.name: path for each in COMPANIONS for path in folder.glob(each) if path.is_file()}
         _check_companions(repository, options, found, companions)
 

@@ -43,6 +43,7 @@ MAY_CHANGE = (
     *_LENGTH,
     "optimization.max_nonfinite_updates",
     "data.revision",  # fingerprints of the data are compared instead
+    "data.validation_size",
     "evaluation.also",
     "evaluation.alignments",
     "evaluation.num_beams",  # used for the final scores only

@@ -321,7 +321,7 @@ class StreamBatches(GlobalBatches):
 
     def _tell_of_dropped(self, first: Position) -> None:
         """Warn once if many of the pairs that the first reader has read were dropped."""
-        if not self._told and first.dropped > MANY_DROPPED * first.seen:
+        if not self._told and first.seen and first.dropped > MANY_DROPPED * first.seen:
             self._told = True
             logger.warning(
                 f"data: dropped {first.dropped:,} of the {first.seen:,} training pairs so far "

@@ -109,7 +109,9 @@ def test_the_language_of_paragraphs_is_known(monkeypatch, capsys):
         ("Install the .NET 8 SDK. Then ASP.NET Core.", "en", ["Install the .NET 8 SDK.", "Then ASP.NET Core."]),
         ("See https://x.com/page.aspx?ID=5 now.", "en", ["See https://x.com/page.aspx?ID=5 now."]),
         ("Im 19. Jahrhundert lebte er. Er ging.", "de", ["Im 19. Jahrhundert lebte er.", "Er ging."]),
-        ("It was in 1987. They won.", "en", ["It was in 1987.", "They won."]),
+        ("It was in 1987. They won.Then they left.", "en", ["It was in 1987.", "They won.", "Then they left."]),
+        ("Er kam mit 12. Dann ging er.", "de", ["Er kam mit 12.", "Dann ging er."]),
+        ("你好!我是学生。", "zh", ["你好!", "我是学生。"]),
         ("1. Buy milk.", "en", ["Buy milk."]),
     ],
 )

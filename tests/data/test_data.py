@@ -183,6 +183,24 @@ def test_nothing_that_is_held_out_is_trained_on(tmp_path, caplog):
     assert "data: 60 train pairs, en to de, of" in caplog.text
 
 
+def test_what_is_held_out_is_not_mixed_in_either(tmp_path):
+    pairs = [(f"s{i}", f"t{i}") for i in range(60)]
+    mix = [{"files": text_files(tmp_path, "more", pairs)}]
+    splits = load_pairs(DataSection(train_files=text_files(tmp_path, pairs=pairs), mix=mix, validation_size=20), 0)
+    assert len(splits["train"]) == 40 + 40
+    assert not set(splits["train"]["source"]) & set(splits["validation"]["source"])
+
+
+def test_the_held_out_pairs_are_those_of_the_datasets_library(tmp_path):
+    """As in runs begun before copies were left out."""
+    pairs = [(f"s{i}", f"t{i}") for i in range(60)]
+    section = DataSection(train_files=text_files(tmp_path, pairs=pairs), validation_size=20)
+    expected = load_pairs(section, 5, only="train")["train"].train_test_split(test_size=20, seed=5)
+    found = load_pairs(section, 5)
+    assert found["validation"].to_dict() == expected["test"].to_dict()
+    assert found["train"].to_dict() == expected["train"].to_dict()
+
+
 def test_how_many_are_held_out_by_default(tmp_path):
     pairs = [(f"s{i}", f"t{i}") for i in range(50)]
     assert len(load_pairs(DataSection(train_files=text_files(tmp_path, pairs=pairs)), 0)["validation"]) == 5

@@ -172,6 +172,8 @@ def test_a_picture_within_a_sentence_does_not_cut_it(inner):
             '<nav><a href="/">Home</a><a href="/d">Docs</a></nav>',
             '<nav><a href="/">HOME</a><a href="/d">DOCS</a></nav>',
         ),
+        ('<p>See <a id="x"></a><a href="y">the docs</a>.</p>', '<p>SEE <a id="x"></a><a href="y">THE DOCS</a>.</p>'),
+        ('<p>So<a href="1">[1]</a><a href="2">[2]</a> he.</p>', '<p>SO<a href="1">[1]</a><a href="2">[2]</a> HE.</p>'),
         ('<input placeholder="you@example.com" title="https://example.com/a">', None),
         ("<p>Ask https://example.com/docs。Then go.</p>", "<p>ASK https://example.com/docs。THEN GO.</p>"),
         ("<p>See https://x.org/Rust_(language) now.</p>", "<p>SEE https://x.org/Rust_(language) NOW.</p>"),
