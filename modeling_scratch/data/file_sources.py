@@ -50,9 +50,12 @@ class FileSource(PairSource):
     def provenance(self) -> Provenance:
         return local_provenance(self.files)
 
-    def _load(self, read: Callable[..., Iterator], entries: list[tuple]) -> Dataset:
-        """The pairs that `read` yields, cached. UserError as it raises it, in which case nothing is cached."""
-        options = {"entries": tuple(entries), "names": (SOURCE, TARGET), "stamps": self._stamps()}
+    def _load(self, read: Callable[..., Iterator], entries: list[tuple], found: list) -> Dataset:
+        """
+        The pairs that `read` yields of the files found, cached. UserError as it raises it, in which case nothing is
+        cached.
+        """
+        options = {"entries": tuple(entries), "names": (SOURCE, TARGET), "stamps": _stamps(found)}
         try:
             return Dataset.from_generator(
                 read, features=Features({SOURCE: Value("string"), TARGET: Value("string")}), gen_kwargs=options
@@ -68,23 +71,20 @@ class FileSource(PairSource):
         names = (data.source_column or data.source_language, data.target_column or data.target_language)
         return IterableDataset.from_generator(read, gen_kwargs={"entries": entries, "names": names})
 
-    def _stamps(self) -> str:
-        """Changes with the files."""
-        stats = [path.stat() for entry in self.found() for path in as_paths(entry)]
-        return repr([(each.st_size, each.st_mtime_ns) for each in stats])
-
 
 class TextFiles(FileSource):
     """One or more pairs of text files, in which line i of one translates line i of the other."""
 
-    def _entries(self) -> list[tuple[str, str]]:
-        return [(str(source.absolute()), str(target.absolute())) for source, target in self.found()]
-
     def load(self) -> Dataset:
-        return self._load(read_texts, self._entries())
+        found = self.found()
+        return self._load(read_texts, self._entries(found), found)
 
     def stream(self) -> IterableDataset:
-        return self._stream(read_texts, self._entries())
+        return self._stream(read_texts, self._entries(self.found()))
+
+    @staticmethod
+    def _entries(found: list[tuple[Path, Path]]) -> list[tuple[str, str]]:
+        return [(str(source.absolute()), str(target.absolute())) for source, target in found]
 
 
 class Tables(FileSource):
@@ -94,7 +94,7 @@ class Tables(FileSource):
         paths = self.found()
         if self._reader(paths) is None:
             return as_pairs(self._parquet(paths), self.data, ", ".join(map(str, paths)))
-        return self._load(read_tables, self._entries(paths))
+        return self._load(read_tables, self._entries(paths), paths)
 
     def stream(self) -> IterableDataset:
         paths = self.found()
@@ -139,6 +139,12 @@ class Tables(FileSource):
 def _beginning(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.sha256(file.read(2**20)).hexdigest()[:8]
+
+
+def _stamps(found: list) -> str:
+    """Changes with the files."""
+    stats = [path.stat() for entry in found for path in as_paths(entry)]
+    return repr([(each.st_size, each.st_mtime_ns) for each in stats])
 
 
 # Generators for the datasets library, which treats each entry of a list argument as a shard, but not those of a tuple.
