@@ -42,7 +42,7 @@ class Fault:
     retry_after: int | None = None
     acted: bool = False
     html: bool = False  # the error's body is a page, as a gateway answers, instead of the Hub's JSON
-    words: str | None = None  # the error's message; {token} and the other names of `spellings` stand for the token
+    words: str | None = None  # the error's message; {token} stands for the token that was sent
     seen: int = 0
     hits: int = 0
 
@@ -63,7 +63,7 @@ class Fault:
             500: "Internal Error - We're working hard to fix this as soon as possible!",
         }.get(self.answer, HTTPStatus(self.answer).phrase)
         if self.words is not None:
-            message = self.words.format(**spellings((authorization or "").removeprefix("Bearer ").strip()))
+            message = self.words.format(token=(authorization or "").removeprefix("Bearer ").strip())
         result = Answer.error(HubError(self.answer, message))
         if self.html:
             page = f"<html><body><h1>{self.answer} {HTTPStatus(self.answer).phrase}</h1></body></html>"
@@ -71,20 +71,6 @@ class Fault:
         if self.retry_after is not None:
             result.headers["Retry-After"] = str(self.retry_after)
         return result
-
-
-def spellings(token: str) -> dict[str, str]:
-    """A token as gateways echo it."""
-    return {
-        "token": token,
-        "percent": "".join(f"%{ord(character):02X}" for character in token),
-        "json": "".join(f"\\u{ord(character):04x}" for character in token),
-        "html": token.replace("_", "&#95;"),
-        "base64": base64.b64encode(token.encode()).decode(),
-        "basic": base64.b64encode(f"user:{token}".encode()).decode(),
-        "lines": f"{token[:12]}\n    {token[12:]}",
-        "upper": token.upper(),
-    }
 
 
 def appears(token: str, content: bytes) -> bool:
