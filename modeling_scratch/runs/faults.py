@@ -9,11 +9,8 @@ from pathlib import Path
 
 import datasets
 import pyarrow
-import torch
 from accelerate import Accelerator
-from accelerate.utils.memory import clear_device_cache
 from safetensors import SafetensorError
-from torch import nn
 
 from ..errors import ProcessError, UserError, is_lack_of_memory
 
@@ -35,13 +32,13 @@ def explained_damage_of_the_cache() -> Iterator[None]:
 
 
 @contextmanager
-def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Callable[[], str]) -> Iterator[None]:
+def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: str) -> Iterator[None]:
     """
     Turn an out-of-memory error into a ProcessError.
 
     Args:
         doing: what needed the memory, such as "evaluating".
-        advice: says what to change; called once the memory of the failed attempt has been freed.
+        advice: what to change.
     """
     try:
         yield
@@ -50,35 +47,7 @@ def explained_lack_of_memory(accelerator: Accelerator, doing: str, advice: Calla
         if not is_lack_of_memory(error):
             raise
         traceback.clear_frames(error.__traceback__)  # to free their tensors
-    raise ProcessError(f"out of memory on {accelerator.device} {doing}: {advice()}")
-
-
-def pieces_that_fit(model: nn.Module, batch: dict[str, torch.Tensor], fused_loss: Callable) -> int:
-    """
-    Find by trial how many pieces to split a batch into so that a forward and backward pass of one fits into memory.
-
-    Args:
-        model: not wrapped (e.g. in DDP), since only this process tries it.
-        fused_loss: passed to the forward pass; returns a pair, the loss first.
-
-    Returns:
-        A power of two, at least 2; 0 if not even one pair fits.
-    """
-    rows, pieces = len(batch["input_ids"]), 1
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    while pieces < rows:
-        pieces *= 2
-        clear_device_cache(garbage_collection=True)
-        piece = {name: tensor[: -(-rows // pieces)] for name, tensor in batch.items()}
-        try:
-            # Not backward(): DDP would send gradients to processes that do not expect them.
-            torch.autograd.grad(model(**piece, fused_loss=fused_loss).loss[0], parameters, allow_unused=True)
-            return pieces
-        except (MemoryError, RuntimeError) as error:
-            if not is_lack_of_memory(error):
-                raise
-            traceback.clear_frames(error.__traceback__)
-    return 0
+    raise ProcessError(f"out of memory on {accelerator.device} {doing}: {advice}")
 
 
 def is_loss_of_a_process(error: BaseException, accelerator: Accelerator) -> bool:

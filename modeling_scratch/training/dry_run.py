@@ -95,8 +95,7 @@ def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, upd
     model, optimizer = prepare(accelerator, inputs.model, optimizer)
     if is_compiled(recipe, accelerator):
         compile_layers(accelerator.unwrap_model(model))
-    batches = inputs.batches
-    step = TrainingStep(accelerator, model, optimizer, recipe.optimization, batches.in_smaller_pieces)
+    step = TrainingStep(accelerator, model, optimizer, recipe.optimization)
     model.train()
 
     def seconds(batch: BatchShare) -> float:
@@ -106,7 +105,7 @@ def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, upd
             torch.cuda.synchronize()
         return time.perf_counter() - started
 
-    made = itertools.islice(batches.iterate(), _WARM_UP + _TIMED)
+    made = itertools.islice(inputs.batches.iterate(), _WARM_UP + _TIMED)
     measured = [(seconds(batch), batch.target_tokens) for batch in made][_WARM_UP:]
     one = statistics.median(took for took, _ in measured)
     rate = sum(tokens for _, tokens in measured) / sum(took for took, _ in measured)

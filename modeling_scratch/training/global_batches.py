@@ -94,10 +94,6 @@ class GlobalBatches(ABC):
         """Yield batches from the current position on, forever."""
 
     @abstractmethod
-    def in_smaller_pieces(self, factor: int) -> str:
-        """Advice on how to make micro-batches smaller by a factor."""
-
-    @abstractmethod
     def describe(self, examples: list[Any]) -> str:
         """Where the first few pairs of an update are, for messages."""
 
@@ -191,13 +187,6 @@ class EpochBatches(GlobalBatches):
                 if self.next_batch == len(plan):
                     self.epoch, self.next_batch = self.epoch + 1, 0
                 yield BatchShare(itertools.islice(batches, accumulation), accumulation, tokens, rows)
-
-    def in_smaller_pieces(self, factor: int) -> str:
-        optimization = self.recipe.optimization
-        return (
-            f"set optimization.gradient_accumulation_steps={optimization.gradient_accumulation_steps * factor}, which "
-            f"changes no batch, or optimization.tokens_per_batch={optimization.tokens_per_batch // factor}, which does"
-        )
 
     def describe(self, examples: list[int]) -> str:
         # Quoted: their numbers in a shuffled or mixed split are not those of lines in a file.
@@ -327,13 +316,6 @@ class StreamBatches(GlobalBatches):
                 f"data: dropped {first.dropped:,} of the {first.seen:,} training pairs so far "
                 f"({first.dropped / first.seen:.0%}) that were empty or longer than {self.tokenizer.limits}"
             )
-
-    def in_smaller_pieces(self, factor: int) -> str:
-        share, tokens = len(self.mine) * factor, self.recipe.optimization.tokens_per_batch // factor
-        return (
-            "begin anew (how a stream is cut is decided when its run begins) with "
-            f"optimization.gradient_accumulation_steps={share} or optimization.tokens_per_batch={tokens}"
-        )
 
     def describe(self, examples: list[tuple[int, int, int]]) -> str:
         readers = itertools.groupby(examples[:_DESCRIBED], key=lambda example: example[:2])

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +144,7 @@ def _translate(
         return
     model, tokenizers = load_translator(folder).to(accelerator.device), load_tokenizers(folder)
     longest, sizes = recipe.data.max_source_tokens, plan.sizes()  # longer ones take no part in training either
-    advice = partial(advice_to_halve, plan.final.evaluation)
+    advice = advice_to_halve(plan.final.evaluation)
     with _stage(translations.name), explained_lack_of_memory(accelerator, translations.name, advice), stop:
         translations.complete(model, tokenizers, accelerator, stop, longest, **sizes)
 

@@ -165,9 +165,7 @@ class TrainingRun:
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
         optimizer = make_optimizer(inputs.model, recipe.optimization, accelerator.mixed_precision)
         self.model, self.optimizer = prepare(accelerator, inputs.model, optimizer)
-        self.training_step = TrainingStep(
-            accelerator, self.model, self.optimizer, recipe.optimization, self.batches.in_smaller_pieces
-        )
+        self.training_step = TrainingStep(accelerator, self.model, self.optimizer, recipe.optimization)
 
     def _restore(self, checkpoint: Path) -> None:
         self.progress = before = load_checkpoint(self, checkpoint)

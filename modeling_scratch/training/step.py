@@ -10,10 +10,10 @@ from accelerate import Accelerator
 from torch import nn
 
 from ..recipe.schema import OptimizationSection
-from ..runs.faults import explained_lack_of_memory, pieces_that_fit
+from ..runs.faults import explained_lack_of_memory
 from .global_batches import BatchShare
 from .loss import TrainingLoss
-from .sharding import gathered, is_sharded
+from .sharding import gathered
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,6 @@ class TrainingStep:
 
     Args:
         model, optimizer: as prepared by Accelerate.
-        in_smaller_pieces: gives advice when memory runs out, from the number of pieces a micro-batch must be cut into.
     """
 
     def __init__(
@@ -41,11 +40,15 @@ class TrainingStep:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         optimization: OptimizationSection,
-        in_smaller_pieces: Callable[[int], str],
     ):
         self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
-        self.optimization, self.in_smaller_pieces = optimization, in_smaller_pieces
+        self.optimization = optimization
         self.fused_loss = TrainingLoss(optimization.label_smoothing)
+        self._smaller_batches = (
+            f"double optimization.gradient_accumulation_steps (now {optimization.gradient_accumulation_steps}), which "
+            f"changes no batch, or halve optimization.tokens_per_batch (now {optimization.tokens_per_batch}) and begin "
+            "anew; with data.streaming=true, begin anew for either"
+        )
 
     def losses(self, batch: dict[str, torch.Tensor], target_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss and cross-entropy, summed over a micro-batch's target tokens and divided by the global batch's."""
@@ -85,7 +88,9 @@ class TrainingStep:
         for number, micro_batch in enumerate(batch.micro_batches, start=1):
             inputs = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in micro_batch.items()}
             exchange = nullcontext() if number == batch.count else accelerator.no_sync(self.model)
-            with exchange, self._within_memory(inputs):
+            shapes = f"{tuple(inputs['input_ids'].shape)} source and {tuple(inputs['labels'].shape)} target tokens"
+            within_memory = explained_lack_of_memory(accelerator, f"with {shapes} at once", self._smaller_batches)
+            with exchange, within_memory:
                 loss, cross_entropy = self.losses(inputs, batch.target_tokens)
                 # DDP averages over processes, but the loss is already divided by the tokens of all of them.
                 accelerator.backward(loss * accelerator.num_processes)
@@ -100,21 +105,9 @@ class TrainingStep:
             norm = gathered(norm).to(sums.dtype)
             return torch.cat([norm[None], sums]).tolist()
 
-    def _within_memory(self, inputs: dict[str, torch.Tensor]) -> AbstractContextManager:
-        def advice() -> str:
-            self.optimizer.zero_grad()
-            if is_sharded(self.accelerator):  # no process can try alone
-                return self.in_smaller_pieces(2)
-            model = self.accelerator.unwrap_model(self.model)
-            pieces = pieces_that_fit(model, inputs, self.fused_loss)
-            return self.in_smaller_pieces(pieces) if pieces else "not even one pair fits: use a smaller model"
-
-        shapes = f"{tuple(inputs['input_ids'].shape)} source and {tuple(inputs['labels'].shape)} target tokens"
-        return explained_lack_of_memory(self.accelerator, f"with {shapes} at once", advice)
-
     def _within_memory_of_optimizer(self) -> AbstractContextManager:
         return explained_lack_of_memory(
             self.accelerator,
             "for the optimizer, whose states are 8 bytes a parameter",
-            lambda: f"use a smaller model, or {self.in_smaller_pieces(2)}",
+            f"use a smaller model, or {self._smaller_batches}",
         )

@@ -26,7 +26,7 @@ def validation_loss(run: TrainingRun) -> float:
     """Cross-entropy per target token on the validation split, in nats, without label smoothing."""
     tokens = min(run.recipe.optimization.tokens_per_batch, EVALUATION_TOKENS)
     advice = f"{tokens} tokens at once, without gradients, do not fit beside what training keeps: use a smaller model"
-    with not_compiled(), explained_lack_of_memory(run.accelerator, "evaluating", lambda: advice):
+    with not_compiled(), explained_lack_of_memory(run.accelerator, "evaluating", advice):
         pad_token_id = run.tokenizers[0].pad_token_id
         return corpus_loss(run.unwrapped, run.validation_data, tokens, pad_token_id, run.accelerator, run.stop)
 
@@ -42,7 +42,7 @@ def translate_split(run: TrainingRun, split: str, final: bool = True, **generati
     sources, references = texts(run.pairs[split])
     section = run.recipe.evaluation
     doing = f"translating the {split} split"
-    with not_compiled(), explained_lack_of_memory(run.accelerator, doing, lambda: advice_to_halve(section)):
+    with not_compiled(), explained_lack_of_memory(run.accelerator, doing, advice_to_halve(section)):
         translations = translate(
             run.unwrapped,
             *run.tokenizers,
