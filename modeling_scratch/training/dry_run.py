@@ -4,18 +4,14 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import datasets
 import numpy as np
 import torch
 from accelerate import Accelerator
 
 from ..model.configuration_scratch import ScratchConfig
 from ..recipe.reading import recipe_text
-from ..recipe.schema import DataSection, Recipe
+from ..recipe.schema import Recipe
 from ..runs.threads import choose_threads
 from .compilation import compile_layers, is_compiled
 from .due import total_updates
@@ -38,8 +34,8 @@ _WARM_UP, _TIMED = 2, 5  # updates
 
 def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None = None) -> Iterator[str]:
     """
-    Yield the recipe with all defaults, then lines that say what each process would do. Nothing is left behind, except
-    that a data set from the Hub stays in its cache.
+    Yield the recipe with all defaults, then lines that say what each process would do. Nothing is left behind but
+    data in the cache of datasets, which the run then uses.
 
     Args:
         processes: the number to assume; None: the processes that were launched, with some updates timed.
@@ -48,23 +44,6 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
         UserError: something is wrong with recipe or data, or a stream's batches are too small for this many processes.
     """
     yield recipe_text(recipe)
-    with _cache_that_goes(recipe.data):
-        yield from _describe(recipe, accelerator, processes)
-
-
-@contextmanager
-def _cache_that_goes(data: DataSection) -> Iterator[None]:
-    """Cache data from local files in a folder that is deleted at the end."""
-    kept = datasets.config.HF_DATASETS_CACHE
-    with TemporaryDirectory() as folder:
-        datasets.config.HF_DATASETS_CACHE = kept if data.on_the_hub else Path(folder)
-        try:
-            yield
-        finally:
-            datasets.config.HF_DATASETS_CACHE = kept
-
-
-def _describe(recipe: Recipe, accelerator: Accelerator, processes: int | None) -> Iterator[str]:
     optimization, supposed = recipe.optimization, processes or accelerator.num_processes
     pieces = supposed * optimization.gradient_accumulation_steps
     inputs = prepare_inputs(recipe, accelerator, readers=pieces)

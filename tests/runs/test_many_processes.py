@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import datasets
 import pytest
 import torch
 import yaml
@@ -411,11 +412,13 @@ def test_a_dry_run_says_what_each_process_would_do(tmp_path, monkeypatch, capsys
     assert said["model"].startswith(f"{model.num_parameters():,} parameters")
 
 
-def test_a_dry_run_leaves_nothing(tmp_path, capsys):
-    data = few_sentences()
+def test_a_dry_run_leaves_nothing_but_data_in_the_cache(tmp_path, monkeypatch, capsys):
+    data, cache = few_sentences(), Path(datasets.config.HF_DATASETS_CACHE)
+    monkeypatch.chdir(tmp_path)
 
     def left() -> set[Path]:
-        return {path for folder in (tmp_path, Path(os.environ["HF_HOME"])) for path in folder.rglob("*")}
+        paths = {path for folder in (tmp_path, Path(os.environ["HF_HOME"])) for path in folder.rglob("*")}
+        return {path for path in paths if not path.is_relative_to(cache)}
 
     before = left()
     run_training(*SMALL_RUN, *data, f"output_dir={tmp_path / 'run'}", dry_run=True)
