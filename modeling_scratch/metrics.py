@@ -5,7 +5,6 @@ Evaluation, recipes, records, cards and curves all follow `METRICS`, so a new me
 Importing this module needs only the standard library: recipes and figures read the table without sacreBLEU.
 """
 
-import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -15,13 +14,9 @@ from typing import Any, NamedTuple
 
 from .paragraphs import WITHOUT_SPACES, base_language
 
-logger = logging.getLogger(__name__)
-
 # For the 95 % intervals: a tenth of a second per 1,000 sentences, and 80 kB per sentence.
 RESAMPLES = 1000
 MOST_RESAMPLED = 10_000  # sentences; with more, the interval is narrow and takes too much memory
-
-_MOST_SECONDS = 300  # the most that a metric may take unless it chooses the best weights
 
 Texts = Sequence[str]
 References = Sequence[Sequence[str]]  # one or more per sentence
@@ -62,9 +57,6 @@ class Metric:
         on_request: compute it only if the recipe names it, in `evaluation.also` or `evaluation.metric`.
         prepare: for a language, what is done to each translation and reference first.
         options: for a language, further arguments of `compute`.
-        seconds: for a slow metric, estimates how long (translations, references, language) take. The metric is skipped
-            during training, and in the final scores if that is too long, unless the recipe chooses the best weights
-            by it.
     """
 
     title: str
@@ -76,7 +68,6 @@ class Metric:
     on_request: bool = False
     prepare: Callable[[str], Preparation] | None = None
     options: Callable[[str], dict[str, Any]] | None = None
-    seconds: Callable[[Texts, References, str], float] | None = None
 
 
 def _by_sacrebleu(
@@ -125,16 +116,6 @@ def _moses(language: str) -> Preparation:
     )
 
 
-def _ter_seconds(translations: Texts, references: References, language: str) -> float:
-    """
-    An estimate for poor translations; good ones take a fifth of it. 1,000 sentences of 12 words took 0.3 s, of 35 words
-    7 to 14 s, of 80 words minutes.
-    """
-    pairs = ((text, each) for text, several in zip(translations, references, strict=True) for each in several)
-    count = len if _ter_options(language) else lambda text: len(text.split())
-    return sum(1e-6 * (count(text) * count(each)) ** 1.5 for text, each in pairs)
-
-
 _BLEU = Metric(
     title="BLEU",
     hub_id="sacrebleu",  # the Hub's `bleu` is a different one: over tokens, from 0 to 1
@@ -162,8 +143,8 @@ METRICS: dict[str, Metric] = {
         higher_is_better=False,
         range=(0, None),
         compute=partial(_by_sacrebleu, "TER"),
+        on_request=True,  # it is slow: 1,000 sentences of 80 words take minutes
         options=_ter_options,
-        seconds=_ter_seconds,
     ),
     "lowercased": replace(
         _BLEU,
@@ -212,8 +193,8 @@ def score(
 
     Args:
         references: one per sentence, or a list of several.
-        final: include slow metrics and 95 % intervals, which are not worth their time during training.
-        chosen: the metric that chooses the best weights; it is computed however slow it is.
+        final: include 95 % intervals and `also`, which are not worth their time during training.
+        chosen: the metric that chooses the best weights.
         also: on-request metrics to include in final scores.
         language: of translations and references, for metrics that tokenize.
 
@@ -234,12 +215,6 @@ def score(
     for key, metric in METRICS.items():
         if metric.compute is None or (metric.on_request and key != chosen and not (final and key in also)):
             continue
-        if key != chosen and metric.seconds is not None:
-            if not final:
-                continue
-            if (seconds := metric.seconds(translations, references, language)) > _MOST_SECONDS:
-                logger.warning(f"{metric.title} is skipped: on sentences this long it may take {seconds / 60:.0f} min")
-                continue
         prepared = metric.prepare(language) if metric.prepare else Preparation(str, "")
         ours, theirs = map(prepared.of, translations), ([*map(prepared.of, each)] for each in references)
         options = metric.options(language) if metric.options else {}

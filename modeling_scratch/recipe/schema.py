@@ -209,7 +209,7 @@ class EvaluationSection(Section):
         "bleu", description="chooses the best checkpoint"
     )
     also: list[Literal[*(key for key, metric in METRICS.items() if metric.on_request and metric.compute)]] = Field(
-        [], description="further scores of the final model, in protocols that papers use"
+        [], description="further scores of the final model: TER, and BLEU in protocols that papers use"
     )
     alignments: bool = Field(
         False,

@@ -77,7 +77,7 @@ def make(tmp_path):
 @pytest.fixture(scope="module")
 def two_seeds(tmp_path_factory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
-    return [quick_run(folder / f"seed-{seed}", f"seed={seed}") for seed in (0, 1)]
+    return [quick_run(folder / f"seed-{seed}", f"seed={seed}", "evaluation.also=[ter]") for seed in (0, 1)]
 
 
 def test_trained_runs_are_shown_with_what_they_recorded(two_seeds):

@@ -1,11 +1,9 @@
 """The table of metrics: what sacreBLEU says of the same text, which way is better, and that all else follows it."""
 
 import importlib.util
-import logging
 import math
 import re
 import sys
-from dataclasses import replace
 from importlib.metadata import version
 from typing import get_args
 
@@ -54,15 +52,13 @@ JAPANESE = ["犬は今日小さな黒い猫を見ました。", "今日は大雨
 )
 def test_words_without_spaces_are_scored_by_characters(language, references, tokenize):
     translations = [text[:-3] + text[-2:] for text in references]
-    found = score(["", ""], translations, references, language=language, also=["lowercased"])
+    found = score(["", ""], translations, references, language=language, also=["lowercased", "ter"])
     expected = sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score
     assert found["bleu"] == found["lowercased"] == expected > 60
     assert f"tok:{tokenize}" in found["bleu_signature"]
     assert score(["", ""], translations, references, language="de")["bleu"] < 10
     if language != "th":
         assert found["ter"] < 20
-        long = [text * 20 for text in references * 300]
-        assert METRICS["ter"].seconds(long, [[text] for text in long], language) > 300
 
 
 def test_sentences_may_have_different_numbers_of_references():
@@ -84,11 +80,12 @@ def test_sentences_may_have_different_numbers_of_references():
     ],
 )
 def test_ter_by_hand(translation, references, ter):
-    assert score(["?"], [translation], [references])["ter"] == pytest.approx(ter)
+    assert score(["?"], [translation], [references], also=["ter"])["ter"] == pytest.approx(ter)
 
 
 def test_signatures_name_the_tokenizer_the_case_and_the_bootstrap():
-    scores, quick = score(SOURCES, TRANSLATIONS, FIRST), score(SOURCES, TRANSLATIONS, SEVERAL, final=False)
+    scores = score(SOURCES, TRANSLATIONS, FIRST, also=["ter"])
+    quick = score(SOURCES, TRANSLATIONS, SEVERAL, final=False)
     assert scores["bleu_signature"].startswith("nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|")
     assert scores["ter_signature"].startswith("nrefs:1|bs:1000|seed:12345|case:lc|tok:tercom|")
     assert quick["bleu_signature"].startswith("nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|version:")
@@ -112,17 +109,17 @@ def test_texts_that_do_not_fit_are_refused(sources, references, message):
 
 def test_the_interval_is_that_of_resampled_sentences():
     """Of TER, with numpy: 95 % of 1,000 resamples lie within twice the interval. And it repeats."""
-    scores = score(SOURCES, TRANSLATIONS, FIRST)
+    scores = score(SOURCES, TRANSLATIONS, FIRST, also=["ter"])
     edits, words = np.array([1, 1, 1, 1]), np.array([5, 4, 3, 5])
     assert scores["ter"] == pytest.approx(100 * edits.sum() / words.sum())
     drawn = np.random.default_rng(12345).choice(4, size=(1000, 4))
     resampled = np.sort(100 * edits[drawn].sum(1) / words[drawn].sum(1))
     assert scores["ter_interval"] == pytest.approx((resampled[-26] - resampled[25]) / 2, abs=1e-4)
-    assert score(SOURCES, TRANSLATIONS, FIRST) == scores
+    assert score(SOURCES, TRANSLATIONS, FIRST, also=["ter"]) == scores
 
 
 def test_perfect_translations_have_no_uncertainty():
-    scores = score(SOURCES, FIRST, FIRST)
+    scores = score(SOURCES, FIRST, FIRST, also=["ter"])
     assert (scores["bleu"], scores["ter"], scores["ter_interval"]) == (pytest.approx(100), 0, 0)
 
 
@@ -141,27 +138,11 @@ def test_no_interval_of_one_sentence_or_of_too_many(monkeypatch):
 
 
 @pytest.mark.parametrize(("chosen", "with_ter"), [("bleu", False), ("loss", False), ("ter", True)])
-def test_while_training_there_are_no_slow_metrics_and_no_intervals(chosen, with_ter):
-    scores = score(SOURCES, TRANSLATIONS, FIRST, final=False, chosen=chosen)
+def test_while_training_there_are_no_metrics_on_request_and_no_intervals(chosen, with_ter):
+    scores = score(SOURCES, TRANSLATIONS, FIRST, final=False, chosen=chosen, also=["ter"])
     assert {"bleu", "chrf"} <= scores.keys()
     assert ("ter" in scores) is with_ter
     assert not any(key.endswith("_interval") for key in scores)
-
-
-def test_what_would_take_too_long_is_left_out_unless_it_is_chosen(monkeypatch, caplog):
-    long = replace(METRICS["ter"], seconds=lambda *texts: 3600.0)
-    monkeypatch.setitem(METRICS, "ter", long)
-    with caplog.at_level(logging.WARNING, logger="modeling_scratch"):
-        assert "ter" not in score(SOURCES, TRANSLATIONS, FIRST)
-    assert "TER is skipped: on sentences this long it may take 60 min" in caplog.text
-    assert "ter" in score(SOURCES, TRANSLATIONS, FIRST, chosen="ter")
-
-
-@pytest.mark.parametrize(("words", "sentences", "left_out"), [(12, 3000, False), (25, 3000, False), (100, 1000, True)])
-def test_ter_is_left_out_of_long_texts_only(words, sentences, left_out):
-    text = [" ".join(["word"] * words)] * sentences
-    seconds = METRICS["ter"].seconds(text, [[each] for each in text], "de")
-    assert (seconds > metrics._MOST_SECONDS) is left_out
 
 
 def test_scores_on_request_follow_the_protocols_of_papers():

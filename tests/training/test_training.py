@@ -252,7 +252,7 @@ def test_fine_tuning_scores_the_model_before_and_after(whole, tmp_path, capsys):
     assert before.keys() == after.keys() == {"test", "others"}
     assert {record["step"] for record in before.values()} == {0}
     (known,) = read_metrics(whole, "test")
-    scores = ("bleu", "chrf", "ter", "bleu_interval", "sentences")
+    scores = ("bleu", "chrf", "bleu_interval", "sentences")
     assert [before["test"][key] for key in scores] == [known[key] for key in scores]
     assert (run / "translations" / "before" / "test.txt").read_text() == (
         whole / "translations" / "test.txt"
@@ -448,7 +448,7 @@ def test_scoring_writes_nothing(whole, capsys):
     run_training(evaluate=str(whole))
     output = capsys.readouterr().out
     (record,) = read_metrics(whole, "test")
-    for key, title in (("bleu", "BLEU"), ("chrf", "chrF"), ("ter", "TER")):
+    for key, title in (("bleu", "BLEU"), ("chrf", "chrF")):
         said = f"{title} {record[key]:.2f} ± {record[f'{key}_interval']:.2f}  ({record[f'{key}_signature']})"
         assert said in output
     assert "40 sentences of test" in output
