@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..cli import log_to_terminal, one_line_errors, print_if_possible
-from ..errors import as_user_error
+from ..errors import UserError, as_user_error
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Draw pictures, as PNG files.")
 Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
@@ -23,9 +23,11 @@ def curves(
     with one_line_errors(debug):
         from ..figures.curves import curves_figure
         from ..figures.saving import save
-        from ..runs.metrics_file import read_metrics
+        from ..runs.metrics_file import METRICS, read_metrics
 
-        print_if_possible(str(save(curves_figure(read_metrics(run)), out or run / "curves.png")))
+        if not (records := read_metrics(run)):
+            raise UserError(f"{run}: no records yet: a run writes them to {METRICS}")
+        print_if_possible(str(save(curves_figure(records), out or run / "curves.png")))
 
 
 @app.command()

@@ -28,7 +28,7 @@ _ROWS = 20
 
 class RunRecords:
     """
-    The records of a run. UserError if one is missing or damaged.
+    The records of a run. UserError if there are none, or what it needs is missing.
 
     Args:
         going_on: whether the run may still be writing: its last record may be cut off, and nothing evaluated yet.
@@ -37,6 +37,8 @@ class RunRecords:
     def __init__(self, folder: Path, going_on: bool = False):
         self.folder, self.recipe = folder, load_recipe(folder / RECIPE)
         records = read_metrics(folder)
+        if not records:
+            raise UserError(f"{folder / METRICS}: no records yet")
         if not going_on and not (folder / METRICS).read_bytes().endswith(b"\n"):
             raise UserError(
                 f"{folder / METRICS}: the last record is cut off; scratch train --resume scores the run again"

@@ -81,7 +81,7 @@ class RunFolder:
 
     def precision(self) -> str | None:
         """The precision that the run trained in last, as Accelerate names it; None if it has not trained yet."""
-        records = read_metrics(self.path, skip_damaged=True)
+        records = read_metrics(self.path)
         return next((each["mixed_precision"] for each in reversed(records) if "mixed_precision" in each), None)
 
     def can_go_on(self) -> bool:

@@ -35,7 +35,7 @@ def changes(run: TrainingRun, translations: dict[str, list[str]]) -> dict[str, d
     """
     before = {
         record["name"]: record
-        for record in read_metrics(run.folder.path, skip_damaged=True)
+        for record in read_metrics(run.folder.path)
         if record["split"] == BEFORE
         and record["name"] in translations
         and record["num_beams"] == run.recipe.evaluation.num_beams  # which may have changed when the run was resumed

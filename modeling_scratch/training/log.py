@@ -140,7 +140,7 @@ class RunLog:
 
         def draw() -> None:  # only the main process's clock counts
             if time.monotonic() - self._drawn >= older_than:
-                plot_curves(read_metrics(self.folder.path, skip_damaged=True), self.folder.path / CURVES)
+                plot_curves(read_metrics(self.folder.path), self.folder.path / CURVES)
                 self._drawn = time.monotonic()
 
         self.write(CURVES, draw)

@@ -274,7 +274,7 @@ def test_text_in_the_picture_is_readable_at_740_pixels(make, tmp_path):
         (["a", "b", "b/"], "are the same run; name each once"),
         (["a", "none"], "none: no such folder"),
         (["a", "empty"], "empty: not a run's folder: it has no recipe.yaml"),
-        (["a", "no-records"], "no-records: not a run's folder: it has no metrics.jsonl"),
+        (["a", "no-records"], "no-records/metrics.jsonl: no records yet"),
         (["a", "bad-recipe"], "bad-recipe: recipe.yaml: optimization"),
         (["a", "b", "--out", "picture.svg"], "give a name that ends in .png"),
     ],

@@ -107,18 +107,10 @@ def test_text_in_the_curves_is_readable_in_the_hub_s_column():
     assert min(text.get_fontsize() * column for text in figure.findobj(Text) if text.get_text()) >= 10
 
 
-@pytest.mark.parametrize(
-    ("metrics", "message"),
-    [
-        (None, "not a run's folder"),
-        ("", "no records yet"),
-        ('{"split": "train", "step": 1}\nloss 3\n', "metrics.jsonl, line 2: not JSON"),
-        ('{"loss": 1}\n', "metrics.jsonl, line 1: not a record"),
-    ],
-)
-def test_metrics_that_cannot_be_drawn(metrics, message, tmp_path):
+@pytest.mark.parametrize("metrics", [None, "", "loss 3\n", '{"loss": 1}\n', '{"split": "train", "step": 1}'])
+def test_metrics_that_cannot_be_drawn(metrics, tmp_path):
     if metrics is not None:
         (tmp_path / "metrics.jsonl").write_text(metrics)
     result = run("curves", tmp_path)
     assert result.exit_code == 2
-    assert message in result.stderr
+    assert f"{tmp_path}: no records yet" in result.stderr

@@ -445,7 +445,7 @@ def test_other_architectures(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("metrics.jsonl", '{"split": "train", "step"\n', "metrics.jsonl, line 1: not JSON"),
+        ("metrics.jsonl", '{"split": "train", "step"\n', "metrics.jsonl: no records yet"),
         ("metrics.jsonl", '{"split": "train", "step": 1}\n', "no evaluation yet"),
         ("config.json", "{", "config.json: not JSON"),
         ("generation_config.json", None, "generation_config.json is missing"),

@@ -220,7 +220,7 @@ def test_a_damaged_record_is_left_out(folder, caplog):
     with (folder.path / METRICS).open("ab") as file:
         file.write(b"\0\0\0\0\n[1]\n\xff\n")
     append_record(folder.path, {"step": 2, "split": "train"})
-    assert [record["step"] for record in read_metrics(folder.path, skip_damaged=True)] == [1, 2]
+    assert [record["step"] for record in read_metrics(folder.path)] == [1, 2]
     assert "line 2 is damaged and left out" in caplog.text
 
 
@@ -231,7 +231,7 @@ def test_records_after_a_step_are_forgotten(folder):
     with (folder.path / METRICS).open("a") as file:
         file.write('{"step": 4, "spl')  # the writer was killed
     forget_after(folder.path, 2)
-    assert read_metrics(folder.path, skip_damaged=True) == [
+    assert read_metrics(folder.path) == [
         {"step": 1, "split": "train"},
         {"step": 2, "split": "train"},
     ]
