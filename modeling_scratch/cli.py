@@ -23,7 +23,7 @@ BUG = 1  # Python's own exit code after a traceback
 
 # Modules that only some commands need, and the extra of this package that installs each.
 EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil"], "train")
-EXTRAS |= dict.fromkeys(["sacrebleu", "sacremoses", "tiktoken"], "train")
+EXTRAS |= dict.fromkeys(["sacrebleu", "sacremoses", "tabulate", "tiktoken"], "train")
 EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
 EXTRAS |= dict.fromkeys(["prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"], "serve")
 EXTRAS |= dict.fromkeys(["markdown_it", "pysubs2", "sentencex"], "text")

@@ -121,11 +121,8 @@ def _value(value: Any) -> str:
 
 def table(header: list[str], rows: Iterable[list[str]]) -> str:
     """A Markdown table that lines up in a terminal too: the first column left-aligned, the others right-aligned."""
-    rows = [[cell.replace("|", "\\|") for cell in row] for row in [header, *rows]]
-    widths = [max(3, *map(len, cells)) for cells in zip(*rows, strict=True)]
-    lines = [
-        " | ".join(cell.rjust(width) if index else cell.ljust(width) for index, (cell, width) in enumerate(pairs))
-        for pairs in (zip(row, widths, strict=True) for row in rows)
-    ]
-    ruler = " | ".join("-" * (width - 1) + ":" if index else "-" * width for index, width in enumerate(widths))
-    return "\n".join(f"| {line} |" for line in [lines[0], ruler, *lines[1:]])
+    from tabulate import tabulate
+
+    header, *rows = ([cell.replace("|", "\\|") for cell in row] for row in [header, *rows])
+    aligned = ["left", *["right"] * (len(header) - 1)]
+    return tabulate(rows, header, tablefmt="pipe", disable_numparse=True, colalign=aligned)
