@@ -20,10 +20,6 @@ class ProcessError(UserError):
     """An error that only one of several processes has seen, so this process must report it."""
 
 
-class Diverged(UserError):
-    """Weights or losses are no longer finite; no such weights are written."""
-
-
 class Stopped(Exception):
     """A run ended early because it was asked to; --resume continues from its last checkpoint."""
 

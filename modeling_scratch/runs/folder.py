@@ -10,7 +10,7 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 
-from ..errors import Diverged, UserError
+from ..errors import UserError
 from ..files import written_whole
 from ..recipe.reading import load_recipe
 from .checkpoint_store import WEIGHTS, CheckpointStore, Snapshots, verify_checkpoint
@@ -180,11 +180,11 @@ class RunFolder:
         Write weights where from_pretrained finds them: at the root, or in another folder.
 
         Raises:
-            Diverged: they are not finite.
+            UserError: they are not finite.
         """
         for name, tensor in weights.items():
             if not torch.isfinite(tensor).all():
-                raise Diverged(
+                raise UserError(
                     f"training has diverged: {name} holds NaN or infinite values, and is not written; lower "
                     "optimization.learning_rate, or lengthen optimization.warmup_steps, and begin anew"
                 )

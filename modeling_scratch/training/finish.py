@@ -11,7 +11,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..data.sources import source_of
 from ..data.tokenization import texts
-from ..errors import Diverged, Stopped
+from ..errors import Stopped, UserError
 from ..recipe.reading import ALIKE, differing_keys, load_recipe
 from ..recipe.schema import Recipe
 from ..runs.checkpoint_store import WEIGHTS
@@ -116,11 +116,11 @@ def _choose_weights(run: TrainingRun) -> float | None:
 
 
 def _check_loss(run: TrainingRun) -> float:
-    """The validation loss. Diverged if it is not finite: such weights are useless."""
+    """The validation loss. UserError if it is not finite: such weights are useless."""
     if not math.isfinite(loss := validation_loss(run)):
         # Weights that a checkpoint or the average left at the root are useless too.
         on_main(run.accelerator, lambda: (run.folder.path / WEIGHTS).unlink(missing_ok=True))
-        raise Diverged(
+        raise UserError(
             "training has diverged: the loss on the validation split is not finite, so there is no final model; "
             "lower optimization.learning_rate or lengthen optimization.warmup_steps, and begin anew"
         )
