@@ -125,7 +125,11 @@ class RunLog:
         record = {name: value for name, value in record.items() if not isinstance(value, float) or math.isfinite(value)}
         self.write(METRICS, lambda: append_record(self.folder.path, record))
         names = "/".join(filter(None, (record["split"], record.get("name"))))
-        values = {f"{names}/{key}": value for key, value in record.items() if isinstance(value, int | float)}
+        values = {
+            f"{names}/{key}": value
+            for key, value in record.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
         self.accelerator.log(values, step=step)  # does nothing without trackers
 
     def curves(self, older_than: float = 0.0) -> None:

@@ -303,7 +303,7 @@ def test_each_test_set_has_its_own_name_in_trackers(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     log = RunLog(Accelerator(cpu=True), RunFolder(tmp_path / "run"))
     for more in ({"split": "test"}, {"split": "test", "name": "old"}, {"split": "before", "name": "old"}):
-        log.record(1, {**more, "bleu": 2.0})
+        log.record(1, {**more, "final": True, "bleu": 2.0})
     assert seen == [{"test/bleu": 2.0}, {"test/old/bleu": 2.0}, {"before/old/bleu": 2.0}]
 
 
