@@ -1,5 +1,6 @@
 """`scratch improve`: train a better model from a finished run's own data."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -56,7 +57,7 @@ def main(
             result = None if dry_run else improve(plan, accelerator, stop)
         if is_main_process() and not dry_run:
             lines = [f"{output} is finished"] if result is None else training.describe_result(result)
-            print_if_possible("\n".join([*lines, f"  scratch compare {run} {output}"]))
+            print_if_possible("\n".join([*lines, "  " + shlex.join(["scratch", "compare", str(run), str(output)])]))
             if plan.final.hub.repository is not None:
                 print_if_possible(push_run(plan.final).describe())
 

@@ -69,7 +69,8 @@ def explained_failure_to_write(accelerator: Accelerator, what: str, folder: Path
             raise ProcessError(
                 f"out of memory on {accelerator.device} {doing}. {whole}: free memory, then --resume"
             ) from error
-        free = f"{shutil.disk_usage(folder).free:,} bytes are free"
+        there = next(path for path in (folder, *folder.resolve().parents) if path.exists())
+        free = f"{shutil.disk_usage(there).free:,} bytes are free"
         raise UserError(
             f"{what} cannot be written to {folder} ({free}): {reason}. {whole}: make room, then --resume"
         ) from error

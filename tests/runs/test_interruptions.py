@@ -329,6 +329,12 @@ def test_a_disk_that_fills_up(small_disk, whole, capsys):
     assert losses == expected
 
 
+def test_a_folder_that_has_vanished(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch, "save", lambda state, path: shutil.rmtree(tmp_path / "run") or path.touch())
+    line = fails(capsys, tmp_path / "run")
+    assert re.search(r"cannot be written to \S+/run \([\d,]+ bytes are free\): .*No such file or directory", line)
+
+
 def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch, capsys):
     save = torch.save
 

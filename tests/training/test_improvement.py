@@ -144,7 +144,7 @@ def test_two_commands_at_once(run, undisturbed, tmp_path, monkeypatch):
 
 def test_interrupted_it_goes_on(run, undisturbed, tmp_path, monkeypatch, capsys):
     """Killed in a model's training, while a shard is written, between two of its stages and at the very end."""
-    again = tmp_path / "better"
+    again = tmp_path / "better, perhaps"
     monkeypatch.setattr(corpus_translation, "SHARD", 30)
     with monkeypatch.context() as patch:
         kill_at_update(patch, 5)
@@ -177,13 +177,13 @@ def test_interrupted_it_goes_on(run, undisturbed, tmp_path, monkeypatch, capsys)
     capsys.readouterr()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     improved(run, again, "checkpoints.keep_last=1")
-    assert f"{again} is finished" in capsys.readouterr().out
+    assert f"{again} is finished\n  scratch compare {run} '{again}'\n" in capsys.readouterr().out
     changed = {path for path in before if path.stat().st_mtime_ns != before[path]}
     assert not changed
-    shutil.rmtree(again.with_name("better-work"))
+    shutil.rmtree(again.with_name("better, perhaps-work"))
     improved(run, again, "checkpoints.keep_last=1")
     assert f"{again} is finished" in capsys.readouterr().out
-    assert not again.with_name("better-work").exists()
+    assert not again.with_name("better, perhaps-work").exists()
 
 
 def test_text_in_one_language(run, tmp_path):
