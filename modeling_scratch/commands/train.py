@@ -142,8 +142,8 @@ def _finished(run) -> dict[str, Any]:
 def describe_result(result: dict[str, Any]) -> list[str]:
     """The lines that report a finished run, and what to run next."""
     lines = []
-    for source, reference, translation in result["samples"]:
-        lines += ["", f"  source       {source}", f"  reference    {reference}", f"  translation  {translation}"]
+    for sample in result["samples"]:
+        lines += ["", *(f"  {field:<11}  {text}" for field, text in sample.items())]
     minutes, rate = result["seconds"] / 60, result["target_tokens"] / result["seconds"]
     command = f"{os.path.relpath(sys.executable)} -m modeling_scratch translate {shlex.quote(result['folder'])}"
     scores = result["scores"].items()
@@ -160,5 +160,5 @@ def describe_result(result: dict[str, Any]) -> list[str]:
             for line in (f"On {split}:", *evaluating.describe_scores(found), *before.get(split, []))
         ),
         f"The model is in {result['folder']}. Next, translate a sentence of your own:",
-        f"  echo {shlex.quote(result['samples'][0][0])} | {command}",
+        f"  echo {shlex.quote(result['samples'][0]['source'])} | {command}",
     ]

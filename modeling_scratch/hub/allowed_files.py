@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..files import read_json
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..runs.checkpoint_store import WEIGHTS
-from ..runs.folder import COMPANIONS, CURVES, RECIPE, SAMPLES
+from ..runs.folder import COMPANIONS, CURVES, RECIPE
 from ..runs.metrics_file import METRICS
 from .model_folder import CONVERSION, read_config, weight_files
 
@@ -43,7 +43,7 @@ ALLOWED = (
     CURVES,
 )
 # Read for the card, not pushed as they are.
-RECORDS = (RECIPE, METRICS, SAMPLES, CONVERSION, CARD)
+RECORDS = (RECIPE, METRICS, CONVERSION, CARD)
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

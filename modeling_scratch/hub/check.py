@@ -23,10 +23,11 @@ from ..model import configuration_scratch
 from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import ScratchTranslationPipeline
 from ..redaction import TOKEN
+from ..runs.metrics_file import read_metrics
 from . import probe
 from .allowed_files import copy_files
 from .model_folder import read_config
-from .run_records import read_samples
+from .run_records import samples_in
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def check_folder(folder: Path, copy: Path) -> list[str]:
     """
     files = copy_files(folder, copy)
     try:
-        return _check_files(files, copy, [sample["source"] for sample in read_samples(folder)] + PROBES)
+        return _check_files(files, copy, [sample["source"] for sample in samples_in(read_metrics(folder))] + PROBES)
     except ValueError as error:  # name the user's folder, not the copy
         raise UserError(str(error).replace(str(copy), str(folder))) from error
 

@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..metrics import higher_is_better
 from ..recipe.reading import load_recipe
 from ..redaction import TOKEN
-from ..runs.folder import RECIPE, SAMPLES
+from ..runs.folder import RECIPE
 from ..runs.metrics_file import METRICS, read_metrics
 
 _LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")
@@ -51,8 +51,7 @@ class RunRecords:
         self.evaluations = self._evaluations(records)
         self.train = next((record for record in reversed(records) if record["split"] == "train"), {})
         self.machine = next((record for record in reversed(records) if record["split"] == "run"), {})
-        # Written when a run ends: those of an unfinished run are from an earlier end.
-        self.samples = read_samples(folder) if final else []
+        self.samples = samples_in(records)
         data = self.recipe.data
         self.tags = [tag.strip().replace("_", "-") for tag in (data.source_language, data.target_language)]
 
@@ -176,19 +175,7 @@ def without_folders(value: Any) -> Any:
     return value
 
 
-def read_samples(folder: Path) -> list[dict[str, str]]:
-    """{source, reference, translation} of each sample; a text may have several lines."""
-    path, samples, field = folder / SAMPLES, [], None
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not valid UTF-8 ({error.reason}); delete it, or score the run again") from None
-    for line in lines:
-        start = re.match(r"(?:- (source)|  (reference|translation)): ?", line)
-        if start and (start[1] or samples):
-            field = start[1] or start[2]
-            samples += [{}] if start[1] else []
-            samples[-1][field] = line[start.end() :]
-        elif field:
-            samples[-1][field] += "\n" + line
+def samples_in(records: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """{source, reference, translation} of each sample that was recorded with the final scores; [] before."""
+    samples = next((record["samples"] for record in reversed(records) if "samples" in record), [])
     return [{field: TOKEN.sub("hf_...", text.strip()) for field, text in sample.items()} for sample in samples]

@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 OPTIMIZER, SCALER = "optimizer.bin", "scaler.pt"
 RECIPE = "recipe.yaml"
 CURVES = "curves.png"
-SAMPLES = "samples.md"
 TRACKING = "tracking"
 LOCK = ".lock"
 # May lie in a folder before its run begins. They are pushed with the model but are not part of it: a push never deletes
@@ -142,7 +141,7 @@ class RunFolder:
         if self.is_run():
             logger.info(f"deleting the run in {self.path}")
             patterns = ["checkpoints", "averaging", "target_tokenizer", TRACKING, "*.safetensors", "*.json", "*.py"]
-            for pattern in [*patterns, TRANSLATIONS, METRICS, CURVES, SAMPLES, RECIPE]:
+            for pattern in [*patterns, TRANSLATIONS, METRICS, CURVES, RECIPE]:
                 for path in self.path.glob(pattern):
                     if path.name.startswith("."):
                         continue

@@ -29,6 +29,8 @@ from .validation import final_scores, validation_loss
 
 logger = logging.getLogger(__name__)
 
+_SAMPLES = 5
+
 
 def is_finished(recipe: Recipe) -> bool:
     """Whether the run in the recipe's folder has scored its final weights, by a recipe that gives the same results."""
@@ -71,18 +73,16 @@ def _choose_alignment_heads(run: TrainingRun) -> None:
 
 def _score(run: TrainingRun, loss: float | None) -> dict[str, Any]:
     splits = run.final_splits()
-    translations, scores = {}, {}
+    translations, scores, samples = {}, {}, []
     for split in splits if loss is None else dict.fromkeys(["validation", *splits]):
         translations[split], record = final_scores(run, split)
         if split == "validation" and loss is not None:
             record["loss"] = loss
+        if split == splits[0]:
+            samples = record["samples"] = _samples(run, split, translations[split])
         scores[split] = record
         run.log.translations(split, translations[split])  # before the record, which is thus never without them
         run.record(record)
-    split = splits[0]
-    sources, references = texts(run.pairs[split].select(range(min(5, len(run.pairs[split])))))
-    samples = list(zip(sources, references, translations[split][:5], strict=True))
-    run.log.samples(samples, split)
     before = on_main(run.accelerator, lambda: changes(run, translations))
     run.log.curves()
     run.log.close()
@@ -94,6 +94,16 @@ def _score(run: TrainingRun, loss: float | None) -> dict[str, Any]:
         "folder": str(run.folder.path),
         **asdict(run.progress),
     }
+
+
+def _samples(run: TrainingRun, split: str, translations: list[str]) -> list[dict[str, str]]:
+    """The translations of the split's first sentences, for its record."""
+    pairs = run.pairs[split]
+    sources, references = texts(pairs.select(range(min(_SAMPLES, len(pairs)))))
+    return [
+        {"source": source, "reference": reference, "translation": translation}
+        for source, reference, translation in zip(sources, references, translations[:_SAMPLES], strict=True)
+    ]
 
 
 def _choose_weights(run: TrainingRun) -> float | None:

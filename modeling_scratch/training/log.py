@@ -1,4 +1,4 @@
-"""Report a run's progress: terminal, metrics.jsonl, trackers, curves, samples."""
+"""Report a run's progress: terminal, metrics.jsonl, trackers, curves."""
 
 import logging
 import math
@@ -13,9 +13,8 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from ..errors import UserError
-from ..files import write_whole
 from ..runs.faults import explained_failure_to_write
-from ..runs.folder import CURVES, SAMPLES, RunFolder
+from ..runs.folder import CURVES, RunFolder
 from ..runs.metrics_file import METRICS, append_record, read_metrics
 from ..runs.processes import on_all, on_main
 from ..runs.translations import TRANSLATIONS, write_translations
@@ -152,10 +151,3 @@ class RunLog:
     def translations(self, name: str, translations: list[str]) -> None:
         """Write the final translations of a split or further test set."""
         self.write(TRANSLATIONS, lambda: write_translations(self.folder.path, name, translations))
-
-    def samples(self, samples: list[tuple[str, str, str]], split: str) -> None:
-        """Write sample translations; each is a source, a reference and a translation."""
-        lines = [f"# Translations of the first sentences of the {split} split", ""]
-        for source, reference, translation in samples:
-            lines += [f"- source: {source}", f"  reference: {reference}", f"  translation: {translation}"]
-        self.write(SAMPLES, lambda: write_whole(self.folder.path / SAMPLES, "\n".join(lines) + "\n"))

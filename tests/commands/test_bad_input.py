@@ -203,6 +203,6 @@ def test_generation_settings_that_transformers_refuses(trained, tmp_path, capsys
     settings = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(settings | {"early_stopping": "x"}))
     with pytest.raises(SystemExit) as end:
-        translate.main(str(folder), input=str(folder / "samples.md"), format="lines")
+        translate.main(str(folder), input=str(folder / "recipe.yaml"), format="lines")
     assert end.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1

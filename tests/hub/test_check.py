@@ -31,7 +31,7 @@ def test_what_goes_and_what_stays(run):
         "curves.png",
         "stacks.py",
     } <= chosen
-    assert not chosen & {"optimizer.pt", ".env", "notes.py", "metrics.jsonl", "recipe.yaml", "samples.md"}
+    assert not chosen & {"optimizer.pt", ".env", "notes.py", "metrics.jsonl", "recipe.yaml"}
     assert not any(name.startswith("checkpoints/") for name in chosen)
 
 

@@ -22,6 +22,11 @@ from modeling_scratch.metrics import METRICS, describe_score
 from modeling_scratch.web.run_facts import facts_of
 from modeling_scratch.web.transformersjs import card_of_folder
 
+MARKUP = "A | B <script>alert(1)</script> **bold** [link](nowhere.md) {{ name }} `code` \\ _x_ &amp; $y$"
+SAMPLES = [
+    {"source": "A cat sleeps.", "reference": "Eine Katze schläft.", "translation": "Eine Katze schläft."},
+    {"source": MARKUP, "reference": "two\nlines", "translation": "a key hf_abcdefghijklmnopqrstuvwxyz012345"},
+]
 BLEU, CHRF = "nrefs:1|case:mixed|tok:13a|version:2.6.0", "nrefs:1|case:mixed|nc:6|version:2.6.0"
 SCORES = {"bleu": 31.25, "chrf": 57.123456789}
 SIGNATURES = {"bleu_signature": BLEU, "chrf_signature": CHRF}
@@ -29,6 +34,7 @@ TRAIN = {"step": 20, "epoch": 1.5, "split": "train", "loss": 2.0, "cross_entropy
 TRAIN |= {"target_tokens": 12345, "seconds": 75.4}
 VALIDATION = {"step": 20, "epoch": 1.5, "split": "validation", "loss": 1.5, "bleu": 30.0, "chrf": 55.0}
 FINAL = {"step": 20, "epoch": 1.5, "split": "test", "final": True, "num_beams": 4, **SCORES, **SIGNATURES}
+FINAL |= {"samples": SAMPLES}
 MACHINE = {
     "device": "cpu",
     "device_name": "Some | Processor",
@@ -40,17 +46,6 @@ MACHINE = {
     "transformers": "5.23.0",
     "modeling_scratch": "0.1.0",
 }
-MARKUP = "A | B <script>alert(1)</script> **bold** [link](nowhere.md) {{ name }} `code` \\ _x_ &amp; $y$"
-SAMPLES = f"""# Translations of the first sentences of the test split
-
-- source: A cat sleeps.
-  reference: Eine Katze schläft.
-  translation: Eine Katze schläft.
-- source: {MARKUP}
-  reference: two
-lines
-  translation: a key hf_abcdefghijklmnopqrstuvwxyz012345
-"""
 
 
 def make_run(folder: Path, recipe: dict | None = None, records: list[dict] | None = None, **config) -> Path:
@@ -63,7 +58,6 @@ def make_run(folder: Path, recipe: dict | None = None, records: list[dict] | Non
     (folder / "generation_config.json").write_text('{"num_beams": 4, "length_penalty": 0.6, "max_new_tokens": 64}')
     records = [TRAIN, VALIDATION, FINAL] if records is None else records
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (folder / "samples.md").write_text(SAMPLES)
     (folder / "curves.png").write_bytes(b"PNG")
     save_file({"a": torch.zeros(3, 4), "b": torch.zeros(8)}, folder / "model.safetensors")
     return folder
@@ -202,8 +196,9 @@ def test_samples_are_shown_as_they_are(run):
     assert "hf_abc" not in text
 
 
-def test_without_samples_or_curves(run):
-    (run / "samples.md").unlink()
+def test_without_samples_or_curves(tmp_path):
+    scores = {key: value for key, value in FINAL.items() if key != "samples"}
+    run = make_run(tmp_path / "run", records=[TRAIN, VALIDATION, scores])
     (run / "curves.png").unlink()
     text = card_of(run)
     assert "## Sample translations" not in text

@@ -63,13 +63,11 @@ def test_the_folder_of_a_run(trained):
         "recipe.yaml",
         "metrics.jsonl",
         "curves.png",
-        "samples.md",
         "translations",
         "checkpoints",
     }
     assert not [name for name in names if name.endswith(".tmp")]
     assert (trained / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert (trained / "samples.md").read_text().count("- source: ") == 5
     assert load_recipe(trained / "recipe.yaml").optimization.max_steps == 20
     for checkpoint in (trained / "checkpoints").iterdir():
         AutoModelForSeq2SeqLM.from_pretrained(checkpoint)  # every checkpoint is a model folder too
@@ -84,6 +82,9 @@ def test_records(trained):
     (test,) = read_metrics(trained, "test")
     assert test["final"]
     assert "tok:13a" in test["bleu_signature"]
+    translations = (trained / "translations" / "test.txt").read_text().splitlines()
+    assert [sample["translation"] for sample in test["samples"]] == translations[:5]
+    assert all(sample["source"] and sample["reference"] for sample in test["samples"])
     losses = [record["loss"] for record in read_metrics(trained, "train")]
     assert losses[-1] < losses[0] - 0.5
 
