@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
-from .errors import ProcessError, Stopped, UserError
+from .errors import ProcessError, Stopped, UserError, is_lack_of_memory
 from .redaction import redact, redacted_traceback
 
 BAD_INPUT = 2
@@ -96,9 +96,9 @@ def explained_import(error: ModuleNotFoundError) -> str | None:
 @contextmanager
 def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "interrupted") -> Iterator[None]:
     """
-    Turn a UserError or an error of the operating system (a full disk, a missing file) into one line on stderr and exit
-    code 2, Ctrl-C into one line and 130, and a run stopped on request into one line and 75. Anything else is our bug:
-    print its traceback and a line that asks for a report, and exit with 1.
+    Turn a UserError, a lack of memory or an error of the operating system (a full disk, a missing file) into one line
+    on stderr and exit code 2, Ctrl-C into one line and 130, and a run stopped on request into one line and 75. Anything
+    else is our bug: print its traceback and a line that asks for a report, and exit with 1.
 
     Args:
         debug: print the traceback too.
@@ -114,7 +114,8 @@ def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "inter
     except Exception as error:
         if (said := _users_error(error)) is None:
             _end(BUG, ASK_FOR_REPORT, True, debug=True)
-        _end(BAD_INPUT, f"error: {said}", is_main or isinstance(error, ProcessError), debug)
+        seen_by_one = isinstance(error, ProcessError) or is_lack_of_memory(error)
+        _end(BAD_INPUT, f"error: {said}", is_main or seen_by_one, debug)
     except KeyboardInterrupt as interrupt:
         _end(INTERRUPTED, f"\n{str(interrupt) or interrupted}", is_main, debug)
     finally:
@@ -125,6 +126,11 @@ def _users_error(error: Exception) -> str | None:
     """What to tell the user, in one line, about an error that they can fix; None if it is our bug."""
     if isinstance(error, ModuleNotFoundError):
         return explained_import(error)
+    if is_lack_of_memory(error):
+        return (
+            "out of memory: translate less at once (a smaller --batch-tokens or evaluation.batch_tokens, fewer beams, "
+            "fewer --workers), or use a smaller model"
+        )
     # An OSError without an errno comes from a library. Safetensors is written in Rust, whose errors have none.
     is_of_the_system = isinstance(error, OSError) and error.errno is not None
     is_theirs = is_of_the_system or isinstance(error, UserError | SafetensorError)

@@ -13,7 +13,7 @@ import typer
 
 from ..cli import log_to_terminal, one_line_errors
 from ..documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
-from ..errors import UserError, is_lack_of_memory
+from ..errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def main(
     sentence that cannot be translated.
     """
     log_to_terminal(logging.INFO)
-    with one_line_errors(debug), quiet_broken_pipe(), _explained_lack_of_memory():
+    with one_line_errors(debug), quiet_broken_pipe():
         settings = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         _check_options(input, output, length_penalty, format, scores or n_best or alignments, language, settings)
 
@@ -120,18 +120,6 @@ def main(
             else:
                 rows = partial(text_output.write_rows, n_best=n_best is not None, scores=scores)
                 text_output.translate_lines(path, pipeline, options, rows, file, keep_going, quiet, aligner)
-
-
-@contextmanager
-def _explained_lack_of_memory() -> Iterator[None]:
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_lack_of_memory(error):
-            raise
-        raise UserError(
-            "out of memory: give a smaller --batch-tokens (4,096 by default) or --num-beams, or fewer --workers"
-        ) from error
 
 
 def _check_options(

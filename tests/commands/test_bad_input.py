@@ -11,6 +11,7 @@ from conftest import SMALL_RUN, few_sentences, quick_run, read_metrics, run_trai
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig
 
+from modeling_scratch.cli import one_line_errors
 from modeling_scratch.commands import translate
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus
 
@@ -27,6 +28,14 @@ def fails(capsys, *overrides, **options):
     assert "Traceback" not in output.err
     assert output.out == ""
     return lines[0]
+
+
+def test_a_process_that_lacks_memory_says_so(capsys):
+    """Whichever it is: the others may have enough."""
+    with pytest.raises(SystemExit) as stop, one_line_errors(debug=False, is_main=False):
+        raise MemoryError
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("error: out of memory: ")
 
 
 def test_a_folder_that_holds_a_run(trained, capsys):

@@ -33,6 +33,7 @@ from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.runs.folder import RunFolder
 from modeling_scratch.runs.metrics_file import append_record
 from modeling_scratch.runs.translations import write_translations
+from modeling_scratch.training import evaluation
 from modeling_scratch.training.fine_tuning import changes
 from modeling_scratch.training.log import RunLog
 
@@ -442,6 +443,17 @@ def test_other_pairs_of_the_same_lengths_are_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         quick_run(run, *data, "optimization.max_steps=4", resume=True)
     assert "the training data is not what the run" in capsys.readouterr().err
+
+
+def test_scoring_without_enough_memory(whole, monkeypatch, capsys):
+    def generate(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+    monkeypatch.setattr(evaluation, "generate_batch", generate)
+    with pytest.raises(SystemExit) as ended:
+        run_training(evaluate=str(whole))
+    assert ended.value.code == 2
+    assert "error: out of memory: translate less at once" in capsys.readouterr().err
 
 
 def test_scoring_writes_nothing(whole, capsys):
