@@ -115,7 +115,8 @@ class _BeamSearch:
         if self.buffer is None or not self.may_reuse_buffer:
             self.buffer = torch.empty_like(logits)
         log_probs = torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
-        if self.processors:
+        scores_by_model = self.processors and self.config.return_dict_in_generate  # processors change the search's own
+        if scores_by_model:
             # Before a processor modifies log_probs. Of the best token, which the model cannot have banned.
             top = logits.argmax(dim=-1, keepdim=True)
             normaliser = logits.gather(1, top) - log_probs.gather(1, top)
@@ -124,7 +125,7 @@ class _BeamSearch:
             self.logits.append(logits)
         parents, chosen = places // logits.shape[1], places % logits.shape[1]
         continuations = _pick(self.running, parents) | {"scores": best}
-        if self.processors:
+        if scores_by_model:
             by_sentence = logits.unflatten(0, (self.size, self.beams)).flatten(1)
             by_model = by_sentence.gather(1, places) - normaliser.view(self.size, -1).gather(1, parents)
             continuations["log_probs"] = continuations["log_probs"] + by_model

@@ -130,85 +130,56 @@ def sample(
     config: GenerationConfig,
 ) -> torch.Tensor | SearchOutput:
     """Greedy search and sampling, as in GenerationMixin. input_ids: (batch_size, length)."""
-    search = _Sampling(decoder, input_ids, processors, criteria, config)
+    returns_dict, ends = config.return_dict_in_generate, end_tokens(config)
+    scores = [] if returns_dict and config.output_scores else None
+    all_logits = [] if returns_dict and config.output_logits else None
+    pad = next((int(each) for each in (config.pad_token_id, *ends) if each is not None), None)
+    fills = any(hasattr(criterion, "eos_token_id") for criterion in criteria)  # pads finished rows
+    may_leave = fills and pad is not None and scores is None and all_logits is None and not config.do_sample
+    may_leave = may_leave and all(map(is_rowwise, [*criteria, *processors]))
+
+    sequences, rows = input_ids, torch.arange(len(input_ids), device=input_ids.device)  # those still in the batch
+    done = torch.zeros_like(rows, dtype=torch.bool)
+    log_probs = torch.zeros_like(rows, dtype=torch.float32)
+    left: list[tuple[torch.Tensor, torch.Tensor]] = []  # rows that have left the batch, and their sequences
     while True:
-        search.step()
-        finished = int(search.done.sum())
-        if finished == len(search.done):
-            return search.result()
-        if search.may_leave and is_worth_removing(finished, len(search.done)):
-            search.remove_finished()
-
-
-class _Sampling:
-    """The state of greedy search or sampling: the rows still in the batch, and those that have left it."""
-
-    def __init__(self, decoder, input_ids, processors, criteria, config):
-        self.decoder, self.processors, self.criteria, self.config = decoder, processors, criteria, config
-        eos, self.returns_dict = end_tokens(config), config.return_dict_in_generate
-        self.pad = config.pad_token_id if config.pad_token_id is None else int(config.pad_token_id)
-        if self.pad is None and eos:
-            self.pad = eos[0]
-        self.scores = [] if self.returns_dict and config.output_scores else None
-        self.logits = [] if self.returns_dict and config.output_logits else None
-        self.fills = any(hasattr(criterion, "eos_token_id") for criterion in criteria)  # pads finished rows
-        self.may_leave = (
-            self.fills
-            and self.pad is not None
-            and self.scores is None
-            and self.logits is None
-            and not config.do_sample
-            and all(map(is_rowwise, [*criteria, *processors]))
-        )
-        self.sequences, self.batch_size = input_ids, len(input_ids)
-        self.rows = torch.arange(len(input_ids), device=input_ids.device)  # indices in the original batch
-        self.done = torch.zeros_like(self.rows, dtype=torch.bool)
-        self.log_probs = torch.zeros_like(self.rows, dtype=torch.float32)
-        self.left: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []  # rows, sequences, log_probs
-
-    def step(self) -> None:
-        """Choose and append the next token of every row."""
-        logits = self.decoder(self.sequences)
+        logits = decoder(sequences)
         # A copy, because some processors modify their input.
-        model_logits = logits.clone() if self.returns_dict and self.processors else logits
-        ranked = self.processors(self.sequences, logits)
-        if self.config.do_sample:
+        model_logits = logits.clone() if returns_dict and processors else logits
+        ranked = processors(sequences, logits)
+        if config.do_sample:
             chosen = torch.multinomial(ranked.softmax(dim=-1), num_samples=1).squeeze(1)
         else:
             chosen = ranked.argmax(dim=-1)
-        if self.scores is not None:
-            self.scores.append(ranked)
-        if self.logits is not None:
-            self.logits.append(logits)
-        if self.returns_dict:
+        if scores is not None:
+            scores.append(ranked)
+        if all_logits is not None:
+            all_logits.append(logits)
+        if returns_dict:
             added = model_logits.gather(1, chosen[:, None]).squeeze(1) - model_logits.logsumexp(dim=-1)
-            self.log_probs += added.masked_fill(self.done, 0.0)
-        if self.fills:
-            chosen = torch.where(self.done, self.pad, chosen)
-        self.sequences = torch.cat([self.sequences, chosen[:, None]], dim=1)
-        self.done = self.done | self.criteria(self.sequences, None if self.scores is None else tuple(self.scores))
-
-    def remove_finished(self) -> None:
-        """Take the finished rows out of the batch."""
-        self.left.append((self.rows[self.done], self.sequences[self.done], self.log_probs[self.done]))
-        stay = (~self.done).nonzero().squeeze(1)
-        self.decoder.keep_sentences(stay)
-        self.rows, self.sequences = self.rows[stay], self.sequences[stay]
-        self.log_probs, self.done = self.log_probs[stay], self.done[stay]
-
-    def result(self) -> torch.Tensor | SearchOutput:
-        """All rows in their original order."""
-        sequences, log_probs = self.sequences, self.log_probs
-        if self.left:
-            sequences = self.sequences.new_full((self.batch_size, self.sequences.shape[1]), self.pad)
-            log_probs = self.log_probs.new_zeros(self.batch_size)
-            for rows, tokens, values in [*self.left, (self.rows, self.sequences, self.log_probs)]:
-                sequences[rows, : tokens.shape[1]], log_probs[rows] = tokens, values
-        if not self.returns_dict:
-            return sequences
-        return SearchOutput(
-            sequences=sequences,
-            scores=None if self.scores is None else tuple(self.scores),
-            logits=None if self.logits is None else tuple(self.logits),
-            log_probabilities=log_probs,
-        )
+            log_probs[rows] += added.masked_fill(done, 0.0)
+        if fills:
+            chosen = torch.where(done, pad, chosen)
+        sequences = torch.cat([sequences, chosen[:, None]], dim=1)
+        done = done | criteria(sequences, None if scores is None else tuple(scores))
+        finished = int(done.sum())
+        if finished == len(rows):
+            break
+        if may_leave and is_worth_removing(finished, len(rows)):
+            left.append((rows[done], sequences[done]))
+            stay = (~done).nonzero().squeeze(1)
+            decoder.keep_sentences(stay)
+            rows, sequences, done = rows[stay], sequences[stay], done[stay]
+    if left:
+        result = sequences.new_full((len(input_ids), sequences.shape[1]), pad)
+        for some, tokens in [*left, (rows, sequences)]:
+            result[some, : tokens.shape[1]] = tokens
+        sequences = result
+    if not returns_dict:
+        return sequences
+    return SearchOutput(
+        sequences=sequences,
+        scores=None if scores is None else tuple(scores),
+        logits=None if all_logits is None else tuple(all_logits),
+        log_probabilities=log_probs,
+    )
