@@ -1,7 +1,7 @@
 """The HTTP service: LibreTranslate's API, health and metrics, and the page."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -113,22 +113,21 @@ class Service:
         if format not in FORMATS:
             raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
         several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
-        if self.directions.is_one_language(source, target):  # nothing to do, as for LibreTranslate
-            meant, found = [], [[text] * several for text in texts]
+        direction, detected = None, None
+        if not self.directions.is_one_language(source, target):
+            whole = "\n".join(texts)
+            direction, detected = await aside_if_long(texts, 1, self._direction, source, target, whole)
+        if direction is None:  # nothing to do, as for LibreTranslate
+            found = [[text] * several for text in texts]
         else:
-            known = await aside_if_long(texts, 1, self._directions_of, source, target, texts)
-            meant = [known[text] for text in texts]
             search = Search(several=several, align=format in WITH_INLINE_MARKUP)
-            directions = [direction for direction, _ in meant]
-            foreign = [text for text, direction in zip(texts, directions, strict=True) if direction]
-            work = translate_texts(foreign, format, list(filter(None, directions)), search, self.batcher)
-            done = iter(await self._in_time(request, work))
-            found = [next(done) if each else [text] * several for text, each in zip(texts, directions, strict=True)]
+            work = translate_texts(texts, format, direction, search, self.batcher)
+            found = await self._in_time(request, work)
         answer: dict[str, Any] = {"translatedText": [each[0] for each in found]}
         if several > 1:
             answer["alternatives"] = [each[1:] for each in found]
         if source == AUTO:
-            answer["detectedLanguage"] = [detected for _, detected in meant]
+            answer["detectedLanguage"] = [detected] * len(texts)
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
     async def detect(self, request: Request) -> Response:
@@ -225,10 +224,6 @@ class Service:
         length = sum(map(len, texts))
         if length > self.limits.characters:
             raise HTTPException(413, f"{length:,} characters of text; a request may have {self.limits.characters:,}")
-
-    def _directions_of(self, source: str, target: str, texts: Iterable[str]) -> dict[str, tuple]:
-        """`_direction` of each text."""
-        return {text: self._direction(source, target, text) for text in dict.fromkeys(texts)}
 
     def _direction(self, source: str, target: str, text: str) -> tuple[Direction | None, dict[str, Any] | None]:
         """

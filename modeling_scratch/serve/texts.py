@@ -27,7 +27,7 @@ class CannotTranslate(Exception):
 
 
 async def translate_texts(
-    texts: Sequence[str], format: str, directions: Sequence[Direction], search: Search, batcher: Batcher
+    texts: Sequence[str], format: str, direction: Direction, search: Search, batcher: Batcher
 ) -> list[list[str]]:
     """
     The translations of each text, best first, with its structure. A text's n-th best translation consists of the n-th
@@ -35,20 +35,16 @@ async def translate_texts(
 
     Args:
         format: a key of `documents.FORMATS`.
-        directions: one for each text.
 
     Raises:
         CannotTranslate: a text is not in this format, or a sentence has too many tokens.
         TooMuch: there are too many sentences.
         Busy: as in `Batcher.translate`.
     """
-    read = await aside_if_long(texts, 1, _read, texts, format, directions)
-    known: dict[tuple[Direction, str], list[Hypothesis]] = {}
-    for direction in dict.fromkeys(directions):  # the sentences of all its texts together
-        own = (each.sentences for each in read if each.direction is direction)
-        sentences = list(dict.fromkeys(itertools.chain.from_iterable(own)))
-        hypotheses = await batcher.translate(direction.engine, sentences, search)
-        known |= {(direction, sentence): found for sentence, found in zip(sentences, hypotheses, strict=True)}
+    read = await aside_if_long(texts, 1, _read, texts, format, direction)
+    sentences = list(dict.fromkeys(itertools.chain.from_iterable(each.sentences for each in read)))
+    hypotheses = await batcher.translate(direction.engine, sentences, search)
+    known = dict(zip(sentences, hypotheses, strict=True))
     return await aside_if_long(texts, search.several, _written, read, known, search.several)
 
 
@@ -64,21 +60,21 @@ class _Read:
         return self.document.write(self.paragraphs.translated(sentences, self.direction.target))
 
 
-def _read(texts: Sequence[str], format: str, directions: Sequence[Direction]) -> list[_Read]:
+def _read(texts: Sequence[str], format: str, direction: Direction) -> list[_Read]:
     try:
-        read = [_Read(text, format, direction) for text, direction in zip(texts, directions, strict=True)]
+        read = [_Read(text, format, direction) for text in texts]
     except ValueError as error:
         raise CannotTranslate(str(error)) from error
     for each in read:
-        for problem in _too_long(each.direction.engine, each.sentences).values():
+        for problem in _too_long(direction.engine, each.sentences).values():
             raise CannotTranslate(problem)
     return read
 
 
-def _written(read: list[_Read], known: dict[tuple[Direction, str], list[Hypothesis]], several: int) -> list[list[str]]:
+def _written(read: list[_Read], known: dict[str, list[Hypothesis]], several: int) -> list[list[str]]:
     return [
         [
-            each.written(_translated(sentence, known[each.direction, sentence][rank]) for sentence in each.sentences)
+            each.written(_translated(sentence, known[sentence][rank]) for sentence in each.sentences)
             for rank in range(several)
         ]
         for each in read
