@@ -27,10 +27,6 @@ class Busy(Exception):
     """The queue is full, or the request's time is up."""
 
 
-class TooMuch(Exception):
-    """The request has more sentences than the queue can hold."""
-
-
 @dataclass(eq=False)
 class _Request:
     """A request's waiting sentences."""
@@ -47,7 +43,7 @@ class Batcher:
     `async with` block, whose end waits for the current batches and cancels everything else.
 
     Args:
-        longest_queue: the most sentences that may wait.
+        longest_queue: while that many sentences are waiting, no further requests are accepted.
         observe: called with the size of each batch.
         translators: each translates one batch at a time, in a thread and in parallel with the others; none: this
             process translates.
@@ -95,22 +91,15 @@ class Batcher:
     def _alive(self) -> int:
         return sum(not task.done() for task in self._tasks)
 
-    def check_size(self, sentences: int) -> None:
-        """Raise TooMuch if the queue can never hold that many sentences, or texts of at least one sentence each."""
-        if sentences > self.longest_queue:
-            raise TooMuch(f"{sentences:,} texts or sentences in a request; at most {self.longest_queue:,} may wait")
-
     async def translate(self, engine: Engine, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
         """
         The translations of each sentence, best first. If this is cancelled, or one sentence fails, the others leave the
         queue.
 
         Raises:
-            Busy: the queue has no room now, or the translator is lost.
-            TooMuch: the queue can never hold that many.
+            Busy: the queue is full, or the translator is lost.
         """
-        self.check_size(len(sentences))
-        if self._closed or self.waiting + len(sentences) > self.longest_queue:
+        if self._closed or self.waiting >= self.longest_queue:
             raise Busy(f"{self.waiting:,} sentences are waiting; try again later")
         if not self._alive():
             raise Busy("all processes that translate have ended; try again later")

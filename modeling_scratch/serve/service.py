@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from ..documents import FORMATS, WITH_INLINE_MARKUP
 from ..workers import Worker
-from .batcher import Batcher, Busy, TooMuch
+from .batcher import Batcher, Busy
 from .directions import Direction, Directions
 from .engines import Search
 from .monitoring import Counted, Metrics
@@ -37,8 +37,8 @@ class Limits:
     Limits on requests.
 
     Args:
-        characters: of text in a request.
-        waiting: sentences waiting to be translated, over all requests.
+        characters: of text in a request; an empty text counts as one.
+        waiting: sentences waiting to be translated, over all requests, before further requests are refused.
         seconds: for a request to arrive, and again for it to be translated.
     """
 
@@ -217,13 +217,10 @@ class Service:
         return parameters
 
     def _check_length(self, texts: list[str]) -> None:
-        try:
-            self.batcher.check_size(len(texts))
-        except TooMuch as error:
-            raise HTTPException(413, str(error)) from None
-        length = sum(map(len, texts))
+        length = sum(max(1, len(text)) for text in texts)
         if length > self.limits.characters:
-            raise HTTPException(413, f"{length:,} characters of text; a request may have {self.limits.characters:,}")
+            counted = "characters of text (an empty text counts as one)"
+            raise HTTPException(413, f"{length:,} {counted}; a request may have {self.limits.characters:,}")
 
     def _direction(self, source: str, target: str, text: str) -> tuple[Direction | None, dict[str, Any] | None]:
         """
@@ -258,8 +255,6 @@ class Service:
             raise Busy(f"not translated within {self.limits.seconds:g} seconds; try again later, or send less")
         except Busy as error:
             raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
-        except TooMuch as error:
-            raise HTTPException(413, str(error)) from None
         except CannotTranslate as error:
             raise HTTPException(400, str(error)) from None
         finally:

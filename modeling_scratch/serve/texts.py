@@ -38,7 +38,6 @@ async def translate_texts(
 
     Raises:
         CannotTranslate: a text is not in this format, or a sentence has too many tokens.
-        TooMuch: there are too many sentences.
         Busy: as in `Batcher.translate`.
     """
     read = await aside_if_long(texts, 1, _read, texts, format, direction)
@@ -124,7 +123,7 @@ async def translate_sentences(
     problem instead of a text.
 
     Raises:
-        Busy, TooMuch: as in `Batcher.translate`.
+        Busy: as in `Batcher.translate`.
     """
     problems = await aside_if_long(sentences, 1, _too_long, direction.engine, sentences)
     fine = [sentence for place, sentence in enumerate(sentences) if place not in problems]

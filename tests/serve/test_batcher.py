@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from services import Slow
 
-from modeling_scratch.serve.batcher import Batcher, Busy, TooMuch
+from modeling_scratch.serve.batcher import Batcher, Busy
 from modeling_scratch.serve.engines import Search
 from modeling_scratch.workers import WorkerLost
 
@@ -84,15 +84,15 @@ async def test_a_sentence_that_fails_does_not_fail_those_beside_it():
 async def test_a_full_queue_refuses():
     async with Queue(longest_queue=4) as queue:
         first = await queue.begin("one")
-        others = await queue.enqueue("two", "three", "four", "five")
-        with pytest.raises(Busy, match="4 sentences are waiting"):
-            await queue.ask("six")
-        with pytest.raises(TooMuch, match="5 texts or sentences in a request; at most 4"):
-            await queue.ask(*["six"] * 5)
+        others = await queue.enqueue("two", "three")
+        more = await queue.enqueue("four", "five", "six", "seven")  # the queue was not full
+        with pytest.raises(Busy, match="6 sentences are waiting"):
+            await queue.ask("eight")
         queue.engine.go.set()
         assert await first == ["ONE"]
-        assert await others == ["TWO", "THREE", "FOUR", "FIVE"]
-        assert await queue.ask("six") == ["SIX"]
+        assert await others == ["TWO", "THREE"]
+        assert await more == ["FOUR", "FIVE", "SIX", "SEVEN"]
+        assert await queue.ask("eight") == ["EIGHT"]
 
 
 @running
