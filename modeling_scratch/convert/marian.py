@@ -141,15 +141,12 @@ def from_marian(marian_model: MarianMTModel) -> ScratchForConditionalGeneration:
 
     They agree if padding is on the right, where tokenizers put it: Marian's positions count padding too, a Scratch
     model's do not. Which embeddings are shared is read from the weights. Marian's max_position_embeddings is a hard
-    limit, but a Scratch model takes longer sequences. LayerDrop, which affects only training, is left out with a
-    warning.
+    limit, but a Scratch model takes longer sequences. LayerDrop, which affects only training, is left out.
 
     Raises:
-        UserError: the model is not a MarianMTModel, its positions are not sinusoidal, or its output projection does not
-            fit its decoder's embedding.
+        UserError: the model's positions are not sinusoidal, or its output projection does not fit its decoder's
+            embedding.
     """
-    if not isinstance(marian_model, MarianMTModel):
-        raise UserError(f"from_marian takes a MarianMTModel, not a {type(marian_model).__name__}")
     check_plain_weights(marian_model)
     marian_config, weights = marian_model.config, marian_model.state_dict()
     dimensions = _marian_dimensions(marian_config.d_model)
@@ -161,9 +158,6 @@ def from_marian(marian_model: MarianMTModel) -> ScratchForConditionalGeneration:
             f"lm_head.weight has {len(head)} rows and model.decoder.embed_tokens.weight has {len(target)}; they must "
             "share a vocabulary"
         )
-    for side in ("encoder", "decoder"):
-        if layerdrop := getattr(marian_config, f"{side}_layerdrop"):
-            logger.warning(f"{side}_layerdrop is {layerdrop}; a Scratch model drops no layers in training")
     shared = torch.equal(source, target)
     config = ScratchConfig(
         vocab_size=len(source),
@@ -199,8 +193,6 @@ def to_marian(model: ScratchForConditionalGeneration) -> MarianMTModel:
     Raises:
         UserError: Marian cannot express the model; the message names each field, its value and the value needed.
     """
-    if not isinstance(model, ScratchForConditionalGeneration):
-        raise UserError(f"to_marian takes a ScratchForConditionalGeneration, not a {type(model).__name__}")
     check_plain_weights(model)
     config, generation = model.config, copy.deepcopy(model.generation_config)
     wrong = misfits(config, {name: [value] for name, value in MARIAN_ARCHITECTURE.items()})

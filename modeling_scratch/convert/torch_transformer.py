@@ -49,8 +49,6 @@ def to_torch(model: ScratchForConditionalGeneration) -> TorchTranslator:
         UserError: torch.nn.Transformer cannot express the model; the message names each field, its value and the value
             needed.
     """
-    if not isinstance(model, ScratchForConditionalGeneration):
-        raise UserError(f"to_torch takes a ScratchForConditionalGeneration, not a {type(model).__name__}")
     check_plain_weights(model)
     config = model.config
     needed = {

@@ -131,17 +131,15 @@ def test_dtype_and_mode_are_kept(tmp_path):
     assert difference.abs().max() < 1e-6  # exact except for Marian's float32 table
 
 
-def test_warnings(caplog):
+def test_a_limit_beyond_marian_s_positions_is_warned_of(caplog):
     logger = logging.getLogger("modeling_scratch.convert.marian")
     logger.addHandler(caplog.handler)
     try:
-        from_marian(marian(encoder_layerdrop=0.1))
         model = scratch(max_position_embeddings=16)
         model.generation_config.max_new_tokens = 17
         to_marian(model)
     finally:
         logger.removeHandler(caplog.handler)
-    assert "encoder_layerdrop is 0.1" in caplog.text
     assert "may produce 17 tokens, but a Marian model fails beyond max_position_embeddings (16)" in caplog.text
 
 
@@ -163,10 +161,6 @@ def test_marian_models_that_are_refused():
     model.model.decoder.embed_positions.weight.data[3, 4] += 0.1
     with pytest.raises(ValueError, match=r"model.decoder.embed_positions.weight is not the table"):
         from_marian(model)
-    with pytest.raises(ValueError, match="takes a MarianMTModel, not a MarianModel"):
-        from_marian(marian().model)
-    with pytest.raises(ValueError, match="takes a ScratchForConditionalGeneration, not a ScratchModel"):
-        to_marian(scratch().model)
     other = marian("shared, not tied")
     other.model.decoder.embed_tokens = nn.Embedding(70, 32)
     with pytest.raises(ValueError, match=r"lm_head.weight has 61 rows and .* has 70"):
