@@ -4,7 +4,6 @@ configs it can express, the weights under its names, the folder, and the scores 
 """
 
 import json
-import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ try:
     from ctranslate2.specs import attention_spec, common_spec, transformer_spec
 except ImportError:
     ctranslate2 = None
-
-logger = logging.getLogger(__name__)
 
 SETTINGS = "generation.json"  # file beside the model with arguments for translate_batch
 LEAST_POSITIONS = 1024  # size of the table of sinusoidal positions, a hard limit in CTranslate2
@@ -70,7 +67,7 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) ->
     The token of each row of an embedding; unused rows get placeholder names.
 
     Raises:
-        UserError: the tokenizer has more ids than the embedding has rows, or the same token at two ids.
+        UserError: the tokenizer has more ids than the embedding has rows.
     """
     if (size := vocabulary_size(tokenizer)) > rows:
         raise UserError(
@@ -80,14 +77,7 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) ->
     tokens = tokenizer.convert_ids_to_tokens(range(size))
     # Some ids may have no token, as in some of tiktoken's encodings.
     vocabulary = [f"<unused {row}>" if token is None else token for row, token in enumerate(tokens)]
-    vocabulary += [f"<unused {row}>" for row in range(len(tokens), rows)]
-    if len(set(vocabulary)) < rows:
-        twice = next(token for row, token in enumerate(vocabulary) if token in vocabulary[:row])
-        raise UserError(
-            f"the {side} tokenizer has the token {twice!r} at two ids, and CTranslate2 looks tokens up; rename one of "
-            "them"
-        )
-    return vocabulary
+    return vocabulary + [f"<unused {row}>" for row in range(len(tokens), rows)]
 
 
 def _copy_linear(spec: Any, layers: list[nn.Linear]) -> None:
