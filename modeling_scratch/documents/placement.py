@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from ..paragraphs import Translated, guessed_links
 from .marked_text import Atom, Element, Markup, Paragraph
 
-# Escapes text; the second argument has the characters that were entities in the source.
-Write = Callable[[str, dict[str, str]], str]
+Write = Callable[[str], str]  # escapes text
 _KEPT_BY_WORDS = "%&#@*/\\"  # punctuation, according to Unicode, that attaches to a word
 
 
@@ -276,7 +275,7 @@ class _Placement:
         return "".join(parts) + self._escaped(done, high)
 
     def _escaped(self, low: int, high: int) -> str:
-        return self.write(self.target[low:high], self.paragraph.written)
+        return self.write(self.target[low:high])
 
     # Folds
 
