@@ -37,8 +37,9 @@ class Limits:
     Limits on requests.
 
     Args:
-        characters: of text in a request; an empty text counts as one.
-        waiting: sentences waiting to be translated, over all requests, before further requests are refused.
+        characters: of text in a request.
+        waiting: sentences waiting to be translated, over all requests, before further requests are refused; also the
+            most texts in a request.
         seconds: for a request to arrive, and again for it to be translated.
     """
 
@@ -217,10 +218,12 @@ class Service:
         return parameters
 
     def _check_length(self, texts: list[str]) -> None:
-        length = sum(max(1, len(text)) for text in texts)
-        if length > self.limits.characters:
-            counted = "characters of text (an empty text counts as one)"
-            raise HTTPException(413, f"{length:,} {counted}; a request may have {self.limits.characters:,}")
+        for count, limit, what in (
+            (len(texts), self.limits.waiting, "texts"),
+            (sum(map(len, texts)), self.limits.characters, "characters of text"),
+        ):
+            if count > limit:
+                raise HTTPException(413, f"{count:,} {what}; a request may have {limit:,}")
 
     def _direction(self, source: str, target: str, text: str) -> tuple[Direction | None, dict[str, Any] | None]:
         """
