@@ -31,8 +31,8 @@ def observe(
 
     Returns:
         `input_ids`, `decoded` (the ids decoded again), `logits` (batch_size, 8, target vocabulary) for a fixed target,
-        `translations`, `pipeline` (its translations of some sentences, if the folder has one), `tied` (whether the
-        weights are tied, by the config's field for it), `loading` (weights that were missing or unexpected).
+        `translations`, `pipeline` (its translations of some sentences, if the folder has one), `loading` (weights
+        that were missing or unexpected).
     """
     source = None
     if (Path(folder) / "tokenizer_config.json").is_file():
@@ -60,17 +60,12 @@ def observe(
         lengths, longest = inputs["attention_mask"].sum(dim=1), model.config.max_position_embeddings
         taken = [text for text, length in zip(sentences, lengths, strict=True) if length <= longest]
         piped = [result["translation_text"] for result in translator(taken[:PIPED])]
-    embeddings = model.get_encoder().embed_tokens.weight, model.get_decoder().embed_tokens.weight
     return {
         "input_ids": inputs["input_ids"].tolist(),
         "decoded": source.batch_decode(inputs["input_ids"], skip_special_tokens=True) if source else [],
         "logits": logits.clone(),
         "translations": target.batch_decode(ids, skip_special_tokens=True) if target else ids.tolist(),
         "pipeline": piped,
-        "tied": {
-            "share_encoder_decoder_embeddings": embeddings[0] is embeddings[1],
-            "tie_word_embeddings": model.lm_head.weight is embeddings[1],
-        },
         "loading": sorted(report["missing_keys"]) + sorted(report["unexpected_keys"]),
     }
 

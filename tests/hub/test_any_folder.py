@@ -196,19 +196,6 @@ def test_a_folder_of_links(plain, tmp_path):
         chosen_files(plain)
 
 
-def test_code_that_is_not_the_installed_one_is_named_before_it_runs(plain, tmp_path, caplog, monkeypatch):
-    (plain / "layers.py").write_text((plain / "layers.py").read_text() + "\n# mine\n")
-    said = []
-    monkeypatch.setattr(
-        "modeling_scratch.hub.check.observe_as_a_stranger", lambda *arguments: said.append(caplog.text) or 1 / 0
-    )
-    with caplog.at_level("INFO", "modeling_scratch"), pytest.raises(ZeroDivisionError):
-        checked(plain, tmp_path)
-    assert "running the folder's own 16 .py files" in said[0]
-    assert "layers.py: not as installed with modeling_scratch" in said[0]
-    assert "stacks.py" not in said[0]
-
-
 # -- in memory ---------------------------------------------------------------------------------------------------------
 
 

@@ -41,17 +41,12 @@ def damage(run: Path, how: str) -> None:
     elif how == "truncated":
         (run / WEIGHTS).write_bytes((run / WEIGHTS).read_bytes()[:-100])
     elif how == "imports":
-        (run / "loss.py").write_text("import datasets\n" + (run / "loss.py").read_text())
+        (run / "loss.py").write_text("import no_such_package\n" + (run / "loss.py").read_text())
     elif how == "neighbour":
         (run / "loss.py").unlink()
-    elif how == "generation":
-        (run / "generation_config.json").write_text(json.dumps({"num_beams": 1, "early_stopping": True}))
-    elif how in ("weights missing", "ties"):
+    elif how == "weights missing":
         weights = load_file(run / WEIGHTS)
-        if how == "ties":
-            weights["lm_head.weight"] = weights["model.encoder.embed_tokens.weight"] + 1
-        else:
-            weights.pop("model.encoder.layers.0.self_attn.q_proj.weight")
+        weights.pop("model.encoder.layers.0.self_attn.q_proj.weight")
         save_file(weights, run / WEIGHTS, {"format": "pt"})
     elif how == "other code":
         text = (run / "position_embeddings.py").read_text()
@@ -72,12 +67,10 @@ def damage(run: Path, how: str) -> None:
 DAMAGE = {
     "nan": "holds NaN or infinite values",
     "truncated": "cannot be read as safetensors, perhaps it is truncated",
-    "imports": r"loss.py: line 1 imports datasets; code that travels may import",
+    "imports": r"without this project cannot load the folder: .*No module named 'no_such_package'",
     "neighbour": "loss.py is imported but missing",
-    "generation": r"generation_config.json: .*early_stopping",
     "weights missing": r"this project, weights are missing or unexpected: model.encoder.layers.0.self_attn.q_proj",
     "other code": r"gives other .*logits \(by .*save it there again",
-    "ties": "tie_word_embeddings is True, but with this project the weights are not tied",
     "token": r"config.json: it holds what looks like a token",
     "connection": r"the folder's code wants a connection",
     "pipeline": r"gives other pipeline: ",
@@ -85,7 +78,7 @@ DAMAGE = {
 
 
 # What only a stranger's process finds. By default one is started for a push (test_push.py); the rest is below.
-SLOW = ["other code", "pipeline", "connection"]
+SLOW = ["imports", "other code", "pipeline", "connection"]
 
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.slow] * (how in SLOW)) for how in DAMAGE])
