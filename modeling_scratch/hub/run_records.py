@@ -141,38 +141,28 @@ class RunRecords:
         """The recipe without its `hub` section and the folders of the machine that it ran on."""
         content = self.recipe.model_dump(mode="json")
         content.pop("hub", None)
-        content["output_dir"] = _file_name(content["output_dir"])
-        data = content["data"]
-        data |= {key: _without_its_folder(files) for key, files in data.items() if key.endswith("_files") and files}
-        data["mix"] = [each | {"files": each["files"] and _without_its_folder(each["files"])} for each in data["mix"]]
-        data["test_sets"] = {name: _without_its_folder(files) for name, files in data["test_sets"].items()}
-        content["model"]["config"] = content["model"]["config"] and _file_name(content["model"]["config"])
-        for section, key in ((content["model"], "start_from"), (content["tokenizer"], "existing"), (data, "name")):
-            section[key] = self.shown_name(section[key])
-        data["mix"] = [each | {"name": self.shown_name(each["name"])} for each in data["mix"]]
-        return without_folders(content)
+        return self._shown(content, "")
+
+    def _shown(self, value: Any, key: str) -> Any:
+        """A value of the recipe, at or in the list or the test sets at `key`, without folders and tokens."""
+        if isinstance(value, dict):
+            return {name: self._shown(each, key if key == "test_sets" else name) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self._shown(each, key) for each in value]
+        if not isinstance(value, str):
+            return value
+        if key in ("name", "start_from", "existing"):
+            return TOKEN.sub("hf_...", self.shown_name(value))
+        is_path = key in ("output_dir", "config", "files", "test_sets") or key.endswith("_files")
+        return _file_name(value) if is_path or _LOCAL_PATH.match(value) else TOKEN.sub("hf_...", value)
 
     def shown_name(self, name: str | None) -> str | None:
         """A repository's name, or the last part of a local path."""
         return name if name is None or self._is_on_hub(name) else _file_name(name)
 
 
-def _without_its_folder(files: str | list[str]) -> str | list[str]:
-    return list(map(_file_name, files)) if isinstance(files, list) else _file_name(files)
-
-
 def _file_name(path: str) -> str:
     return TOKEN.sub("hf_...", PureWindowsPath(path).name)  # splits at / and \
-
-
-def without_folders(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: without_folders(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [without_folders(each) for each in value]
-    if isinstance(value, str):
-        return _file_name(value) if _LOCAL_PATH.match(value) else TOKEN.sub("hf_...", value)
-    return value
 
 
 def samples_in(records: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -253,10 +253,16 @@ def test_no_folder_of_the_machine_gets_in(tmp_path):
 def test_no_relative_path_gets_in(tmp_path):
     local = "home-me/secret/first"
     recipe = {"model": {"start_from": local}, "tokenizer": {"existing": local}, "data": {"name": local}}
-    recipe["data"]["mix"] = [{"name": local}, {"name": "wmt/wmt14"}]
+    recipe["data"]["mix"] = [
+        {"name": local},
+        {"name": "wmt/wmt14", "revision": "refs/convert/parquet"},
+        {"files": f"{local}.tsv"},
+    ]
+    recipe["data"]["test_sets"] = {"name": f"{local}.csv"}
     text = card_of(make_run(tmp_path / "run", recipe))
     assert "secret" not in text
-    for shown in ("start_from: first", "existing: first", "name: first", "name: wmt/wmt14"):
+    shown_ones = ("start_from: first", "existing: first", "name: first", "name: wmt/wmt14", "files: first.tsv")
+    for shown in (*shown_ones, "revision: refs/convert/parquet", "name: first.csv"):
         assert shown in text
 
 
