@@ -1,4 +1,7 @@
-"""Generate a folder's model card: a run's with `run_card`, any other from its files and its conversion's record."""
+"""
+Generate a folder's model card, a run's with `run_card`, any other from its files and its conversion's record; and check
+that nothing is missing from a card.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,21 +9,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import validate_repo_id
 
 from ..card_markdown import hub_link
 from ..errors import UserError
 from ..recipe.reading import load_recipe
+from ..redaction import TOKEN
 from ..runs.folder import RECIPE
 from .allowed_files import CARD
-from .card_check import REQUIRED_METADATA
 from .card_edits import split_front_matter
 from .languages import language_code
 from .model_folder import Conversion, read_facts
 from .plain_card import METADATA, limits, make_card
 from .run_card import card_of_run
 from .run_records import RunRecords
+
+REQUIRED_METADATA = ("language", "license", "library_name", "pipeline_tag", "tags", "metrics", "model-index")
 
 
 def check_license(license: str) -> str:
@@ -76,6 +82,32 @@ def required_metadata(folder: Path) -> tuple[str, ...]:
     if not (folder / RECIPE).is_file():
         return tuple(key for key in REQUIRED_METADATA if key in METADATA)
     return tuple(key for key in REQUIRED_METADATA if key != "license" or _default_license(folder))
+
+
+def check_card(text: str, required: Iterable[str] = REQUIRED_METADATA) -> None:
+    """
+    Check a model card offline. What the values in its metadata may be, the Hub checks before a commit.
+
+    Args:
+        required: metadata that must be there.
+
+    Raises:
+        UserError: names everything that is missing or wrong.
+    """
+    metadata, _ = split_front_matter(text)
+    problems = []
+    for key in required:
+        if metadata.get(key) in (None, "", [], {}):
+            how = ", e.g. [en, de]: the recipe's languages are not ISO 639 codes" if key == "language" else ""
+            problems.append(f"metadata: {key} is missing{how}")
+    try:
+        ModelCard(text.removeprefix("\ufeff"))
+    except (ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+        problems.append(f"metadata: huggingface_hub cannot read it: {' '.join(str(error).split())}")
+    if TOKEN.search(text):
+        problems.append("it holds what looks like a token (hf_...): remove it, and revoke it if it is one")
+    if problems:
+        raise UserError(f"the model card is not complete: {'; '.join(problems)}")
 
 
 def build_card(

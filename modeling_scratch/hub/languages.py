@@ -28,7 +28,6 @@ sv Swedish; sw Swahili; ta Tamil; te Telugu; tg Tajik; th Thai; ti Tigrinya; tk 
 to Tongan; tr Turkish; ts Tsonga; tt Tatar; tw Twi; ty Tahitian; ug Uyghur; uk Ukrainian; ur Urdu; uz Uzbek; ve Venda;
 vi Vietnamese; vo Volapük; wa Walloon; wo Wolof; xh Xhosa; yi Yiddish; yo Yoruba; za Zhuang; zh Chinese; zu Zulu"""
 LANGUAGES = dict(entry.split(" ", 1) for entry in " ".join(_LANGUAGES.split("\n")).split("; "))
-NO_LANGUAGES = {"code", "multilingual"}  # not languages, but the Hub accepts them as such
 
 
 def language_code(tag: str) -> str | None:

@@ -17,9 +17,8 @@ from ..recipe.schema import Recipe
 from ..redaction import redact
 from ..runs.folder import COMPANIONS
 from .allowed_files import CARD
-from .card import build_card, check_languages, check_license, given_license, required_metadata
-from .card_check import check_card
-from .card_edits import EditableCard, choose_edited, parse_card, split_front_matter, update_card
+from .card import build_card, check_card, check_languages, check_license, given_license, required_metadata
+from .card_edits import EditableCard, choose_edited, parse_card, update_card
 from .check import check_folder
 from .destination import EDITABLE, Destination, is_model_file, look
 from .options import PushOptions
@@ -271,18 +270,13 @@ def check_destination(recipe: Recipe) -> None:
     """Before training, raise UserError for what would make the recipe's push fail whatever the run's outcome."""
     options = _options(recipe)
     options.check()
-    license = None if options.license is None else check_license(options.license)
+    if options.license is not None:
+        check_license(options.license)
     check_languages(recipe.data.source_language, recipe.data.target_language)
     with opened_repository(options.repo_id, options.timeout) as repository:
         repository.check_account(may_be_others=False)
         folder = Path(recipe.output_dir)
         found = look(repository, options, read_last_push(folder, options.repo_id, options.branch))
-        known = split_front_matter(found.card or "")[0]
-        if license == "other" and not (known.get("license_name") and known.get("license_link")):
-            raise UserError(
-                "hub.license is other, but no card that this push would keep has license_name and license_link; set "
-                "another license, and edit the card after the push"
-            )
         companions = {path.name: path for each in COMPANIONS for path in folder.glob(each) if path.is_file()}
         _check_companions(repository, options, found, companions)
 

@@ -14,8 +14,7 @@ from test_convert_command import invoke, opus_folder  # noqa: F401
 
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.hub.allowed_files import chosen_files
-from modeling_scratch.hub.card import build_card, required_metadata
-from modeling_scratch.hub.card_check import check_card
+from modeling_scratch.hub.card import build_card, check_card, required_metadata
 from modeling_scratch.hub.check import check_folder
 
 NO_FACTS = re.compile(r"None|nan|More Information Needed|\{\{")

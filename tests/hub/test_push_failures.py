@@ -254,3 +254,23 @@ def test_a_card_that_the_hub_refuses(hub, run, pushes):
     assert '"license" must be one of [' in said
     assert "Traceback" not in said
     assert WEIGHTS not in hub.files(NAME)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("- en\n", "- no\n", '"language[0]" must be a string'),  # as YAML reads it
+        ("license: apache-2.0\n", "license: [mit]\n", '"license" must be a string'),
+        ("license:", "base_model: /home/me/x\nlicense:", '"base_model" with value "/home/me/x" is not valid'),
+    ],
+)
+def test_an_edited_card_that_the_hub_refuses(old, new, message, hub, run, pushes):
+    pushes()
+    commits = hub.commits(NAME)
+    change_weights(run, 0.25)
+    pushes.edit(old, new)
+    hub.requests.clear()
+    said = pushes(code=2)
+    assert said.strip().splitlines()[-1].startswith(f"error: committing: Invalid metadata in README.md. - {message}")
+    assert hub.commits(NAME) == commits
+    assert "PUT" not in {entry["method"] for entry in hub.requests}  # no file was sent

@@ -15,8 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch import ScratchConfig
 from modeling_scratch.convert.generation_settings import SearchSettings
-from modeling_scratch.hub.card import build_card, required_metadata
-from modeling_scratch.hub.card_check import check_card
+from modeling_scratch.hub.card import build_card, check_card, required_metadata
 from modeling_scratch.hub.run_records import RunRecords
 from modeling_scratch.metrics import METRICS, describe_score
 from modeling_scratch.web.run_facts import facts_of
