@@ -17,7 +17,7 @@ import loopback_writing  # noqa: F401
 from loopback_protocol import INVALID_CREDENTIALS, Answer, Request, answer
 from loopback_store import HubError
 
-FAULTS = ("drop", "lose", "cut", "halve", "stall", "silence", "dribble", "lag")
+FAULTS = ("drop", "lose", "cut", "halve", "stall", "silence", "lag")
 
 
 @dataclass
@@ -27,10 +27,9 @@ class Fault:
     answer: "drop" closes the connection before the request is acted upon; "lose" acts on it, then closes the connection
     without an answer; "cut" acts on it and closes the connection after half of the answer's body; "halve" acts and
     sends half of the body as if it were all; "stall" waits `seconds`, then goes on as usual (with `acted`, it acts
-    before it waits); "silence" is a stall without end; "dribble" acts and sends a byte every `seconds`, from the first
-    of the headers on; "lag" leaves the newest out of a list; a number is the HTTP status to answer, without acting
-    unless `acted`; a function is called, then the request goes on as usual. `method` is exact, `path` a regular
-    expression searched in the path and query.
+    before it waits); "silence" is a stall without end; "lag" leaves the newest out of a list; a number is the HTTP
+    status to answer, without acting unless `acted`; a function is called, then the request goes on as usual. `method`
+    is exact, `path` a regular expression searched in the path and query.
     """
 
     answer: str | int | Callable[[], object]
@@ -103,22 +102,6 @@ class Listener(ThreadingHTTPServer):
         """Clients of these tests die and hang up; that is no event here."""
 
 
-class Dribble:
-    """A file that writes byte by byte."""
-
-    def __init__(self, file, seconds: float, stopped):
-        self.file, self.seconds, self.stopped = file, seconds, stopped
-
-    def write(self, content: bytes) -> None:
-        for index in range(len(content)):
-            if self.stopped.wait(self.seconds):
-                return
-            self.file.write(content[index : index + 1])
-
-    def __getattr__(self, name: str):
-        return getattr(self.file, name)
-
-
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -165,9 +148,6 @@ class Handler(BaseHTTPRequestHandler):
             result.body = json.dumps(json.loads(result.body)[1:]).encode()
         if kind == "halve":
             result.body = result.body[: len(result.body) // 2]
-        if kind == "dribble":
-            self.wfile = Dribble(self.wfile, fault.seconds, hub.stopped)
-            self.close_connection = True  # what follows is not to dribble
         return self.send(result, whole=kind != "cut")
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET

@@ -80,7 +80,7 @@ def test_a_commit_that_is_never_answered_is_not_waited_for_longer(hub, run, push
     asked = [entry["time"] for entry in hub.requests if "/commit/main" in entry["path"]]
     assert len(asked) == 2
     assert asked[1] - asked[0] < 1 + 1 + 1  # half of the limit, the wait, and the look
-    assert "the Hub does not show it (no answer for 1 seconds); push again" in said
+    assert "the Hub does not show it (timed out); push again" in said
 
 
 AFTER = {
