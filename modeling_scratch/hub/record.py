@@ -27,37 +27,41 @@ class LastPush:
     author: str | None = None
 
 
-def _read(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """{repository: {revision: the fields of a LastPush}}"""
+def _read(folder: Path) -> dict[str, dict[str, LastPush]]:
+    """
+    The last push to each revision of each repository.
+
+    Raises:
+        UserError: the file that holds them is damaged.
+    """
     path = folder / RECORD
     if not path.is_file():
         return {}
-    return json.loads(path.read_text(encoding="utf-8"))["repositories"]
+    try:
+        repositories = json.loads(path.read_text(encoding="utf-8"))["repositories"]
+        return {
+            name: {revision: LastPush(**push) for revision, push in revisions.items()}
+            for name, revisions in repositories.items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path}: damaged ({error}); delete it, look at the repository, then push with --overwrite"
+        ) from None
 
 
 def read_last_push(folder: Path, repo_id: str, revision: str) -> LastPush:
-    """
-    The record of the last push; an empty `LastPush` if there was none.
-
-    Raises:
-        UserError: the file that holds it is damaged.
-    """
-    try:
-        return LastPush(**_read(folder).get(repo_id, {}).get(revision, {}))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{folder / RECORD}: damaged ({error}); delete it, look at the repository, then push with --overwrite"
-        ) from None
+    """The record of the last push; an empty `LastPush` if there was none. UserError if the file is damaged."""
+    return _read(folder).get(repo_id, {}).get(revision, LastPush())
 
 
 def push_of_card(folder: Path, card: str | None) -> LastPush:
     """The record of the push of a card from this folder to any place; an empty `LastPush` for any other card."""
     pushes = (push for revisions in _read(folder).values() for push in revisions.values())
-    return next((LastPush(**push) for push in pushes if card is not None and push.get("card") == card), LastPush())
+    return next((push for push in pushes if card is not None and push.card == card), LastPush())
 
 
 def write_last_push(folder: Path, repo_id: str, revision: str, push: LastPush) -> None:
     """Record a push in place of the one before."""
     content = _read(folder)
-    content.setdefault(repo_id, {})[revision] = asdict(push)
-    write_whole(folder / RECORD, json.dumps({"repositories": content}, indent=2))
+    content.setdefault(repo_id, {})[revision] = push
+    write_whole(folder / RECORD, json.dumps({"repositories": content}, default=asdict, indent=2))

@@ -185,8 +185,13 @@ def test_what_is_pushed_is_what_was_checked(hub, run, pushes):
 
 
 def test_a_damaged_record_and_a_folder_that_cannot_be_written(hub, run, pushes):
-    (run / ".hub.json").write_text("[]")
-    assert ".hub.json: damaged" in pushes(code=2)
+    for damaged in (
+        "[]",
+        '{"repositories": {"ada/other": {"main": {"kind": 1}}}}',
+        '{"repositories": {"ada/other": []}}',
+    ):
+        (run / ".hub.json").write_text(damaged)
+        assert ".hub.json: damaged" in pushes(code=2)
     (run / ".hub.json").unlink()
     (run / "..hub.json.tmp").mkdir()
     pushes(code=2)
