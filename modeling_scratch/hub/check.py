@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from huggingface_hub import get_token
 from safetensors import SafetensorError, safe_open
+from transformers.utils import HF_MODULES_CACHE
 
 from ..errors import UserError
 from ..files import read_json
@@ -118,7 +119,8 @@ def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(secret)}
         environment |= {"HF_HOME": str(temporary / "home"), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
         environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())  # rounding depends on it
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # where this process finds its packages
+        # Where this process finds its packages, but not the code of models that it has loaded.
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path not in ("", HF_MODULES_CACHE))
         command = [sys.executable, "-P", probe.__file__, str(folder), str(asked), str(answered)]
         result = subprocess.run(command, cwd=temporary, env=environment, capture_output=True, text=True)
         if result.returncode:
