@@ -171,10 +171,7 @@ def sample(
             decoder.keep_sentences(stay)
             rows, sequences, done = rows[stay], sequences[stay], done[stay]
     if left:
-        result = sequences.new_full((len(input_ids), sequences.shape[1]), pad)
-        for some, tokens in [*left, (rows, sequences)]:
-            result[some, : tokens.shape[1]] = tokens
-        sequences = result
+        sequences = _put_back([*left, (rows, sequences)], len(input_ids), pad)
     if not returns_dict:
         return sequences
     return SearchOutput(
@@ -183,3 +180,11 @@ def sample(
         logits=None if all_logits is None else tuple(all_logits),
         log_probabilities=log_probs,
     )
+
+
+def _put_back(parts: list[tuple[torch.Tensor, torch.Tensor]], batch_size: int, pad: int) -> torch.Tensor:
+    """The sequences in their original rows: parts are rows of the batch and their sequences, the last the longest."""
+    result = parts[0][1].new_full((batch_size, parts[-1][1].shape[1]), pad)
+    for rows, sequences in parts:
+        result[rows, : sequences.shape[1]] = sequences
+    return result
