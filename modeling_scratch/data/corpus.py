@@ -301,10 +301,13 @@ def _held_out(seed: int) -> frozenset[str]:
     return frozenset(text for pairs in splits for pair in pairs for text in pair.values())
 
 
-def stream_corpus(parts: list[int], size: int, seed: int) -> Iterator[dict[str, str]]:
+def stream_corpus(parts: list[int], size: int, seed: int, names: tuple[str, str]) -> Iterator[dict[str, str]]:
     """
     Generate training pairs one at a time: `size` pairs for each of `parts`, the same for the same seed. No sentence is
     in the validation or test split of `make_corpus(0, *HELD_OUT, seed)`, but a pair may be repeated.
+
+    Args:
+        names: the keys of the English and the German sentence.
     """
     held_out = _held_out(seed)
     for part in parts:
@@ -313,7 +316,7 @@ def stream_corpus(parts: list[int], size: int, seed: int) -> Iterator[dict[str, 
             english, german = map(unmarked, grammar.marked_pair())
             if english not in held_out and german not in held_out:
                 made += 1
-                yield {"en": english, "de": german}
+                yield dict(zip(names, (english, german), strict=True))
 
 
 def write_corpus(folder: Path, train_size: int = 24000, seed: int = 0) -> None:

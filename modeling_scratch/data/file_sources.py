@@ -1,24 +1,21 @@
 """Sentence pairs in local files: two text files, or a table with a column for each language."""
 
-import glob
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
 
-from datasets import Dataset, Features, IterableDataset, Value, load_dataset
+from datasets import Dataset, Features, IterableDataset, Value
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import UserError
 from ..recipe.schema import SOURCE, TARGET, DataSection, Files
-from .columns import as_pairs, choose_columns, text_of
+from .columns import FIRST_ROWS, Columns, choose_columns, text_of
 from .lines import check_file, read_lines
 from .pair_files import as_paths, find_files
 from .pair_source import PairSource, Provenance, local_provenance
-from .table_formats import FORMATS
-
-_FIRST_ROWS = 100  # whose names are the columns of a table
+from .table_formats import read_table
 
 
 class FileSource(PairSource):
@@ -50,90 +47,66 @@ class FileSource(PairSource):
     def provenance(self) -> Provenance:
         return local_provenance(self.files)
 
-    def _load(self, read: Callable[..., Iterator], entries: list[tuple], found: list) -> Dataset:
-        """
-        The pairs that `read` yields of the files found, cached. UserError as it raises it, in which case nothing is
-        cached.
-        """
-        options = {"entries": tuple(entries), "names": (SOURCE, TARGET), "stamps": _stamps(found)}
-        try:
-            return Dataset.from_generator(
-                read, features=Features({SOURCE: Value("string"), TARGET: Value("string")}), gen_kwargs=options
-            )
-        except DatasetGenerationError as error:
-            cause = error.__cause__
-            if isinstance(cause, UserError) or (isinstance(cause, OSError) and cause.errno):  # as of a full disk
-                raise cause from None
-            raise
+    @abstractmethod
+    def entries(self, found: list) -> list[tuple]:
+        """What `read` needs to know of each of the files found."""
 
-    def _stream(self, read: Callable[..., Iterator], entries: list[tuple]) -> IterableDataset:
-        data = self.data
-        names = (data.source_column or data.source_language, data.target_column or data.target_language)
-        return IterableDataset.from_generator(read, gen_kwargs={"entries": entries, "names": names})
+    @staticmethod
+    @abstractmethod
+    def read(entries: Sequence[tuple], stamps: str = "") -> Iterator[dict[str, str]]:
+        """
+        The pairs, for the datasets library, which treats each entry of a list as a shard, but not those of a tuple.
+        `stamps` are part of the cache key, so that changed files are read again.
+        """
+
+    def load(self) -> Dataset:
+        """The pairs, cached; nothing is, if one cannot be read."""
+        found = self.found()
+        options = {"entries": tuple(self.entries(found)), "stamps": _stamps(found)}
+        features = Features({SOURCE: Value("string"), TARGET: Value("string")})
+        try:
+            return Dataset.from_generator(self.read, features=features, gen_kwargs=options)
+        except DatasetGenerationError as error:
+            raise error.__cause__ from None  # a UserError, or an OSError as of a full disk
+
+    def stream(self) -> IterableDataset:
+        return IterableDataset.from_generator(self.read, gen_kwargs={"entries": self.entries(self.found())})
 
 
 class TextFiles(FileSource):
     """One or more pairs of text files, in which line i of one translates line i of the other."""
 
-    def load(self) -> Dataset:
-        found = self.found()
-        return self._load(read_texts, self._entries(found), found)
-
-    def stream(self) -> IterableDataset:
-        return self._stream(read_texts, self._entries(self.found()))
+    def entries(self, found: list[tuple[Path, Path]]) -> list[tuple[str, str]]:
+        return [(str(source.absolute()), str(target.absolute())) for source, target in found]
 
     @staticmethod
-    def _entries(found: list[tuple[Path, Path]]) -> list[tuple[str, str]]:
-        return [(str(source.absolute()), str(target.absolute())) for source, target in found]
+    def read(entries: Sequence[tuple[str, str]], stamps: str = "") -> Iterator[dict[str, str]]:
+        for paths in entries:
+            for lines in zip_longest(*(read_lines(Path(path)) for path in paths)):
+                if None in lines:
+                    raise UserError(_unequal(*map(Path, paths)))
+                yield {SOURCE: lines[0].strip(), TARGET: lines[1].strip()}
 
 
 class Tables(FileSource):
     """Tables in one of `table_formats.FORMATS`, with a text for each language in every row."""
 
-    def load(self) -> Dataset:
-        paths = self.found()
-        if self._reader(paths) is None:
-            return as_pairs(self._parquet(paths), self.data, ", ".join(map(str, paths)))
-        return self._load(read_tables, self._entries(paths), paths)
-
-    def stream(self) -> IterableDataset:
-        paths = self.found()
-        if self._reader(paths) is None:
-            return self._parquet(paths, streaming=True)
-        return self._stream(read_tables, self._entries(paths))
-
-    def _reader(self, paths: list[Path]) -> Callable[[Path], Iterator[dict[str, Any]]] | None:
-        suffixes = {path.suffix.lower() for path in paths}
-        if len(suffixes) > 1:
-            raise UserError(f"{self.key}: the files must be of one kind, got {', '.join(sorted(suffixes))}")
-        return FORMATS[suffixes.pop()]
-
-    def _entries(self, paths: list[Path]) -> list[tuple[str, tuple]]:
-        """Each table that has rows, with the two columns that hold its texts; the tables may differ in the others."""
-        entries, read = [], self._reader(paths)
-        for path in paths:
-            if rows := list(islice(read(path), _FIRST_ROWS)):
-                cells = [row["translation"] for row in rows if isinstance(row.get("translation"), dict)]
-                languages = list(dict.fromkeys(language for cell in cells for language in cell)) if cells else None
-                names = list(dict.fromkeys(name for row in rows for name in row))
-                columns = choose_columns(names, languages, self.data, str(path))
-                entries.append((str(path.absolute()), (columns[SOURCE], columns[TARGET])))
-        if not entries:
-            raise UserError(f"{', '.join(map(str, paths))}: there are no rows")
+    def entries(self, found: list[Path]) -> list[tuple[str, Columns]]:
+        """Each table with the two columns that hold its texts; the tables may differ in the others."""
+        entries = []
+        for path in found:
+            rows = list(islice(read_table(path), FIRST_ROWS))
+            entries.append((str(path.absolute()), choose_columns(rows, self.data, str(path))))
         return entries
 
-    def _parquet(self, paths: list[Path], streaming: bool = False) -> Dataset | IterableDataset:
-        try:
-            names = [glob.escape(str(path.absolute())) for path in paths]  # the library takes names for patterns
-            return load_dataset("parquet", data_files=names, split="train", streaming=streaming)
-        except (DatasetGenerationError, ValueError, OSError) as error:
-            cause = error.__cause__ or error
-            if isinstance(cause, OSError) and cause.errno and not streaming:  # as of a full disk
-                raise cause from None
-            if "Expected to be able to read" in str(error):
-                raise  # see `explained_damage_of_the_cache`
-            reason = " ".join(str(cause).split())
-            raise UserError(f"{', '.join(map(str, paths))}: cannot be read as parquet: {reason}") from error
+    @staticmethod
+    def read(entries: Sequence[tuple[str, Columns]], stamps: str = "") -> Iterator[dict[str, str]]:
+        for path, columns in entries:
+            for number, row in enumerate(read_table(Path(path)), start=1):
+                yield {
+                    side: text_of(row.get(name), name, key, where=f"{path}, row {number}")
+                    for side, (name, key) in columns.items()
+                }
 
 
 def _beginning(path: Path) -> str:
@@ -147,18 +120,6 @@ def _stamps(found: list) -> str:
     return repr([(each.st_size, each.st_mtime_ns) for each in stats])
 
 
-# Generators for the datasets library, which treats each entry of a list argument as a shard, but not those of a tuple.
-# `names` are the keys of source and target. `stamps` are part of the cache key, so that changed files are read again.
-
-
-def read_texts(entries: Sequence[tuple[str, str]], names: tuple[str, str], stamps: str = "") -> Iterator[dict]:
-    for paths in entries:
-        for lines in zip_longest(*(read_lines(Path(path)) for path in paths)):
-            if None in lines:
-                raise UserError(_unequal(*map(Path, paths)))
-            yield dict(zip(names, map(str.strip, lines), strict=True))
-
-
 def _unequal(source: Path, target: Path) -> str:
     counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
     if 0 in counts:
@@ -167,10 +128,3 @@ def _unequal(source: Path, target: Path) -> str:
         f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; line i of one must translate line i of the "
         "other"
     )
-
-
-def read_tables(entries: Sequence[tuple[str, tuple]], names: tuple[str, str], stamps: str = "") -> Iterator[dict]:
-    for path, columns in entries:
-        for number, row in enumerate(FORMATS[Path(path).suffix.lower()](Path(path)), start=1):
-            texts = (text_of(row, *column, where=f"{path}, row {number}") for column in columns)
-            yield dict(zip(names, texts, strict=True))

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 
 from datasets import Dataset, DatasetBuilder, IterableDataset, load_dataset, load_dataset_builder
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
@@ -10,7 +11,7 @@ from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from ..card_markdown import escape
 from ..errors import UserError
 from ..recipe.schema import DataSection
-from .columns import as_pairs
+from .columns import FIRST_ROWS, choose_columns, texts_of
 from .pair_source import PairSource, Provenance
 
 
@@ -27,16 +28,21 @@ class HubDataset(PairSource):
 
     def load(self) -> Dataset:
         data = self.data
-        options = {"split": self.split, "revision": data.revision, "streaming": data.streaming}
         with self._explained():
-            dataset = load_dataset(data.name, data.subset, **options)
-            if data.streaming:  # streaming fetches no more than this split
-                dataset = Dataset.from_list(list(dataset), features=dataset.features)
-        return as_pairs(dataset, data, data.name)
+            if data.streaming:  # which fetches no more than this split
+                return Dataset.from_list(list(self.stream()))
+            return self._pairs(load_dataset(data.name, data.subset, split=self.split, revision=data.revision))
 
     def stream(self) -> IterableDataset:
         with self._explained():
-            return self._builder.as_streaming_dataset(split=self.split)
+            return self._pairs(self._builder.as_streaming_dataset(split=self.split))
+
+    def _pairs(self, rows: Dataset | IterableDataset) -> Dataset | IterableDataset:
+        first = list(islice(rows, FIRST_ROWS))
+        columns = choose_columns(first, self.data, self.name)
+        return rows.map(
+            partial(texts_of, columns=columns, where=self.name), batched=True, remove_columns=list(first[0])
+        )
 
     @cached_property
     def _builder(self) -> DatasetBuilder:
@@ -60,6 +66,8 @@ class HubDataset(PairSource):
     def _explained(self) -> Iterator[None]:
         try:
             yield
+        except UserError:
+            raise
         except DatasetNotFoundError as error:
             raise UserError(f"data.name: {str(error).splitlines()[0]}") from error
         except (DatasetsError, ValueError, FileNotFoundError, RuntimeError) as error:

@@ -66,7 +66,7 @@ class PairSource(ABC):
 
     @abstractmethod
     def stream(self) -> IterableDataset:
-        """The rows, read as needed, in which `columns.choose_columns` finds the texts."""
+        """The same pairs, read as needed. UserError also as they are read."""
 
     @abstractmethod
     def fingerprint(self) -> str:

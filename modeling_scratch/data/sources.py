@@ -60,8 +60,8 @@ class EmbeddedCorpus(PairSource):
         return list(map(gold_links, *self._marked()))
 
     def stream(self) -> IterableDataset:
-        self._languages()
-        parts = {"parts": list(range(EMBEDDED_PARTS)), "size": self.part_size, "seed": self.seed}
+        names = (SOURCE, TARGET) if self._languages() == ("en", "de") else (TARGET, SOURCE)
+        parts = {"parts": list(range(EMBEDDED_PARTS)), "size": self.part_size, "seed": self.seed, "names": names}
         return IterableDataset.from_generator(stream_corpus, gen_kwargs=parts)
 
     def fingerprint(self) -> str:

@@ -4,7 +4,6 @@ Stream training pairs that may exceed memory.
 A stream is divided among readers, shuffled and batched in an order that a resumed run repeats exactly.
 """
 
-import hashlib
 import itertools
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from datasets.distributed import split_dataset_by_node
 from ..errors import UserError
 from ..recipe.schema import SOURCE, TARGET, DataSection
 from .batching import PairCollator, plan_batches
-from .columns import Columns, choose_columns, texts_of
 from .sources import source_of
 from .tokenization import PairTokenizer
 
@@ -38,31 +36,29 @@ def _explained(name: str) -> Iterator[None]:
 
 @dataclass
 class PairStream:
-    """A stream of rows, the columns that hold its texts, and a fingerprint."""
+    """A stream of pairs, and what identifies it."""
 
-    rows: IterableDataset
-    columns: Columns
+    pairs: IterableDataset
     fingerprint: str
     name: str  # for messages
     revision: str | None = None  # the commit, for data on the Hub
 
-    def read(self, rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-        """The next `count` rows, fewer at the end. UserError, naming the stream, if it cannot be read."""
+    def read(self, pairs: Iterator[dict[str, str]], count: int) -> list[dict[str, str]]:
+        """The next `count` pairs, fewer at the end. UserError, naming the stream, if it cannot be read."""
         with _explained(self.name):
-            return list(itertools.islice(rows, count))
+            return list(itertools.islice(pairs, count))
 
     def part(self, reader: int, readers: int, seed: list[int]) -> IterableDataset:
-        """The rows that only this reader sees in a pass; the seed shuffles the order of the shards."""
-        rows = split_dataset_by_node(self.rows, rank=reader, world_size=readers)
-        rows.set_epoch(1 + int(np.random.default_rng(seed).integers(2**31)))  # 0 would leave the shards in order
-        return rows
+        """The pairs that only this reader sees in a pass; the seed shuffles the order of the shards."""
+        pairs = split_dataset_by_node(self.pairs, rank=reader, world_size=readers)
+        pairs.set_epoch(1 + int(np.random.default_rng(seed).integers(2**31)))  # 0 would leave the shards in order
+        return pairs
 
     def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
         """The first `limit` sentences of the first pass, in batches."""
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
         while batch := self.read(pairs, _READ_ROWS):
-            picked = texts_of({name: [row[name] for row in batch] for name in batch[0]}, self.columns)
-            yield [sentence for side in sides for sentence in picked[side]]
+            yield [pair[side] for side in sides for pair in batch]
 
 
 def open_stream(data: DataSection, seed: int) -> PairStream:
@@ -73,19 +69,7 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
         UserError: a file is missing or empty; a column, language or split does not exist; there are no rows.
     """
     source = source_of("train", data, seed)
-    rows, fingerprint = source.stream(), source.fingerprint()
-    with _explained(source.name):
-        first = next(iter(rows), None)
-    if first is None:
-        raise UserError(f"{source.name}: there are no rows")
-    translation = first.get("translation")
-    languages = None if "translation" not in first else list(translation) if isinstance(translation, dict) else []
-    columns = choose_columns(list(first), languages, data, source.name)
-    for column, key in columns.values():
-        if isinstance(value := first[column] if key is None else first[column][key], list | dict):
-            raise UserError(f"{source.name}: column {column!r} holds {value!r}, not a text in each row")
-    digest = hashlib.sha256(repr([fingerprint, columns]).encode()).hexdigest()
-    return PairStream(rows, columns, digest, source.name, source.revision)
+    return PairStream(source.stream(), source.fingerprint(), source.name, source.revision)
 
 
 @dataclass(frozen=True)
@@ -153,19 +137,18 @@ class StreamReader(torch.utils.data.IterableDataset):
         self, position: Position
     ) -> Generator[tuple[dict[str, torch.Tensor], list[int], Position], None, Position]:
         """Yield batches from a position to the end of the stream; return the position there."""
-        rows = self.stream.part(self.reader, self.readers, [self.seed, position.passes])
+        part = self.stream.part(self.reader, self.readers, [self.seed, position.passes])
         if position.rows is not None:
-            rows.load_state_dict(position.rows)
-        pairs = iter(rows)
+            part.load_state_dict(position.rows)
+        pairs = iter(part)
         while True:
             pool = self.stream.read(pairs, self.pool_size)
             if not pool:
                 return position
-            picked = texts_of({name: [row[name] for row in pool] for name in pool[0]}, self.stream.columns)
             indices = range(position.read, position.read + len(pool))
             generator = np.random.default_rng([self.seed, self.reader, position.passes, position.pool])
-            kept = self.tokenizer(picked[SOURCE], picked[TARGET], indices)
-            del pool, picked
+            kept = self.tokenizer([pair[SOURCE] for pair in pool], [pair[TARGET] for pair in pool], indices)
+            del pool
             lengths = (np.array(kept[f"{side}_length"], dtype=np.int64) for side in (SOURCE, TARGET))
             batches = plan_batches(*lengths, self.tokens_per_batch, generator)
             for number in range(position.batch, len(batches)):
@@ -180,6 +163,6 @@ class StreamReader(torch.utils.data.IterableDataset):
                 read=position.read + len(indices),
                 dropped=position.dropped + len(indices) - len(kept["index"]),
                 seen=position.seen + len(indices),
-                rows=rows.state_dict(),
+                rows=part.state_dict(),
             )
             del kept  # memory holds one pool, not two

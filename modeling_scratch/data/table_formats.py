@@ -8,8 +8,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
+
 from ..errors import UserError
 from .lines import read_lines
+
+_BATCH_ROWS = 1000  # of a Parquet file, in memory at once
 
 
 def _read_csv(path: Path, **dialect) -> Iterator[dict[str, str]]:
@@ -52,11 +57,25 @@ def _parsed(text: str, path: Path, line: int) -> Any:
         raise UserError(f"{path}, line {line}: nested too deeply") from None
 
 
-# The reader of each format, a function that yields rows as {column: cell}; None: the datasets library's Parquet loader.
-FORMATS: dict[str, Callable[[Path], Iterator[dict[str, Any]]] | None] = {
+def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(_BATCH_ROWS):
+                yield from batch.to_pylist()
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:  # OSError: a page that is damaged
+        raise UserError(f"{path}: cannot be read as parquet: {' '.join(str(error).split())}") from None
+
+
+# The reader of each format, a function that yields rows as {column: cell}.
+FORMATS: dict[str, Callable[[Path], Iterator[dict[str, Any]]]] = {
     ".jsonl": _read_json,
     ".json": _read_json,
     ".csv": partial(_read_csv, strict=True),
     ".tsv": partial(_read_csv, delimiter="\t", quoting=csv.QUOTE_NONE),  # a quotation mark is text
-    ".parquet": None,
+    ".parquet": _read_parquet,
 }
+
+
+def read_table(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a table, as {column: cell}. UserError, naming the file and mostly the line, if one cannot be read."""
+    return FORMATS[path.suffix.lower()](path)

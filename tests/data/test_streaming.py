@@ -59,6 +59,14 @@ def parquet(folder) -> DataSection:
     return DataSection(train_files=str(folder / "part-*.parquet"), streaming=True)
 
 
+def hub(folder) -> DataSection:
+    """A data set as the library reads those of the Hub, of rows in which pairs are not alone."""
+    for shard in range(2):
+        rows = [{"id": number, "translation": pair} for number, pair in enumerate(PAIRS[shard::2])]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"train-{shard}.parquet")
+    return DataSection(name=str(folder), streaming=True)
+
+
 def reader(data, reader=0, readers=1, position=None, pool_size=60, seed=3, limit=256, tokens=256):
     tokenizer, position = PairTokenizer(TOKENIZER, TOKENIZER, limit, limit), position or Position()
     return StreamReader(
@@ -79,7 +87,8 @@ def targets(batches) -> Counter:
 
 
 @pytest.mark.parametrize(
-    ("kind", "readers"), [*((kind, 2) for kind in (jsonl, text, csv, parquet)), (text, 1), (parquet, 3), (jsonl, 5)]
+    ("kind", "readers"),
+    [*((kind, 2) for kind in (jsonl, text, csv, parquet, hub)), (text, 1), (parquet, 3), (hub, 3), (jsonl, 5)],
 )
 def test_readers_share_the_stream(kind, readers, tmp_path):
     """In each pass every pair is seen once, by one of them."""
@@ -89,7 +98,7 @@ def test_readers_share_the_stream(kind, readers, tmp_path):
     assert all(seen)
 
 
-@pytest.mark.parametrize(("kind", "readers"), [(jsonl, 1), (text, 1), (parquet, 2), (csv, 2)])
+@pytest.mark.parametrize(("kind", "readers"), [(jsonl, 1), (text, 1), (parquet, 2), (csv, 2), (hub, 1), (hub, 3)])
 def test_a_reader_interrupted_after_each_batch(kind, readers, tmp_path):
     """And resumed each time from a position that was written and read: the batches of one that was not."""
     data, position = kind(tmp_path), None
@@ -127,7 +136,7 @@ def test_parts_come_in_another_order_each_pass(tmp_path):
     orders = set()
     for passes in range(4):
         rows = open_stream(jsonl(tmp_path), 0).part(0, 1, [3, passes])
-        orders.add(tuple(row["de"] for row in rows))
+        orders.add(tuple(row["target"] for row in rows))
     assert len(orders) > 1
     assert len({tuple(sorted(order)) for order in orders}) == 1
 
@@ -170,10 +179,10 @@ def test_pairs_that_are_dropped(tmp_path):
 
 def test_the_embedded_stream_holds_nothing_back():
     held_out = {text for pairs in make_corpus(0, *HELD_OUT, 7).values() for pair in pairs for text in pair.values()}
-    pairs = list(stream_corpus([0, 1], 400, 7))
+    pairs = list(stream_corpus([0, 1], 400, 7, ("en", "de")))
     assert len(pairs) == 800
     assert not held_out & {text for pair in pairs for text in pair.values()}
-    assert list(stream_corpus([1], 400, 7)) == pairs[400:]
+    assert list(stream_corpus([1], 400, 7, ("en", "de"))) == pairs[400:]
 
 
 def test_a_stream_from_the_hub_is_of_one_commit(tmp_path, monkeypatch):
