@@ -6,12 +6,10 @@ A stream is divided among readers, shuffled and batched in an order that a resum
 
 import itertools
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pyarrow
 import torch
 from datasets import IterableDataset
 from datasets.distributed import split_dataset_by_node
@@ -25,28 +23,13 @@ from .tokenization import PairTokenizer
 _READ_ROWS = 1000
 
 
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Turn a failure to read the stream into a UserError that names it."""
-    try:
-        yield
-    except (pyarrow.ArrowException, ValueError, OSError) as error:
-        raise UserError(f"{name} cannot be read: {error}") from error
-
-
 @dataclass
 class PairStream:
     """A stream of pairs, and what identifies it."""
 
     pairs: IterableDataset
     fingerprint: str
-    name: str  # for messages
     revision: str | None = None  # the commit, for data on the Hub
-
-    def read(self, pairs: Iterator[dict[str, str]], count: int) -> list[dict[str, str]]:
-        """The next `count` pairs, fewer at the end. UserError, naming the stream, if it cannot be read."""
-        with _explained(self.name):
-            return list(itertools.islice(pairs, count))
 
     def part(self, reader: int, readers: int, seed: list[int]) -> IterableDataset:
         """The pairs that only this reader sees in a pass; the seed shuffles the order of the shards."""
@@ -57,7 +40,7 @@ class PairStream:
     def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
         """The first `limit` sentences of the first pass, in batches."""
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
-        while batch := self.read(pairs, _READ_ROWS):
+        while batch := list(itertools.islice(pairs, _READ_ROWS)):
             yield [pair[side] for side in sides for pair in batch]
 
 
@@ -69,7 +52,7 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
         UserError: a file is missing or empty; a column, language or split does not exist; there are no rows.
     """
     source = source_of("train", data, seed)
-    return PairStream(source.stream(), source.fingerprint(), source.name, source.revision)
+    return PairStream(source.stream(), source.fingerprint(), source.revision)
 
 
 @dataclass(frozen=True)
@@ -142,7 +125,7 @@ class StreamReader(torch.utils.data.IterableDataset):
             part.load_state_dict(position.rows)
         pairs = iter(part)
         while True:
-            pool = self.stream.read(pairs, self.pool_size)
+            pool = list(itertools.islice(pairs, self.pool_size))
             if not pool:
                 return position
             indices = range(position.read, position.read + len(pool))
