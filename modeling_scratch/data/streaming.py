@@ -4,6 +4,7 @@ Stream training pairs that may exceed memory.
 A stream is divided among readers, shuffled and batched in an order that a resumed run repeats exactly.
 """
 
+import hashlib
 import itertools
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
         UserError: a file is missing or empty; a column, language or split does not exist; there are no rows.
     """
     source = source_of("train", data, seed)
-    return PairStream(source.stream(), source.fingerprint(), source.revision)
+    return PairStream(source.stream(), hashlib.sha256(source.fingerprint().encode()).hexdigest(), source.revision)
 
 
 @dataclass(frozen=True)
