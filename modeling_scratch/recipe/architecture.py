@@ -16,11 +16,7 @@ _Positive = Annotated[float, Field(gt=0)]
 _Id = Annotated[int, Field(ge=0)]
 
 
-class _Strict(Section):
-    model_config = {"strict": True}
-
-
-class _RopeParameters(_Strict):  # only for the types: ScratchConfig has the defaults
+class _RopeParameters(Section):  # only for the types: ScratchConfig has the defaults
     rope_type: Literal["default", "linear"] = "default"
     rope_theta: _Positive = 10000.0
     factor: Annotated[float, Field(ge=1)] = 1.0
@@ -49,7 +45,7 @@ def _type_of(name: str, annotation: Any) -> Any:
 _FIELDS = {name: ScratchConfig.fields()[name] for name in ScratchConfig.field_names()}
 Architecture = create_model(
     "Architecture",
-    __base__=_Strict,
+    __base__=Section,
     **{name: (_type_of(name, field.annotation), field.default) for name, field in _FIELDS.items()},
 )
 

@@ -182,7 +182,7 @@ class OptimizationSection(Section):
     learning_rate: float = Field(1e-3, gt=0, description="at the schedule's peak")
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
     warmup_steps: int = Field(1000, ge=0)
-    betas: Betas = (0.9, 0.98)
+    betas: Betas = [0.9, 0.98]
     epsilon: float = Field(1e-9, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float | None = Field(1.0, gt=0)

@@ -1,5 +1,6 @@
 """Read YAML as users write it: 1e-3 is a number, duplicate keys are errors, and errors give the line."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -42,22 +43,19 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _checked(value: Any) -> Any:
-    """The value. UserError if a key in it is no text."""
+def _at_home(value: Any) -> Any:
+    """The value, with the ~/ that shells leave in data.train_files=~/x expanded in every text."""
     if isinstance(value, list):
-        return [_checked(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    for key in value:
-        if not isinstance(key, str):
-            raise UserError(f"the key {str(key).lower()} is not text; put it in quotes")
-    return {key: _checked(each) for key, each in value.items()}
+        return [_at_home(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _at_home(each) for key, each in value.items()}
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def parse_yaml(text: str) -> Any:
     """The value of a YAML text. UserError says what is wrong with it, and on which line."""
     try:
-        return _checked(yaml.load(text, Loader=_Loader))
+        return _at_home(yaml.load(text, Loader=_Loader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)

@@ -70,7 +70,7 @@ def test_overrides():
     overrides = ["optimization.learning_rate=1e-4", "seed=7", "model.overrides.dropout=.2", "data.test=null"]
     recipe = load_recipe(EMBEDDED, [*overrides, "optimization.betas=[0.8, 0.9]", "data.train_files=a/b"])
     assert recipe.optimization.learning_rate == 1e-4
-    assert recipe.optimization.betas == (0.8, 0.9)
+    assert recipe.optimization.betas == [0.8, 0.9]
     assert recipe.seed == 7
     assert recipe.model.overrides["dropout"] == 0.2
     assert recipe.model.overrides["encoder_layers"] == 2  # the file's own stay
