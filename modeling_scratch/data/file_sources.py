@@ -10,7 +10,7 @@ from datasets import Dataset, Features, IterableDataset, Value
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import UserError
-from ..recipe.schema import SOURCE, TARGET, DataSection, Files
+from ..recipe.schema import SOURCE, TARGET, DataSection
 from .columns import FIRST_ROWS, Columns, choose_columns, text_of
 from .lines import check_file, read_lines
 from .pair_files import as_paths, find_files
@@ -27,9 +27,9 @@ class FileSource(PairSource):
         key: the recipe's key, for messages.
     """
 
-    def __init__(self, files: Files, data: DataSection, key: str):
+    def __init__(self, files: list[str], data: DataSection, key: str):
         self.files, self.data, self.key = files, data, key
-        self.name = str(files)
+        self.name = ", ".join(files)
 
     def found(self) -> list[Path] | list[tuple[Path, Path]]:
         """The tables, or the pairs of text files. UserError if one is missing or empty."""

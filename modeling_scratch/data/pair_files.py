@@ -6,7 +6,7 @@ from glob import glob
 from pathlib import Path
 
 from ..errors import UserError
-from ..recipe.schema import DataSection, Files
+from ..recipe.schema import DataSection
 from .lines import check_file
 from .table_formats import FORMATS
 
@@ -20,7 +20,7 @@ def is_table(name: str) -> bool:
     return Path(name).suffix.lower() in FORMATS
 
 
-def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[tuple[Path, Path]]:
+def find_files(names: list[str], data: DataSection, key: str) -> list[Path] | list[tuple[Path, Path]]:
     """
     The tables, or the pairs of text files, that a recipe names. A `*` in a name matches any number of files, sorted.
 
@@ -30,7 +30,6 @@ def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[t
     Raises:
         UserError: a file is missing, files cannot be paired, or this kind of file is not supported.
     """
-    names = [files] if isinstance(files, str) else files
     for name in names:
         _check_name(name, key)
     tables = [is_table(name) for name in names]
@@ -38,9 +37,9 @@ def find_files(files: Files, data: DataSection, key: str) -> list[Path] | list[t
         if not all(tables):
             raise UserError(f"{key}: tables and text files together: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
         return [path for name in names for path in _expand(name, key)]
-    all_names = [name for files in data.files().values() for name in ([files] if isinstance(files, str) else files)]
+    has_tables = any(is_table(name) for names in data.files().values() for name in names)
     for side in ("source", "target"):
-        if getattr(data, f"{side}_column") is not None and not (data.on_the_hub or any(map(is_table, all_names))):
+        if getattr(data, f"{side}_column") is not None and not (data.on_the_hub or has_tables):
             raise UserError(f"data.{side}_column: text files, as in {key}, have no columns; set it to null")
     if len(names) == 1:
         found = [_with_language(names[0], language, key) for language in (data.source_language, data.target_language)]
@@ -119,7 +118,7 @@ def check_files(data: DataSection) -> None:
             raise UserError(f"{key}: {min(both)} is a training file too; name another one, or set the key to null")
 
 
-def _checked(files: Files, data: DataSection, key: str) -> set[Path]:
+def _checked(files: list[str], data: DataSection, key: str) -> set[Path]:
     """The files, resolved. UserError if one is missing or empty."""
     paths = [path for entry in find_files(files, data, key) for path in as_paths(entry)]
     for path in paths:

@@ -33,11 +33,10 @@ class Provenance:
     limits: str | None = None
 
 
-def local_provenance(files: str | list[str]) -> Provenance:
+def local_provenance(files: list[str]) -> Provenance:
     """The provenance of local files: their names, without their folders."""
-    paths = [files] if isinstance(files, str) else files
     # PureWindowsPath splits at / and at \, on any system.
-    names = ", ".join(TOKEN.sub("hf_...", PureWindowsPath(path).name) for path in paths)
+    names = ", ".join(TOKEN.sub("hf_...", PureWindowsPath(path).name) for path in files)
     return Provenance(f"local files ({escape(names)})", "local", names)
 
 

@@ -88,8 +88,7 @@ def source_of(split: str, data: DataSection, seed: int, key: str | None = None) 
     """
     files = data.files()
     if split in files:
-        names = [files[split]] if isinstance(files[split], str) else files[split]
-        kind = Tables if any(map(is_table, names)) else TextFiles
+        kind = Tables if any(map(is_table, files[split])) else TextFiles
         return kind(files[split], data, key or data.files_key(split))
     if any(each in files for each in SPLITS):  # local files replace `data.name` for all splits
         return None

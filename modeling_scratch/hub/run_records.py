@@ -120,7 +120,7 @@ class RunRecords:
     def _known(self, found: Provenance) -> Provenance:
         """The provenance unchanged if the data set is on the Hub, else as local data."""
         if found.hub_name is not None and not self._is_on_hub(found.hub_name):
-            return local_provenance(found.hub_name)
+            return local_provenance([found.hub_name])
         return found
 
     def mixed(self) -> list[Provenance]:

@@ -142,7 +142,7 @@ class DataSection(Section):
             for each in self.mix
         ]
 
-    def files(self) -> dict[str, str | list[str]]:
+    def files(self) -> dict[str, list[str]]:
         """The local files of each split and further test set, the training files first."""
         splits = {"train": self.train_files, "validation": self.validation_files, "test": self.test_files}
         return {split: files for split, files in (splits | self.test_sets).items() if files}

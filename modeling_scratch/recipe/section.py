@@ -25,11 +25,8 @@ def _is_an_interval_or_a_time(value: Any) -> Any:
         raise ValueError(f"{value!r} is not {known}") from None
 
 
-def _are_files(value: Any) -> Any:
-    names = value if isinstance(value, list) else [value]
-    if value is not None and not (names and all(isinstance(name, str) and name for name in names)):
-        raise ValueError(f"{value!r} is neither the name of a file nor a list of such names")
-    return value
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
 def _are_test_sets(value: Any) -> Any:
@@ -42,7 +39,7 @@ def _are_test_sets(value: Any) -> Any:
 
 Interval = Annotated[int | str, BeforeValidator(_is_an_interval)]
 IntervalOrTime = Annotated[int | str, BeforeValidator(_is_an_interval_or_a_time)]
-Files = Annotated[str | list[str] | None, BeforeValidator(_are_files)]
+Files = Annotated[Annotated[list[str], Field(min_length=1)] | None, BeforeValidator(_as_list)]
 TestSets = Annotated[dict[str, Files], BeforeValidator(_are_test_sets)]
 Betas = Annotated[list[Probability], Field(min_length=2, max_length=2)]
 

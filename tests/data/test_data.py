@@ -434,7 +434,7 @@ def test_wrong_files_of_mixed_sources(tmp_path):
     section = DataSection(train_files=own, mix=[{"files": own}])
     with pytest.raises(UserError, match=r"data\.mix: .* is in data\.train_files too, from which pairs .* are held out"):
         check_files(section)
-    check_files(section.model_copy(update={"validation_files": other}))
+    check_files(section.model_copy(update={"validation_files": [other]}))
     (tmp_path / "x.csv").write_text("id,en\n1,One.\n")
     with pytest.raises(UserError, match=r"data\.mix\[0\]: .*x\.csv has no column 'de'"):
         load_pairs(DataSection(train_files=own, validation_size=1, mix=[{"files": str(tmp_path / "x.csv")}]), 0)

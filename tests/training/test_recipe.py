@@ -87,7 +87,7 @@ def test_the_home_folder(monkeypatch):
     files = ["data.train_files=[~/a.en, ~/a.de]", "data.validation_files=~/b", "data.test_sets={c: ~/c}"]
     recipe = load_recipe(EMBEDDED, [*files, "output_dir=~/run", "tokenizer.existing=~/d"])
     assert (recipe.output_dir, recipe.tokenizer.existing) == ("/home/ada/run", "/home/ada/d")
-    files = ["/home/ada/a.en", "/home/ada/a.de"], "/home/ada/b", {"c": "/home/ada/c"}
+    files = ["/home/ada/a.en", "/home/ada/a.de"], ["/home/ada/b"], {"c": ["/home/ada/c"]}
     assert (recipe.data.train_files, recipe.data.validation_files, recipe.data.test_sets) == files
 
 
