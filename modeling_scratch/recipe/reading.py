@@ -63,8 +63,8 @@ def parse_recipe(content: dict[str, Any]) -> Recipe:
 
 def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     """
-    A recipe from a YAML file, with KEY=VALUE overrides applied. UserError says which of the two is at fault, and names
-    the key, the value and what would be right.
+    A recipe from a YAML file, with KEY=VALUE overrides applied. UserError names the key, the value and what would be
+    right.
     """
     content = _without_removed_keys(read_yaml(path))
     changed = apply_overrides(content, overrides or [])
@@ -72,7 +72,7 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     try:
         return checked_recipe(changed)
     except ValueError as error:
-        raise UserError(f"{'command line' if _is_valid(content) else path.name}: {error}") from None
+        raise UserError(f"{'the recipe' if overrides else path.name}: {error}") from None
 
 
 def check_model_file(content: dict[str, Any], overrides: list[str]) -> None:
@@ -108,14 +108,6 @@ def checked_recipe(content: dict[str, Any]) -> Recipe:
         recipe.model = ModelSection(overrides=model_fields(recipe.model))
         planned_config(recipe)
     return recipe
-
-
-def _is_valid(content: dict[str, Any]) -> bool:
-    try:
-        checked_recipe(content)
-    except ValueError:
-        return False
-    return True
 
 
 def adopts_two(recipe: Recipe) -> bool:

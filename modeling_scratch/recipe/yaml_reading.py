@@ -53,7 +53,7 @@ def _at_home(value: Any) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text. UserError says what is wrong with it, and on which line."""
+    """The value of a YAML text. ValueError, mostly a UserError, says what is wrong with it, and on which line."""
     try:
         return _at_home(yaml.load(text, Loader=_Loader))
     except yaml.YAMLError as error:
@@ -62,20 +62,14 @@ def parse_yaml(text: str) -> Any:
         raise UserError(f"{f'line {mark.line + 1}: ' if mark else ''}{' '.join(str(problem).split())}") from None
     except RecursionError:
         raise UserError("it is nested too deeply") from None
-    except ValueError as error:  # such as the date 2026-13-01
-        raise UserError(str(error)) from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. UserError if there is none."""
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder; a YAML file is needed") from None
     except (ValueError, OSError) as error:
-        raise UserError(f"{path}: not a YAML file: {error}") from None
+        raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
     return content

@@ -99,7 +99,7 @@ def test_a_recipe_of_an_earlier_version(r_drop, tmp_path, caplog):
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(earlier))
     assert load_recipe(tmp_path / "recipe.yaml") == recipe
     assert ("optimization.r_drop=5.0: this version trains without it" in caplog.text) == bool(r_drop)
-    with pytest.raises(UserError, match=r"command line: .*unknown recipe key 'optimization\.r_drop'"):
+    with pytest.raises(UserError, match=r"the recipe: .*unknown recipe key 'optimization\.r_drop'"):
         load_recipe(EMBEDDED, ["optimization.r_drop=5"])
 
 
