@@ -1,6 +1,5 @@
 """Read recipes from YAML files and KEY=VALUE overrides."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,6 @@ from .errors import describe
 from .schema import HubSection, ModelSection, Recipe
 from .shipped import CONFIGURATION_FOLDER
 from .yaml_reading import parse_yaml, read_yaml
-
-logger = logging.getLogger(__name__)
-
 
 # Keys that change no result of a run.
 WITHOUT_EFFECT = {"output_dir", "data.num_workers", "evaluation.batch_size", "evaluation.batch_tokens", "trackers"}
@@ -66,7 +62,7 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     A recipe from a YAML file, with KEY=VALUE overrides applied. UserError names the key, the value and what would be
     right.
     """
-    content = _without_removed_keys(read_yaml(path))
+    content = read_yaml(path)
     changed = apply_overrides(content, overrides or [])
     check_model_file(content, overrides or [])
     try:
@@ -85,20 +81,6 @@ def check_model_file(content: dict[str, Any], overrides: list[str]) -> None:
             "command line: model.config: this recipe sets the sizes of its model in model.overrides, which win; add "
             "model.overrides={}"
         )
-
-
-_REMOVED = (("tokenizer", "merge_dropout"), ("optimization", "r_drop"))  # keys of earlier versions; 0 did nothing
-
-
-def _without_removed_keys(content: dict[str, Any]) -> dict[str, Any]:
-    """A recipe without the keys of earlier versions, which wrote every key; warns of each that was used."""
-    for section, key in _REMOVED:
-        part = content.get(section)
-        if isinstance(part, dict) and (value := part.pop(key, None)):
-            logger.warning(
-                f"{section}.{key}={value}: this version trains without it, since no gain was measured (docs/quality.md)"
-            )
-    return content
 
 
 def checked_recipe(content: dict[str, Any]) -> Recipe:

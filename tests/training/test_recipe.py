@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
@@ -89,18 +88,6 @@ def test_the_home_folder(monkeypatch):
     assert (recipe.output_dir, recipe.tokenizer.existing) == ("/home/ada/run", "/home/ada/d")
     files = ["/home/ada/a.en", "/home/ada/a.de"], ["/home/ada/b"], {"c": ["/home/ada/c"]}
     assert (recipe.data.train_files, recipe.data.validation_files, recipe.data.test_sets) == files
-
-
-@pytest.mark.parametrize("r_drop", [0.0, 5.0])
-def test_a_recipe_of_an_earlier_version(r_drop, tmp_path, caplog):
-    recipe = load_recipe(EMBEDDED)
-    earlier = recipe.model_dump(mode="json")
-    earlier["tokenizer"]["merge_dropout"], earlier["optimization"]["r_drop"] = 0.0, r_drop
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(earlier))
-    assert load_recipe(tmp_path / "recipe.yaml") == recipe
-    assert ("optimization.r_drop=5.0: this version trains without it" in caplog.text) == bool(r_drop)
-    with pytest.raises(UserError, match=r"the recipe: .*unknown recipe key 'optimization\.r_drop'"):
-        load_recipe(EMBEDDED, ["optimization.r_drop=5"])
 
 
 def test_a_model_file_for_a_run_s_own_recipe(tmp_path):
