@@ -7,28 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import datasets
-import pyarrow
 from accelerate import Accelerator
 from safetensors import SafetensorError
 
 from ..errors import ProcessError, UserError, is_lack_of_memory
 
 _LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|timeout|\bpeer\b|nccl|gloo", re.IGNORECASE)
-
-
-@contextmanager
-def explained_damage_of_the_cache() -> Iterator[None]:
-    """Turn an unreadable file in the datasets cache into a UserError that says what to delete."""
-    try:
-        yield
-    except (pyarrow.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and "Expected to be able to read" not in str(error):
-            raise
-        raise UserError(
-            f"a file in the cache of datasets is damaged ({error}); delete {datasets.config.HF_DATASETS_CACHE} and "
-            "start again"
-        ) from error
 
 
 @contextmanager

@@ -29,7 +29,6 @@ from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.architecture import check_fields
 from ..recipe.reading import adopts_two, fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, Recipe
-from ..runs.faults import explained_damage_of_the_cache
 from ..runs.processes import main_first, on_all, on_main
 from .checkpoints import read_progress
 from .compilation import LENGTHS_OF, is_compiled, longest
@@ -171,42 +170,41 @@ def prepare_inputs(
     """
     config = main_first(accelerator, lambda: config_to_train(recipe, checkpoint))
     main_first(accelerator, lambda: check_before_reading(recipe, config, accelerator))
-    with explained_damage_of_the_cache():
-        adopted = None if checkpoint else on_main(accelerator, lambda: adopted_tokenizers(recipe))
-        pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed), "reading the data")
-        train = pairs.get("train")
-        if recipe.data.streaming:
-            train = main_first(accelerator, lambda: open_stream(recipe.data, recipe.seed), "opening the stream")
-        if checkpoint is not None:
-            tokenizers = on_all(accelerator, lambda: load_tokenizers(str(checkpoint)))
-            model = on_all(accelerator, lambda: load_translator(str(checkpoint), dtype=torch.get_default_dtype()))
-        else:
-            train_them = partial(train_tokenizers, recipe, train)
-            tokenizers = adopted or on_main(accelerator, train_them, "training the tokenizer")
-            model = on_all(accelerator, lambda: make_model(recipe, tokenizers, config))
-        _check_lengths(model.config, tokenizers[0], pairs)
-        _set_generation(recipe, model)
-        use_fast_layers(model)
-        tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
+    adopted = None if checkpoint else on_main(accelerator, lambda: adopted_tokenizers(recipe))
+    pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed), "reading the data")
+    train = pairs.get("train")
+    if recipe.data.streaming:
+        train = main_first(accelerator, lambda: open_stream(recipe.data, recipe.seed), "opening the stream")
+    if checkpoint is not None:
+        tokenizers = on_all(accelerator, lambda: load_tokenizers(str(checkpoint)))
+        model = on_all(accelerator, lambda: load_translator(str(checkpoint), dtype=torch.get_default_dtype()))
+    else:
+        train_them = partial(train_tokenizers, recipe, train)
+        tokenizers = adopted or on_main(accelerator, train_them, "training the tokenizer")
+        model = on_all(accelerator, lambda: make_model(recipe, tokenizers, config))
+    _check_lengths(model.config, tokenizers[0], pairs)
+    _set_generation(recipe, model)
+    use_fast_layers(model)
+    tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
 
-        def tokenized(split: str) -> Dataset:
-            tokenize = partial(tokenize_pairs, pairs[split], tokenizer, split, recipe.data.num_workers)
-            return main_first(accelerator, tokenize, f"tokenizing the {split} pairs")
+    def tokenized(split: str) -> Dataset:
+        tokenize = partial(tokenize_pairs, pairs[split], tokenizer, split, recipe.data.num_workers)
+        return main_first(accelerator, tokenize, f"tokenizing the {split} pairs")
 
-        shapes = {}
-        if is_compiled(recipe, accelerator):
-            shapes = {"multiple": LENGTHS_OF, "longest": longest(model.config), "pairs": 2}
-        collate = PairCollator(tokenizers[0].pad_token_id, **shapes)
-        if isinstance(train, PairStream):
-            readers = read_progress(checkpoint).position["readers"] if checkpoint else readers
-            batches = StreamBatches(train, tokenizer, recipe, collate, accelerator, readers)
-        else:
-            weights = np.asarray(train["weight"]) if recipe.data.mix else None
-            batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights, train[SOURCE])
-            # For a warning by `scratch translate`.
-            model.generation_config.longest_training_source = batches.longest_source
-            _check_length_limit(recipe, int(batches.lengths[1].max()))
-        return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
+    shapes = {}
+    if is_compiled(recipe, accelerator):
+        shapes = {"multiple": LENGTHS_OF, "longest": longest(model.config), "pairs": 2}
+    collate = PairCollator(tokenizers[0].pad_token_id, **shapes)
+    if isinstance(train, PairStream):
+        readers = read_progress(checkpoint).position["readers"] if checkpoint else readers
+        batches = StreamBatches(train, tokenizer, recipe, collate, accelerator, readers)
+    else:
+        weights = np.asarray(train["weight"]) if recipe.data.mix else None
+        batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights, train[SOURCE])
+        # For a warning by `scratch translate`.
+        model.generation_config.longest_training_source = batches.longest_source
+        _check_length_limit(recipe, int(batches.lengths[1].max()))
+    return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
 
 
 def _check_length_limit(recipe: Recipe, longest: int) -> None:

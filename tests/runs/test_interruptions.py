@@ -6,10 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from itertools import count, cycle
+from itertools import count
 from pathlib import Path
 
-import datasets
 import pytest
 import torch
 from conftest import ROOT, SMALL_RUN, Killed, few_sentences, quick_run, read_metrics, run_command
@@ -425,22 +424,6 @@ def test_a_lack_of_memory_for_translations(tmp_path, monkeypatch, capsys):
     assert f"translating the validation split: set {' '.join(smaller)}, and --resume" in line
     quick_run(run, *SHORT, *smaller, resume=True)
     assert equal_weights(run, quick_run(tmp_path / "whole", *SHORT))
-
-
-def test_a_damaged_cache_says_what_to_delete(tmp_path, capsys):
-    text = shutil.copytree(Path(few_sentences()[0].partition("=")[2]).parent, tmp_path / "text")
-    files = [f"data.{split}_files={text / split}" for split in ("train", "validation", "test")]
-    before = set(Path(datasets.config.HF_DATASETS_CACHE).rglob("*.arrow"))
-    quick_run(tmp_path / "run", *files, "optimization.max_steps=2")
-    new = set(Path(datasets.config.HF_DATASETS_CACHE).rglob("*.arrow")) - before
-    assert new
-    for path, damage in zip(new, cycle([lambda whole: whole[: len(whole) // 2], lambda whole: bytes(len(whole))])):
-        content = path.read_bytes()
-        path.write_bytes(damage(content))
-        line = fails(capsys, tmp_path / "new", *files)
-        assert "a file in the cache of datasets is damaged" in line
-        assert str(datasets.config.HF_DATASETS_CACHE) in line
-        path.write_bytes(content)
 
 
 def test_what_fails_on_one_process_fails_on_all(tmp_path):
