@@ -1,7 +1,5 @@
 """Find the data files that a recipe names."""
 
-import re
-from glob import escape as glob_escape
 from glob import glob
 from pathlib import Path
 
@@ -31,7 +29,8 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[Path] | li
         UserError: a file is missing, files cannot be paired, or this kind of file is not supported.
     """
     for name in names:
-        _check_name(name, key)
+        if name.lower().endswith(".gz") and is_table(name[:-3]):  # two would be taken for text files
+            raise UserError(f"{key}: {name} is a compressed table; unpack it (gunzip -k)")
     tables = [is_table(name) for name in names]
     if any(tables):
         if not all(tables):
@@ -61,15 +60,6 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[Path] | li
             f"{key}: {len(sides[0])} source files and {len(sides[1])} target files; there must be as many of each"
         )
     return list(zip(*sides, strict=True))
-
-
-def _check_name(name: str, key: str) -> None:
-    if name.lower().endswith(".gz") and is_table(name[:-3]):
-        raise UserError(f"{key}: {name} is a compressed table; unpack it (gunzip -k)")
-    if re.match(r"[a-z][a-z0-9+.-]*://", name):
-        raise UserError(f"{key}: {name} is a web address; download it, or set data.name to a data set on the Hub")
-    if Path(name).is_dir() and not list(Path(name).parent.glob(f"{glob_escape(Path(name).name)}.*")):
-        raise UserError(f"{key}: {name} is a folder; name {WHAT_CAN_BE_READ}")
 
 
 def _expand(name: str, key: str) -> list[Path]:
