@@ -36,7 +36,7 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[Path] | li
         if not all(tables):
             raise UserError(f"{key}: tables and text files together: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
         return [path for name in names for path in _expand(name, key)]
-    has_tables = any(is_table(name) for names in data.files().values() for name in names)
+    has_tables = any(is_table(name) for each in data.files().values() for name in each)
     for side in ("source", "target"):
         if getattr(data, f"{side}_column") is not None and not (data.on_the_hub or has_tables):
             raise UserError(f"data.{side}_column: text files, as in {key}, have no columns; set it to null")

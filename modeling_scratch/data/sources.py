@@ -1,10 +1,9 @@
 """Choose the data source of a recipe, and load the pairs of each split."""
 
 import logging
+from collections.abc import Iterator
 from functools import lru_cache
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, IterableDataset, concatenate_datasets
 
 from ..alignments import Links
@@ -121,7 +120,7 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
     for split in [only] if only else wanted:
         if (source := source_of(split, data, seed)) is not None:
             pairs[split] = source.load()
-            if not any(one and other for one, other in zip(pairs[split][SOURCE], pairs[split][TARGET], strict=True)):
+            if not any(map(all, _pairs_of(pairs[split]))):
                 raise UserError(f"the {split} split has no pair with text on both sides")
             if not only:
                 first = " is ".join(map(beginning, pairs[split][0].values()))
@@ -165,7 +164,7 @@ def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset]
         except UserError as error:
             raise UserError(f"data.mix[{place}]: {error}") from error
         _warn_of_known_pairs(pairs, named)
-        if held_out is not None and (known := set(_rows_in(pairs, held_out))):
+        if held_out is not None and (known := _rows_in(pairs, held_out)):
             logger.info(f"data: {len(known):,} pairs of data.mix[{place}] are held out too, and are left out")
             pairs = pairs.select([row for row in range(len(pairs)) if row not in known])
         if entry.tag is not None:
@@ -194,8 +193,8 @@ def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dat
     rows = Dataset.from_dict({"row": range(len(train))}).train_test_split(test_size=size, seed=seed)
     validation = train.select(rows["test"]["row"])
     logger.info(f"data: no validation split is named; held out {size:,} of {len(train):,} training pairs")
-    known = set(_rows_in(train, validation))
-    kept = [row for row in rows["train"]["row"] if row not in known]
+    known = _rows_in(train, validation)
+    kept = [row for row in rows["train"]["row"][:] if row not in known]
     if copies := len(train) - size - len(kept):
         logger.info(f"data: {copies:,} other training pairs are the same as some of those, and are left out")
     if not kept:
@@ -206,29 +205,28 @@ def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dat
     return train.select(kept), validation
 
 
-def _rows_in(pairs: Dataset, others: Dataset) -> list[int]:
+def _pairs_of(dataset: Dataset) -> Iterator[tuple[str, str]]:
+    """The source and the target of each row. (The rows of a single column are read one by one, which is slow.)"""
+    for batch in dataset.iter(_READ_ROWS):
+        yield from zip(batch[SOURCE], batch[TARGET], strict=True)
+
+
+def _rows_in(pairs: Dataset, others: Dataset) -> set[int]:
     """The rows of pairs, with text on both sides, that are among the others too."""
-    wanted = {pair for pair in zip(others[SOURCE], others[TARGET], strict=True) if all(pair)}
-    sources, rows = pa.array(sorted({source for source, _ in wanted}), pa.string()), []
-    for number, batch in enumerate(pairs.with_format("arrow").iter(_READ_ROWS)):
-        texts = batch[SOURCE].cast(pa.string())
-        places = pc.indices_nonzero(pc.is_in(texts, value_set=sources))
-        found = zip(texts.take(places).to_pylist(), batch[TARGET].take(places).to_pylist(), strict=True)
-        known = (place for place, pair in zip(places.to_pylist(), found, strict=True) if pair in wanted)
-        rows += [number * _READ_ROWS + place for place in known]
-    return rows
+    wanted = {pair for pair in _pairs_of(others) if all(pair)}
+    return {row for row, pair in enumerate(_pairs_of(pairs)) if pair in wanted}
 
 
 def _warn_of_known_pairs(train: Dataset, named: dict[str, Dataset]) -> None:
     """Say how many pairs of each split are training pairs too: scores on them would be too good."""
-    for split, pairs in named.items():
-        if rows := _rows_in(train, pairs):
-            copies = train.select(rows)
-            known = set(zip(copies[SOURCE], copies[TARGET], strict=True))
-            count = sum(pair in known for pair in zip(pairs[SOURCE], pairs[TARGET], strict=True))
-            share = count / len(pairs)
+    splits = {split: [pair for pair in _pairs_of(pairs) if all(pair)] for split, pairs in named.items()}
+    wanted = set().union(*splits.values())
+    known = {pair for pair in _pairs_of(train) if pair in wanted}
+    for split, pairs in splits.items():
+        if count := sum(pair in known for pair in pairs):
+            total = len(named[split])
             logger.log(
-                logging.WARNING if share > _MANY_KNOWN else logging.INFO,
-                f"data: {count:,} of the {len(pairs):,} {split} pairs ({share:.1%}) are training pairs too: scores on "
-                "them are better than on new ones",
+                logging.WARNING if count / total > _MANY_KNOWN else logging.INFO,
+                f"data: {count:,} of the {total:,} {split} pairs ({count / total:.1%}) are training pairs too: scores "
+                "on them are better than on new ones",
             )
