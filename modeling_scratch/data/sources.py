@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from datasets import Dataset, DatasetDict, IterableDataset, concatenate_datasets
 
@@ -168,11 +168,15 @@ def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset]
             logger.info(f"data: {len(known):,} pairs of data.mix[{place}] are held out too, and are left out")
             pairs = pairs.select([row for row in range(len(pairs)) if row not in known])
         if entry.tag is not None:
-            prefix = f"{entry.tag} "
-            pairs = pairs.map(lambda row, prefix=prefix: {SOURCE: row[SOURCE] and prefix + row[SOURCE]}, desc="tagging")
+            pairs = pairs.map(partial(_tagged, tag=entry.tag), batched=True, desc="tagging")
         parts.append(pairs.add_column("weight", [entry.weight] * len(pairs)))
     logger.info(f"data: {len(train):,} training pairs, mixed with {', '.join(f'{len(part):,}' for part in parts[1:])}")
     return concatenate_datasets(parts)
+
+
+def _tagged(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
+    """The sources of a batch of pairs, with a tag before each that is not empty."""
+    return {SOURCE: [text and f"{tag} {text}" for text in batch[SOURCE]]}
 
 
 def load_split(data: DataSection, seed: int, split: str) -> Dataset:
