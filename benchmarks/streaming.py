@@ -41,13 +41,13 @@ def read(pairs: int) -> dict[str, float]:
     stream = open_stream(section, seed=0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began, tokens, seen = None, 0, 0
-    for batch, indices, position in StreamReader(stream, tokenizer, PairCollator(0), 4096, 20_000, 0, 0, 1, Position()):
+    for batch, position in StreamReader(stream, tokenizer, PairCollator(0), 4096, 20_000, 0, 0, 1, Position()):
         if position.passes and seen >= AT_LEAST:
             break
         if began is None:
             began = time.perf_counter()
             continue
-        tokens, seen = tokens + int((batch["labels"] != IGNORE_INDEX).sum()), seen + len(indices)
+        tokens, seen = tokens + int((batch["labels"] != IGNORE_INDEX).sum()), seen + len(batch["labels"])
     rate = tokens / (time.perf_counter() - began)
     return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "before": before, "rate": rate}
 

@@ -85,8 +85,7 @@ class StreamReader(torch.utils.data.IterableDataset):
         position: where to begin.
 
     Yields:
-        ({input_ids, attention_mask, position_ids, labels}, indices of the pairs in this pass, position after the
-        batch).
+        ({input_ids, attention_mask, position_ids, labels}, position after the batch).
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class StreamReader(torch.utils.data.IterableDataset):
         self.tokens_per_batch, self.pool_size = tokens_per_batch, pool_size
         self.seed, self.reader, self.readers, self.position = seed, reader, readers, position
 
-    def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], list[int], Position]]:
+    def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], Position]]:
         position = self.position
         while True:
             before = position.dropped
@@ -117,9 +116,7 @@ class StreamReader(torch.utils.data.IterableDataset):
                 )
             position = Position(passes=position.passes + 1, dropped=position.dropped, seen=position.seen)
 
-    def _pass(
-        self, position: Position
-    ) -> Generator[tuple[dict[str, torch.Tensor], list[int], Position], None, Position]:
+    def _pass(self, position: Position) -> Generator[tuple[dict[str, torch.Tensor], Position], None, Position]:
         """Yield batches from a position to the end of the stream; return the position there."""
         part = self.stream.part(self.reader, self.readers, [self.seed, position.passes])
         if position.rows is not None:
@@ -129,24 +126,23 @@ class StreamReader(torch.utils.data.IterableDataset):
             pool = list(itertools.islice(pairs, self.pool_size))
             if not pool:
                 return position
-            indices = range(position.read, position.read + len(pool))
+            count = len(pool)
             generator = np.random.default_rng([self.seed, self.reader, position.passes, position.pool])
-            kept = self.tokenizer([pair[SOURCE] for pair in pool], [pair[TARGET] for pair in pool], indices)
+            kept = self.tokenizer([pair[SOURCE] for pair in pool], [pair[TARGET] for pair in pool], range(count))
             del pool
             lengths = (np.array(kept[f"{side}_length"], dtype=np.int64) for side in (SOURCE, TARGET))
             batches = plan_batches(*lengths, self.tokens_per_batch, generator)
             for number in range(position.batch, len(batches)):
                 position = replace(position, batch=number + 1)
                 chosen = batches[number].tolist()
-                batch = self.collate([(kept["input_ids"][index], kept["labels"][index]) for index in chosen])
-                yield batch, [kept["index"][index] for index in chosen], position
+                yield self.collate([(kept["input_ids"][index], kept["labels"][index]) for index in chosen]), position
             position = replace(
                 position,
                 pool=position.pool + 1,
                 batch=0,
-                read=position.read + len(indices),
-                dropped=position.dropped + len(indices) - len(kept["index"]),
-                seen=position.seen + len(indices),
+                read=position.read + count,
+                dropped=position.dropped + count - len(kept["index"]),
+                seen=position.seen + count,
                 rows=part.state_dict(),
             )
             del kept  # memory holds one pool, not two

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,16 @@ from accelerate import Accelerator
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
-from ..data.batching import EMPTY, EpochPlan, PairCollator, make_loader, plan_epoch
+from ..data.batching import EpochPlan, PairCollator, make_loader, plan_epoch
 from ..data.streaming import PairStream, Position, StreamReader
 from ..data.tokenization import MANY_DROPPED, PairTokenizer, pair_lengths
-from ..errors import ProcessError, UserError, beginning
+from ..errors import ProcessError, UserError
 from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import Recipe
 from ..runs.stopping import worker_options
 
 logger = logging.getLogger(__name__)
 
-_DESCRIBED = 20  # the most pairs of an update that a message lists
 _PREFETCHED = 4  # batches that a worker prepares ahead
 
 
@@ -43,10 +42,6 @@ def _own_words(error: Exception) -> str:
     return " ".join(lines[first:])
 
 
-def _and_others(count: int) -> str:
-    return f" and {count - _DESCRIBED} others" if count > _DESCRIBED else ""
-
-
 @dataclass
 class BatchShare:
     """One process's share of a global batch, which holds the pairs of one update."""
@@ -54,7 +49,6 @@ class BatchShare:
     micro_batches: Iterator[dict[str, torch.Tensor]]
     count: int  # of micro-batches
     target_tokens: int  # over all processes
-    examples: list[Any]  # identifies this process's pairs; `describe` says where they are
 
 
 class GlobalBatches(ABC):
@@ -93,20 +87,14 @@ class GlobalBatches(ABC):
     def iterate(self) -> Iterator[BatchShare]:
         """Yield batches from the current position on, forever."""
 
-    @abstractmethod
-    def describe(self, examples: list[Any]) -> str:
-        """Where the first few pairs of an update are, for messages."""
-
 
 class EpochBatches(GlobalBatches):
     """
     Global batches of a tokenized data set, planned an epoch at a time. They do not depend on the number of processes.
-    `examples` are rows of the data set, from 0.
 
     Args:
         dataset: the pairs, tokenized.
         weights: how often an epoch has the pair of each `index`; None: once.
-        sources: the source sentence of each `index`, for messages.
     """
 
     def __init__(
@@ -116,10 +104,8 @@ class EpochBatches(GlobalBatches):
         collate: PairCollator,
         accelerator: Accelerator,
         weights: np.ndarray | None = None,
-        sources: Sequence[str] = (),
     ):
         self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
-        self.sources = sources
         self.lengths = pair_lengths(dataset)
         self.weights = None if weights is None else weights[dataset.with_format("numpy")["index"][:]]
         self.longest_source = int(self.lengths[0].max())  # in tokens
@@ -180,25 +166,18 @@ class EpochBatches(GlobalBatches):
                 pin=accelerator.device.type == "cuda",
             )
             batches = iter(loader)
-            for first in range(0, len(shares), accumulation):
-                rows = [row for share in shares[first : first + accumulation] for row in share if row != EMPTY]
+            for _ in range(0, len(shares), accumulation):
                 tokens = plan.target_tokens(self.next_batch)
                 self.next_batch += 1
                 if self.next_batch == len(plan):
                     self.epoch, self.next_batch = self.epoch + 1, 0
-                yield BatchShare(itertools.islice(batches, accumulation), accumulation, tokens, rows)
-
-    def describe(self, examples: list[int]) -> str:
-        # Quoted: their numbers in a shuffled or mixed split are not those of lines in a file.
-        indices = self.dataset.select_columns(["index"])[examples[:_DESCRIBED]]["index"]
-        return ", ".join(beginning(self.sources[index]) for index in indices) + _and_others(len(examples))
+                yield BatchShare(itertools.islice(batches, accumulation), accumulation, tokens)
 
 
 class StreamBatches(GlobalBatches):
     """
     Global batches of a stream. A global batch is made of one batch from each reader. The number of readers, processes
     times accumulation steps, is fixed when the run begins; any number of processes that divides it can resume the run.
-    `examples` are (reader, pass, pair in that pass), each from 0.
 
     Args:
         readers: the number of readers of a resumed run; None: a new run.
@@ -294,19 +273,18 @@ class StreamBatches(GlobalBatches):
     def iterate(self) -> Iterator[BatchShare]:
         loaders = {reader: iter(self._open(reader)) for reader in self.mine}
         while True:
-            batches, examples, positions = [], [], {}
+            batches, positions = [], {}
             for reader in self.mine:
                 try:
-                    batch, indices, positions[reader] = next(loaders[reader])
+                    batch, positions[reader] = next(loaders[reader])
                 except (ValueError, OSError, RuntimeError) as error:  # on this process alone
                     raise ProcessError(f"the training stream: {_own_words(error)}") from error
                 batches.append(batch)
-                examples += [(reader, positions[reader].passes, index) for index in indices]
             tokens = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
             total = self.accelerator.reduce(torch.tensor(tokens, device=self.accelerator.device), "sum").item()
             self.positions = positions
             self._tell_of_dropped(positions[self.mine[0]])
-            yield BatchShare(iter(batches), len(batches), total, examples)
+            yield BatchShare(iter(batches), len(batches), total)
 
     def _tell_of_dropped(self, first: Position) -> None:
         """Warn once if many of the pairs that the first reader has read were dropped."""
@@ -316,11 +294,3 @@ class StreamBatches(GlobalBatches):
                 f"data: dropped {first.dropped:,} of the {first.seen:,} training pairs so far "
                 f"({first.dropped / first.seen:.0%}) that were empty or longer than {self.tokenizer.limits}"
             )
-
-    def describe(self, examples: list[tuple[int, int, int]]) -> str:
-        readers = itertools.groupby(examples[:_DESCRIBED], key=lambda example: example[:2])
-        described = (
-            f"of reader {reader + 1} of {self.readers} in pass {passes + 1}: {', '.join(str(row[2]) for row in rows)}"
-            for (reader, passes), rows in readers
-        )
-        return "; ".join(described) + _and_others(len(examples))

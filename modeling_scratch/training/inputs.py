@@ -200,7 +200,7 @@ def prepare_inputs(
         batches = StreamBatches(train, tokenizer, recipe, collate, accelerator, readers)
     else:
         weights = np.asarray(train["weight"]) if recipe.data.mix else None
-        batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights, train[SOURCE])
+        batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights)
         # For a warning by `scratch translate`.
         model.generation_config.longest_training_source = batches.longest_source
         _check_length_limit(recipe, int(batches.lengths[1].max()))

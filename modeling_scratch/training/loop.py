@@ -95,23 +95,21 @@ def _update(run: TrainingRun, batch: BatchShare, started: float) -> StepResult:
         progress.loss_tokens += batch.target_tokens
         progress.nonfinite_in_a_row = 0
     else:
-        _skip(run, batch, result.loss)
+        _skip(run, result.loss)
     return result
 
 
-def _skip(run: TrainingRun, batch: BatchShare, loss: float) -> None:
+def _skip(run: TrainingRun, loss: float) -> None:
     """Count a skipped update. UserError if there are too many in a row."""
     progress, limit = run.progress, run.recipe.optimization.max_nonfinite_updates
     progress.nonfinite, progress.nonfinite_in_a_row = progress.nonfinite + 1, progress.nonfinite_in_a_row + 1
-    places = "; ".join(filter(None, gather_object([run.batches.describe(batch.examples)])))
     what = f"update {progress.step}: the loss ({loss}) or its gradient is not finite"
     if progress.nonfinite_in_a_row > limit:
         raise UserError(
             f"{what}, as in the {limit} before, all skipped (optimization.max_nonfinite_updates), so that the weights "
-            "are those before them. Lower optimization.learning_rate, lengthen optimization.warmup_steps, "
-            f"or look at the training pairs {places}"
+            "are those before them. Lower optimization.learning_rate, or lengthen optimization.warmup_steps"
         )
-    logger.warning(f"{what}; skipped. Its training pairs: {places}")
+    logger.warning(f"{what}; skipped")
 
 
 def _due(run: TrainingRun, late: bool = False) -> Due:

@@ -75,15 +75,18 @@ def reader(data, reader=0, readers=1, position=None, pool_size=60, seed=3, limit
 
 
 def one_pass(stream) -> list:
-    return list(itertools.takewhile(lambda batch: batch[2].passes == 0, stream))
+    return list(itertools.takewhile(lambda batch: batch[1].passes == 0, stream))
+
+
+def texts(batch) -> list[str]:
+    return [
+        TOKENIZER.decode([id for id in row.tolist() if id != IGNORE_INDEX], skip_special_tokens=True)
+        for row in batch["labels"]
+    ]
 
 
 def targets(batches) -> Counter:
-    return Counter(
-        TOKENIZER.decode([id for id in row.tolist() if id != IGNORE_INDEX], skip_special_tokens=True)
-        for batch, _, _ in batches
-        for row in batch["labels"]
-    )
+    return Counter(target for batch, _ in batches for target in texts(batch))
 
 
 @pytest.mark.parametrize(
@@ -103,10 +106,9 @@ def test_a_reader_interrupted_after_each_batch(kind, readers, tmp_path):
     """And resumed each time from a position that was written and read: the batches of one that was not."""
     data, position = kind(tmp_path), None
     passes = set()
-    for batch, indices, _ in itertools.islice(reader(data, 0, readers), 60):
-        found, same, position = next(iter(reader(data, 0, readers, position)))
+    for batch, _ in itertools.islice(reader(data, 0, readers), 60):
+        found, position = next(iter(reader(data, 0, readers, position)))
         assert all(torch.equal(found[name], batch[name]) for name in batch)
-        assert indices == same
         position = Position(**json.loads(json.dumps(vars(position))))
         passes.add(position.passes)
     assert passes >= {0, 1}
@@ -115,21 +117,21 @@ def test_a_reader_interrupted_after_each_batch(kind, readers, tmp_path):
 def test_batches_and_shuffling(tmp_path):
     data = jsonl(tmp_path)
     batches = one_pass(reader(data))
-    for batch, indices, _ in batches:
+    for batch, _ in batches:
         rows, source_length = batch["input_ids"].shape
         assert rows * max(source_length, batch["labels"].shape[1]) <= 256
-        assert len(indices) == rows
-    padding = sum((batch["labels"] == IGNORE_INDEX).sum().item() for batch, _, _ in batches)
-    assert padding / sum(batch["labels"].numel() for batch, _, _ in batches) < 0.1
-    lengths = [batch["labels"].shape[1] for batch, _, _ in batches]
+    padding = sum((batch["labels"] == IGNORE_INDEX).sum().item() for batch, _ in batches)
+    assert padding / sum(batch["labels"].numel() for batch, _ in batches) < 0.1
+    lengths = [batch["labels"].shape[1] for batch, _ in batches]
     assert lengths != sorted(lengths)  # not from short to long
-    order = [index for _, indices, _ in batches for index in indices]
+    read = [pair["target"] for pair in open_stream(data, 0).part(0, 1, [3, 0])]
+    order = [read.index(target) for batch, _ in batches for target in texts(batch)]
     assert sorted(order) == list(range(len(PAIRS)))
     assert np.corrcoef(order[:60], range(60))[0, 1] < 0.5
     others = reader(data, seed=4), reader(data, position=Position(passes=1))
     for other in others:
-        batch, indices, _ = next(iter(other))
-        assert indices != batches[0][1] or not torch.equal(batch["labels"], batches[0][0]["labels"])
+        batch, _ = next(iter(other))
+        assert not torch.equal(batch["labels"], batches[0][0]["labels"])
 
 
 def test_parts_come_in_another_order_each_pass(tmp_path):
@@ -162,14 +164,14 @@ def test_pairs_that_are_dropped(tmp_path):
     limit = 20
     data = jsonl(tmp_path)
     batches = list(itertools.islice(reader(data, limit=limit), 60))
-    passes = [position for _, _, position in batches if position.passes]
+    passes = [position for _, position in batches if position.passes]
     short = [
         pair["de"]
         for pair in PAIRS
         if all(len(TOKENIZER(pair[language]).input_ids) <= limit for language in ("en", "de"))
     ]
     assert 0 < len(short) < len(PAIRS)
-    assert targets(batch for batch in batches if batch[2].passes == 0) == Counter(short)
+    assert targets(batch for batch in batches if batch[1].passes == 0) == Counter(short)
     assert passes[0].dropped == len(PAIRS) - len(short)
     with pytest.raises(ValueError, match="reader 1 of 1 of the training stream finds no pair to train on"):
         next(iter(reader(data, limit=1)))

@@ -350,7 +350,7 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch, capsys):
 
 
 def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch, capsys):
-    """One such loss, at update 7: the weights stay as they were, and the run goes on. Its pairs are quoted."""
+    """One such loss, at update 7: the weights stay as they were, and the run goes on."""
     forward, calls, weights = ScratchForConditionalGeneration.forward, count(1), {}
 
     def poisoned(self, *arguments, **options):
@@ -361,13 +361,8 @@ def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch, capsys):
         return output
 
     monkeypatch.setattr(ScratchForConditionalGeneration, "forward", poisoned)
-    shuffled = ["data.validation_files=null", "data.validation_size=40"]
-    run = quick_run(tmp_path / "run", *shuffled)
-    said = re.search(r"update 7: the loss .* not finite; skipped. Its training pairs: (.*)", capsys.readouterr().err)[1]
-    quoted = re.findall(r"'([^']+?)(?:\.\.\.)?'", said)
-    lines = Path(f"{few_sentences()[0].partition('=')[2]}.en").read_text().splitlines()
-    assert len(quoted) > 5
-    assert all(any(line.startswith(text) for line in lines) for text in quoted)
+    run = quick_run(tmp_path / "run")
+    assert re.search(r"update 7: the loss .* not finite; skipped", capsys.readouterr().err)
     assert all(torch.equal(weight, weights[7][name]) for name, weight in weights[8].items())
     updates = {record["step"]: record for record in read_metrics(run, "train")}
     assert updates[8]["loss"] < updates[1]["loss"]
