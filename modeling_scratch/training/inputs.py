@@ -199,7 +199,7 @@ def prepare_inputs(
         readers = read_progress(checkpoint).position["readers"] if checkpoint else readers
         batches = StreamBatches(train, tokenizer, recipe, collate, accelerator, readers)
     else:
-        weights = np.asarray(train["weight"]) if recipe.data.mix else None
+        weights = np.asarray(train["weight"][:]) if recipe.data.mix else None
         batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights)
         # For a warning by `scratch translate`.
         model.generation_config.longest_training_source = batches.longest_source
