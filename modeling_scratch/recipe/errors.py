@@ -11,7 +11,7 @@ from ..model.configuration_scratch import ScratchConfig
 
 # Shorter forms of pydantic's messages, by error type.
 _KINDS = {"int": "must be an integer", "float": "must be a number", "bool": "must be true or false"}
-_KINDS |= {"string": "must be text", "string_too_short": "must not be empty"}
+_KINDS |= {"string": "must be text", "string_too_short": "must not be empty", "too_short": "has too few entries"}
 _KINDS |= {"list": "must be a list, such as [a, b]", "dict": "must be a mapping, such as {a: b}"}
 _KINDS |= {"model": "is a section, whose keys are set one by one", "invalid_key": "a key must be text, in quotes"}
 # Keys by the names that other toolkits use.

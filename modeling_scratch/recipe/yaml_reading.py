@@ -68,7 +68,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. UserError if there is none."""
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except ValueError as error:
         raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
