@@ -260,8 +260,8 @@ def test_no_relative_path_gets_in(tmp_path):
     recipe["data"]["test_sets"] = {"name": f"{local}.csv"}
     text = card_of(make_run(tmp_path / "run", recipe))
     assert "secret" not in text
-    shown_ones = ("start_from: first", "existing: first", "name: first", "name: wmt/wmt14", "files: first.tsv")
-    for shown in (*shown_ones, "revision: refs/convert/parquet", "name: first.csv"):
+    names = ("start_from: first", "existing: first", "name: first", "name: wmt/wmt14")
+    for shown in (*names, "revision: refs/convert/parquet", "- first.tsv", "- first.csv"):
         assert shown in text
 
 
