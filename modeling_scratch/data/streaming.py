@@ -39,10 +39,15 @@ class PairStream:
         return pairs
 
     def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
-        """The first `limit` sentences of the first pass, in batches."""
+        """The first `limit` sentences of the first pass, in batches. UserError if the stream cannot be read."""
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
-        while batch := list(itertools.islice(pairs, _READ_ROWS)):
-            yield [pair[side] for side in sides for pair in batch]
+        try:
+            while batch := list(itertools.islice(pairs, _READ_ROWS)):
+                yield [pair[side] for side in sides for pair in batch]
+        except UserError:
+            raise
+        except (ValueError, OSError, RuntimeError) as error:  # as of a lost connection
+            raise UserError(f"the training stream: {' '.join(str(error).split())}") from error
 
 
 def open_stream(data: DataSection, seed: int) -> PairStream:
