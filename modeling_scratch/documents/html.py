@@ -37,9 +37,10 @@ def read_html(text: str) -> Document:
     return read_regions([Region(shielded(html_tokens(text)), write_html)], "".join)
 
 
-def write_html(text: str) -> str:
-    """Text with entities for `&` and `<`."""
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+def write_html(text: str, written: dict[str, str]) -> str:
+    """Text with entities for `&` and `<`, and for characters that were entities in the source."""
+    escapes = {"&": "&amp;", "<": "&lt;"} | written
+    return "".join(escapes.get(character, character) for character in text)
 
 
 def html_tokens(text: str) -> list[Token]:
@@ -166,7 +167,7 @@ def _slots(raw: str, name: str) -> tuple[Slot, ...]:
 
 
 def _quoted(text: str) -> str:
-    return '"' + write_html(text).replace('"', "&quot;") + '"'
+    return f'"{write_html(text, {chr(34): "&quot;"})}"'
 
 
 def shielded(tokens: Sequence[Token]) -> list[Token]:

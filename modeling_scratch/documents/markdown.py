@@ -16,8 +16,7 @@ from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
 
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(?!\s*\n)(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
-_ESCAPED = re.compile(r"[\\`*\[\]]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~")
-_LIKE_AN_ENTITY = re.compile(r"&(?=#?\w+;)")
+_ESCAPED = re.compile(r"[\\`*\[\]<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~|&(?=#?\w+;)")
 _BLOCK_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
 _BEGINS_A_BLOCK = re.compile(r"\d{1,9}[.)](?:\s|$)|(?:[-+]|#{1,6})(?:\s|$)|>|[-=]+[ \t]*(?:\n|$)")
 # Markers of alerts and footnotes, and ids of headings, are not part of the text beside them.
@@ -43,14 +42,17 @@ def read_markdown(text: str) -> Document:
     return read_regions([place.region for place in places], joined)
 
 
-def write_markdown(text: str) -> str:
-    """Text in which nothing is markup; not every Markdown knows backslashes before `&` and `<`."""
-    return _LIKE_AN_ENTITY.sub("&amp;", _ESCAPED.sub(r"\\\g<0>", text)).replace("<", "&lt;")
+def write_markdown(text: str, written: dict[str, str]) -> str:
+    """Text in which nothing is markup, with entities for characters that were entities in the source."""
+    escaped = {match.start() for match in _ESCAPED.finditer(text)}
+    return "".join(
+        written.get(character) or "\\" * (place in escaped) + character for place, character in enumerate(text)
+    )
 
 
-def write_cell(text: str) -> str:
+def write_cell(text: str, written: dict[str, str]) -> str:
     """`write_markdown` within a table cell."""
-    return write_markdown(text).replace("|", "\\|")
+    return write_markdown(text, written | {"|": "\\|"})
 
 
 def _begin(source: str, written: str) -> str:
@@ -257,7 +259,7 @@ def _description(raw: str, label: str) -> tuple[Slot, ...]:
     is_name = raw[end + 1 :] in ("", "[]")
     if is_name or not _PLAIN_LABEL.fullmatch(label) or not has_language(label):
         return ()
-    return (Slot(2, end, label, write_markdown),)
+    return (Slot(2, end, label, lambda text: write_markdown(text, {})),)
 
 
 def _title(raw: str) -> tuple[Slot, ...]:

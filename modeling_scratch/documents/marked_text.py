@@ -98,6 +98,7 @@ class Paragraph:
     text: str = ""
     nodes: list[Atom | Element] = field(default_factory=list)
     folds: list[tuple[int, Markup]] = field(default_factory=list)
+    written: dict[str, str] = field(default_factory=dict)  # characters that were entities in the source
 
 
 def units(tokens: Iterable[Token]) -> Iterator[list[Token]]:
@@ -179,7 +180,12 @@ def _add_texts(texts: list[Text], builder: "_Builder") -> None:
     plain = "".join(text.plain for text in texts)
     raws: list[str] = []  # for each character of the plain text
     for text in texts:
-        raws += text.plain if text.raw == text.plain else [text.raw, *[""] * (len(text.plain) - 1)]
+        is_same = text.raw == text.plain
+        raws += text.plain if is_same else [text.raw, *[""] * (len(text.plain) - 1)]
+        is_common = text.plain.isascii() and (text.plain.isalnum() or text.plain.isspace())
+        if not is_same and text.raw.startswith("&") and not is_common:
+            # Without a semicolon, it would swallow a letter or digit that comes to stand behind it.
+            builder.paragraph.written[text.plain] = text.raw.removesuffix(";") + ";"
     end = 0
     for match in _PROTECTED.finditer(plain):
         builder.add_text(plain[end : match.start()])

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from ..paragraphs import Translated, guessed_links
 from .marked_text import Atom, Element, Markup, Paragraph
 
-Write = Callable[[str], str]  # escapes text
+# Escapes text; the second argument has the characters that were entities in the source.
+Write = Callable[[str, dict[str, str]], str]
 _KEPT_BY_WORDS = "%&#@*/\\"  # punctuation, according to Unicode, that attaches to a word
 
 
@@ -275,7 +276,7 @@ class _Placement:
         return "".join(parts) + self._escaped(done, high)
 
     def _escaped(self, low: int, high: int) -> str:
-        return self.write(self.target[low:high])
+        return self.write(self.target[low:high], self.paragraph.written)
 
     # Folds
 

@@ -29,7 +29,7 @@ def read_srt(text: str) -> Document:
     Raises:
         UserError: there is no cue.
     """
-    return read_regions([Region(list(_tokens(text)), lambda words: words)], "".join)
+    return read_regions([Region(list(_tokens(text)), lambda words, _: words)], "".join)
 
 
 def _cues(text: str) -> list[tuple[int, int, int, int]]:
