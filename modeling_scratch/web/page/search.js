@@ -11,6 +11,12 @@ function forbid(logProbs, rows, settings, length) {
   }
 }
 
+function argmax(values) {
+  let best = 0;
+  for (let index = 1; index < values.length; index++) if (values[index] > values[best]) best = index;
+  return best;
+}
+
 // The `count` best continuations of all hypotheses, best first.
 function best(hypotheses, logProbs, count) {
   const size = logProbs.length / hypotheses.length;
@@ -34,6 +40,20 @@ const extend = (hypothesis, token, row, score, weights) => ({
   row, // the row of the decoder's last step that the next step continues
   score,
 });
+
+async function greedy(decoder, settings, checkpoint) {
+  let hypothesis = { tokens: [], weights: [], row: 0, score: 0 };
+  for (let length = 1; length <= settings.maxNewTokens; length++) {
+    await checkpoint();
+    const { logProbs, weights } = await decoder.step([hypothesis]);
+    const byModel = logProbs.slice();
+    forbid(logProbs, 1, settings, length);
+    const token = argmax(logProbs);
+    hypothesis = extend(hypothesis, token, 0, hypothesis.score + byModel[token], weights[0]);
+    if (settings.endTokens.includes(token)) break;
+  }
+  return [hypothesis];
+}
 
 async function beams(decoder, settings, checkpoint) {
   const { numBeams, lengthPenalty, earlyStopping, maxNewTokens, endTokens } = settings;
@@ -64,6 +84,6 @@ async function beams(decoder, settings, checkpoint) {
 }
 
 // The hypotheses found, best first: { tokens, weights, score }. `checkpoint` is awaited before each step, and may throw
-// to end the search. Greedy search is a beam of one that stops at its first end.
+// to end the search.
 export const search = (decoder, settings, checkpoint) =>
-  beams(decoder, settings.numBeams === 1 ? { ...settings, earlyStopping: true } : settings, checkpoint);
+  (settings.numBeams === 1 ? greedy : beams)(decoder, settings, checkpoint);
