@@ -128,8 +128,8 @@ def _users_error(error: Exception) -> str | None:
         return explained_import(error)
     if is_lack_of_memory(error):
         return (
-            "out of memory: translate less at once (a smaller --batch-tokens or evaluation.batch_tokens, fewer beams, "
-            "fewer --workers), or use a smaller model"
+            "out of memory: use a smaller model, or do less at once (where sentences are translated, a smaller "
+            "--batch-tokens or evaluation.batch_tokens, fewer beams, fewer --workers)"
         )
     # An OSError without an errno comes from a library. Safetensors is written in Rust, whose errors have none.
     is_of_the_system = isinstance(error, OSError) and error.errno is not None

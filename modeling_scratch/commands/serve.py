@@ -33,7 +33,9 @@ def main(
         typer.Option(envvar="SCRATCH_API_KEY", help="that requests must have; better in the environment"),
     ] = None,
     max_characters: Annotated[int, typer.Option(min=1, help="of text in a request")] = 20_000,
-    max_waiting: Annotated[int, typer.Option(min=1, help="waiting sentences at which requests are refused")] = 2_048,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="waiting sentences at which requests are refused; the most texts in a request")
+    ] = 2_048,
     timeout: Annotated[float, typer.Option(help="seconds until a request is refused")] = 60.0,
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="whose pages may call the service, e.g. https://example.org; *: all")

@@ -99,12 +99,12 @@ class Batcher:
         Raises:
             Busy: the queue is full, or the translator is lost.
         """
+        if not sentences:
+            return []
         if self._closed or self.waiting >= self.longest_queue:
             raise Busy(f"{self.waiting:,} sentences are waiting; try again later")
         if not self._alive():
             raise Busy("all processes that translate have ended; try again later")
-        if not sentences:
-            return []
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in sentences]
         request = _Request(engine, search, deque(zip(sentences, futures, strict=True)))

@@ -350,8 +350,8 @@ def test_lack_of_memory_says_what_to_do(run, monkeypatch):
     code, _, error = run(lines("a"))
     assert (code, error) == (
         2,
-        "error: out of memory: translate less at once (a smaller --batch-tokens or evaluation.batch_tokens, fewer "
-        "beams, fewer --workers), or use a smaller model\n",
+        "error: out of memory: use a smaller model, or do less at once (where sentences are translated, a smaller "
+        "--batch-tokens or evaluation.batch_tokens, fewer beams, fewer --workers)\n",
     )
 
 

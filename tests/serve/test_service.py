@@ -173,12 +173,7 @@ def test_into_its_own_language_a_text_stays(url):
         ("/translate", {"q": "a", "source": "en", "target": "de", "format": "pdf"}, 400, "format must be one of text"),
         ("/translate", {"q": "a", "source": "en", "target": "de", "format": [1]}, 400, "format must be a string"),
         ("/translate", {"q": "a " * 1001, "source": "en", "target": "de"}, 413, "2,002 characters"),
-        (
-            "/translate",
-            {"q": [""] * 501, "source": "en", "target": "de"},
-            413,
-            "501 texts; a request may have 500",
-        ),
+        ("/translate", {"q": [""] * 501, "source": "en", "target": "de"}, 413, "501 texts; a request may have 500"),
         ("/page/translate", {"sentences": ["a"] * 501, "source": "en", "target": "de"}, 413, "501 texts"),
         ("/translate", {"q": "ab" * 300, "source": "en", "target": "de"}, 400, "tokens, and the model takes 60"),
         ("/translate", {"q": "a\n", "source": "en", "target": "de", "format": "srt"}, 400, "no subtitles"),
