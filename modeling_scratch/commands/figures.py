@@ -26,7 +26,7 @@ def curves(
         from ..runs.metrics_file import METRICS, read_metrics
 
         if not (records := read_metrics(run)):
-            raise UserError(f"{run}: no records yet: a run writes them to {METRICS}")
+            raise UserError(f"{run} holds no records of a run ({METRICS})")
         print_if_possible(str(save(curves_figure(records), out or run / "curves.png")))
 
 

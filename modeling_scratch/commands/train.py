@@ -99,7 +99,7 @@ def _check_options(
         raise UserError("--resume-from takes the name of a checkpoint; --resume auto continues a run or begins it")
     for flag, given in (("--evaluate", evaluate), ("--dry-run", dry_run)):
         if given and (resume or resume_from or overwrite):
-            raise UserError(f"{flag} writes nothing: --resume and --overwrite do not go with it")
+            raise UserError(f"{flag} begins no run: --resume and --overwrite do not go with it")
     if overwrite and (resume or resume_from):
         raise UserError("--resume continues a run and --overwrite deletes it; give one of them")
     if evaluate and dry_run:

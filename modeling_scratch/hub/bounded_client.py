@@ -33,6 +33,7 @@ class BoundedClient(httpx.Client):
 
     def __init__(self, event_hooks: dict):
         super().__init__(event_hooks=event_hooks, follow_redirects=True, timeout=None)
+        self._failing: dict[str, float] = {}  # when the upload to an address first failed
 
     def send(self, request: httpx.Request, **options) -> httpx.Response:
         is_upload, until, fault = not isinstance(request.stream, httpx.ByteStream), time.monotonic() + self.limit, ""
@@ -61,7 +62,9 @@ class BoundedClient(httpx.Client):
                 response.close()
                 fault = f"the Hub answered {status}"
             if is_upload:
-                raise httpx.ReadError(fault)
+                if time.monotonic() - self._failing.setdefault(str(request.url), time.monotonic()) < self.limit:
+                    raise httpx.ReadError(fault)  # which huggingface_hub tries again
+                break
         raise NoAnswer(fault)
 
 

@@ -170,9 +170,9 @@ def _samples(run: RunRecords, facts: ModelFacts) -> str:
         return ""
     fields = ("source", "reference", "translation")
     rows = [[escape(sample.get(field, "")) for field in fields] for sample in run.samples]
-    split = next((split for split in ("test", "validation") if any(r["split"] == split for r in run.scored)), "test")
+    of = next(scored_set(record) for record in run.scored if "samples" in record)
     shown = table([facts.languages[0], "Reference", "Translation"], rows)
-    return f"The first sentences of the {split} split, not chosen:\n\n{shown}"
+    return f"The first sentences of `{of}`, not chosen:\n\n{shown}"
 
 
 def _curves(run: RunRecords) -> str:

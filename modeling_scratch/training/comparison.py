@@ -130,7 +130,10 @@ def compare(records: dict[str, RunRecords]) -> Comparison:
 
 
 def _summary(name: str, run: RunRecords) -> Run:
-    scores = {scored_set(record) if run.finished else SO_FAR: record for record in run.scored}
+    scores = {
+        scored_set(record) if run.finished else SO_FAR: {key: record[key] for key in record if key != "samples"}
+        for record in run.scored
+    }
     seconds = run.train.get("seconds")
     return Run(
         name=name,

@@ -44,11 +44,6 @@ class TrainingStep:
         self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
         self.optimization = optimization
         self.fused_loss = TrainingLoss(optimization.label_smoothing)
-        self._smaller_batches = (
-            f"double optimization.gradient_accumulation_steps (now {optimization.gradient_accumulation_steps}), which "
-            f"changes no batch, or halve optimization.tokens_per_batch (now {optimization.tokens_per_batch}) and begin "
-            "anew; with data.streaming=true, begin anew for either"
-        )
 
     def losses(self, batch: dict[str, torch.Tensor], target_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss and cross-entropy, summed over a micro-batch's target tokens and divided by the global batch's."""
@@ -89,7 +84,8 @@ class TrainingStep:
             inputs = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in micro_batch.items()}
             exchange = nullcontext() if number == batch.count else accelerator.no_sync(self.model)
             shapes = f"{tuple(inputs['input_ids'].shape)} source and {tuple(inputs['labels'].shape)} target tokens"
-            within_memory = explained_lack_of_memory(accelerator, f"with {shapes} at once", self._smaller_batches)
+            advice = self._smaller_batches(batch.count)
+            within_memory = explained_lack_of_memory(accelerator, f"with {shapes} at once", advice)
             with exchange, within_memory:
                 loss, cross_entropy = self.losses(inputs, batch.target_tokens)
                 # DDP averages over processes, but the loss is already divided by the tokens of all of them.
@@ -105,9 +101,17 @@ class TrainingStep:
             norm = gathered(norm).to(sums.dtype)
             return torch.cat([norm[None], sums]).tolist()
 
+    def _smaller_batches(self, pieces: int) -> str:
+        """Advice for when an update's share of a process takes too much memory in this many pieces."""
+        return (
+            f"set optimization.gradient_accumulation_steps={2 * pieces}, which changes no batch, or halve "
+            f"optimization.tokens_per_batch (now {self.optimization.tokens_per_batch}) and begin anew; with "
+            "data.streaming=true, begin anew for either"
+        )
+
     def _within_memory_of_optimizer(self) -> AbstractContextManager:
         return explained_lack_of_memory(
             self.accelerator,
             "for the optimizer, whose states are 8 bytes a parameter",
-            f"use a smaller model, or {self._smaller_batches}",
+            f"use a smaller model, or {self._smaller_batches(self.optimization.gradient_accumulation_steps)}",
         )

@@ -115,7 +115,7 @@ def test_lack_of_memory_says_what_needs_less(tmp_path, capsys):
         torch.cuda.set_per_process_memory_fraction(1.0)
     said = capsys.readouterr().err
     assert "error: out of memory on cuda" in said
-    assert "double optimization.gradient_accumulation_steps (now 1)" in said
+    assert "set optimization.gradient_accumulation_steps=2, which changes no batch" in said
 
 
 def test_a_dry_run_times_updates(tmp_path, capsys):

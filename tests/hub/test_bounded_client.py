@@ -131,3 +131,13 @@ def test_an_upload_that_stops_ends():
     upload = partial(client.put, server.url, content=io.BytesIO(bytes(SIZE)))
     assert seconds_until(NoAnswer, upload, "within 0.4 seconds") < LIMIT + SLACK
     server.ended.set()
+
+
+def test_an_upload_that_keeps_failing_ends(hub, client):
+    hub.fail(500, times=None)
+    upload = partial(client.put, "/storage", content=io.BytesIO(b"weights"))
+    with pytest.raises(httpx.ReadError, match="the Hub answered 500"):  # after which huggingface_hub tries again
+        upload()
+    time.sleep(LIMIT)
+    with pytest.raises(NoAnswer, match="the Hub answered 500"):
+        upload()

@@ -424,6 +424,9 @@ def test_a_dry_run_leaves_nothing_but_data_in_the_cache(tmp_path, monkeypatch, c
     run_training(*SMALL_RUN, *data, f"output_dir={tmp_path / 'run'}", dry_run=True)
     assert re.search(r"^time: about .* target tokens a second, from 5 updates", capsys.readouterr().out, re.MULTILINE)
     assert left() == before
+    cached = set(cache.rglob("*"))
+    run_training(*SMALL_RUN, *data, f"output_dir={tmp_path / 'run'}", "optimization.max_steps=1")
+    assert set(cache.rglob("*")) == cached  # which the run has used
 
 
 def test_a_dry_run_says_when_processes_would_be_idle(tmp_path, capsys):
