@@ -89,15 +89,16 @@ class TextFiles(FileSource):
 
 
 class Tables(FileSource):
-    """Tables in one of `table_formats.FORMATS`, with a text for each language in every row."""
+    """Tables, each in one of `table_formats.FORMATS`, with a text for each language in every row."""
 
     def entries(self, found: list[Path]) -> list[tuple[str, Columns]]:
-        """Each table with the two columns that hold its texts; the tables may differ in the others."""
-        entries = []
-        for path in found:
-            rows = list(islice(read_table(path), FIRST_ROWS))
-            entries.append((str(path.absolute()), choose_columns(rows, self.data, str(path))))
-        return entries
+        """Each table that has rows, with the two columns that hold its texts; tables may differ in the others."""
+        first = {path: list(islice(read_table(path), FIRST_ROWS)) for path in found}
+        if not any(first.values()):
+            raise UserError(f"{', '.join(map(str, found))}: there are no rows")
+        return [
+            (str(path.absolute()), choose_columns(rows, self.data, str(path))) for path, rows in first.items() if rows
+        ]
 
     @staticmethod
     def read(entries: Sequence[tuple[str, Columns]], stamps: str = "") -> Iterator[dict[str, str]]:

@@ -12,12 +12,17 @@ from ..model.configuration_scratch import ScratchConfig
 # Shorter forms of pydantic's messages, by error type.
 _KINDS = {"int": "must be an integer", "float": "must be a number", "bool": "must be true or false"}
 _KINDS |= {"string": "must be text", "string_too_short": "must not be empty", "too_short": "has too few entries"}
+_KINDS |= {"too_long": "has too many entries"}
 _KINDS |= {"list": "must be a list, such as [a, b]", "dict": "must be a mapping, such as {a: b}"}
-_KINDS |= {"model": "is a section, whose keys are set one by one", "invalid_key": "a key must be text, in quotes"}
+_KINDS |= {
+    "model": "must be a mapping of keys to values, such as {a: b}",
+    "invalid_key": "a key must be text, in quotes",
+}
 # Keys by the names that other toolkits use.
 _ELSEWHERE = {"batch_size": "tokens_per_batch", "batch_tokens": "tokens_per_batch", "max_tokens": "tokens_per_batch"}
 _ELSEWHERE |= {"beam": "num_beams", "beams": "num_beams", "beam_size": "num_beams", "steps": "max_steps"}
-_ELSEWHERE |= {"lr": "learning_rate", "layers": "encoder_layers"}
+_ELSEWHERE |= {"lr": "learning_rate", "layers": "encoder_layers", "heads": "encoder_attention_heads"}
+_ELSEWHERE |= {"out": "output_dir", "output": "output_dir"}
 _ELSEWHERE |= ScratchConfig.attribute_map
 
 
@@ -31,7 +36,10 @@ def describe(error: ValidationError, recipe: type[BaseModel], architecture: list
     """
     lines: dict[str, str] = {}
     for item in error.errors():
-        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"])[1:]
+        parts = item["loc"]
+        if parts[-1:] == ("[key]",):  # of a mapping: its place comes before
+            parts, item = parts[:-1], item | {"type": "invalid_key"}
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
         if item["type"] == "extra_forbidden":
             lines[key] = f"unknown recipe key {key!r}{_advice(key, recipe, architecture)}"
         else:
@@ -45,7 +53,7 @@ def _finding(key: str, item: dict[str, Any]) -> str:
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "value_error":  # from a section's validator: the message names the keys itself
         return message if not key or message.startswith(f"{key}.") else f"{key}: {message}"
-    kind = _KINDS.get(item["type"].removesuffix("_type").removesuffix("_from_float"))
+    kind = _KINDS.get(item["type"].removesuffix("_type"))
     return f"{key}: {kind or message.replace('Input should be', 'must be')}, got {item['input']!r}"
 
 

@@ -149,10 +149,10 @@ def model_fields(section: ModelSection) -> dict[str, Any]:
             known = sorted(file.stem for file in (CONFIGURATION_FOLDER / "models").glob("*.yaml"))
             raise UserError(f"model.config: {section.config!r} is neither a file nor one of {', '.join(known)}")
         fields = read_yaml(path) | fields
-    check_fields(fields, "model")
-    for key in fields:
+    for key in map(str, fields):
         if key.endswith("_token_id"):
             raise UserError(f"model: {key} comes from the tokenizer; leave it out")
+    check_fields(fields, "model")
     return fields
 
 

@@ -43,6 +43,15 @@ _Loader.add_implicit_resolver(
 )
 
 
+def _number(loader: _Loader, node: yaml.ScalarNode) -> float:
+    """A number with a point or an exponent; 1e5, which has no point, is an integer."""
+    value = loader.construct_yaml_float(node)
+    return int(value) if "." not in node.value and value.is_integer() else value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _number)
+
+
 def _at_home(value: Any) -> Any:
     """The value, with the ~/ that shells leave in data.train_files=~/x expanded in every text."""
     if isinstance(value, list):

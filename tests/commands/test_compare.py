@@ -87,6 +87,7 @@ def test_trained_runs_are_shown_with_what_they_recorded(two_seeds):
         assert (shown["name"], shown["finished"], shown["updates"]) == (run.name, True, 20)
         assert (shown["target_tokens"], shown["minutes"]) == (train["target_tokens"], train["seconds"] / 60)
         assert shown["parameters"] == read_metrics(run, "run")[0]["parameters"]
+        assert final.pop("samples")  # not shown
         assert shown["scores"] == {"test": final}
     assert found["differences"] == {"seed": [0, 1]}
     assert found["notes"] == []

@@ -111,6 +111,12 @@ def test_tables_whose_other_columns_differ(streaming, tmp_path):
         return loaded(section)
 
     assert pairs(first, second) == pairs(second, first)[::-1] == [("a", "b"), ("c", "d")]
+    empty, other = tmp_path / "3.csv", tmp_path / "4.jsonl"
+    empty.write_text("en,de\n")  # as some shards of an export are
+    other.write_text('{"en": "e", "de": "f"}\n')
+    assert pairs(first, empty, other) == [("a", "b"), ("e", "f")]
+    with pytest.raises(UserError, match=r"3\.csv: there are no rows"):
+        pairs(empty)
     second.write_text("english,german\nc,d\n")
     with pytest.raises(UserError, match=r"2\.csv has no column 'en'; it has english, german"):
         pairs(first, second)

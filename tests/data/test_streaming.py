@@ -144,7 +144,6 @@ def test_parts_come_in_another_order_each_pass(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    """At its first row or in the middle; not as damage of a cache."""
     data = jsonl(tmp_path)
     path = tmp_path / "part-0.jsonl"
     content = path.read_text()

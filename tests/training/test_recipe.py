@@ -80,6 +80,12 @@ def test_overrides():
     assert apply_overrides({"a": {"b": 0}}, ["a={}", "a.c=x"]) == {"a": {"c": "x"}}
 
 
+def test_numbers_with_an_exponent():
+    overrides = ["optimization.max_steps=1e3", "optimization.learning_rate=1e-3", "optimization.weight_decay=1e0"]
+    optimization = load_recipe(EMBEDDED, overrides).optimization
+    assert (optimization.max_steps, optimization.learning_rate, optimization.weight_decay) == (1000, 0.001, 1.0)
+
+
 def test_the_home_folder(monkeypatch):
     """A shell leaves ~ to the command in data.train_files=~/x, and YAML files in every key."""
     monkeypatch.setenv("HOME", "/home/ada")
