@@ -395,7 +395,7 @@ def test_a_lack_of_memory_says_what_needs_less(little_memory, tmp_path, capsys):
     line = fails(capsys, run, *SHORT, f"{cut}=2")
     found = re.search(r"out of memory on cpu with \((\d+), (\d+)\) source and \(\d+, \d+\) target tokens at once", line)
     assert int(found[1]) * int(found[2]) > 160
-    assert f"double {cut} (now 2), which changes no batch, or halve optimization.tokens_per_batch (now 512)" in line
+    assert f"set {cut}=4, which changes no batch, or halve optimization.tokens_per_batch (now 512)" in line
     quick_run(run, *SHORT, f"{cut}=4", overwrite=True)
 
 
@@ -406,7 +406,7 @@ def no_memory(self, *arguments, **options):
 def test_a_lack_of_memory_for_the_optimizer(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.optim.AdamW, "step", no_memory)
     line = fails(capsys, tmp_path / "run", *SHORT)
-    assert "for the optimizer, whose states are 8 bytes a parameter: use a smaller model, or double" in line
+    assert "for the optimizer, whose states are 8 bytes a parameter: use a smaller model, or set optimization" in line
 
 
 def test_a_lack_of_memory_for_translations(tmp_path, monkeypatch, capsys):
