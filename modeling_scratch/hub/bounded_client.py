@@ -58,12 +58,14 @@ class BoundedClient(httpx.Client):
             else:
                 status = response.status_code
                 if (status not in (408, 429) and status < 500) or (_is_commit(request) and status != 429):
+                    self._failing.pop(str(request.url), None)
                     return response
                 response.close()
                 fault = f"the Hub answered {status}"
             if is_upload:
                 if time.monotonic() - self._failing.setdefault(str(request.url), time.monotonic()) < self.limit:
                     raise httpx.ReadError(fault)  # which huggingface_hub tries again
+                del self._failing[str(request.url)]
                 break
         raise NoAnswer(fault)
 

@@ -141,3 +141,8 @@ def test_an_upload_that_keeps_failing_ends(hub, client):
     time.sleep(LIMIT)
     with pytest.raises(NoAnswer, match="the Hub answered 500"):
         upload()
+    hub.clear()
+    upload()
+    hub.fail(500)
+    with pytest.raises(httpx.ReadError):  # what failed before it arrived does not count
+        upload()
