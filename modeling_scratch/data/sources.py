@@ -17,7 +17,7 @@ from .pair_source import PairSource, Provenance
 
 logger = logging.getLogger(__name__)
 
-_HELD_OUT = 1000  # pairs for validation by default, but no more than a tenth
+_FOR_VALIDATION = 1000  # pairs that are held out by default, but no more than a tenth
 _MANY_KNOWN = 0.01  # share of a split's pairs in the training pairs that is worth a warning
 _READ_ROWS = 10_000
 SPLITS = ("train", "validation", "test")
@@ -188,7 +188,7 @@ def load_split(data: DataSection, seed: int, split: str) -> Dataset:
 
 def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dataset]:
     """Training pairs, and held-out validation pairs, of which no copies are left in the former."""
-    size = size or max(1, min(_HELD_OUT, len(train) // 10))
+    size = size or max(1, min(_FOR_VALIDATION, len(train) // 10))
     if size >= len(train):
         raise UserError(
             f"data.validation_size ({size}) leaves none of the {len(train)} pairs for training; set a smaller one, or "

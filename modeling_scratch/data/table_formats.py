@@ -62,7 +62,7 @@ def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH_ROWS):
                 yield from batch.to_pylist()
-    except (pyarrow.ArrowException, ValueError, OverflowError, OSError) as error:  # also of a damaged page, or a cell
+    except (pyarrow.ArrowException, ValueError, OverflowError, OSError) as error:  # also in one cell
         raise UserError(f"{path}: cannot be read as parquet: {' '.join(str(error).split())}") from None
 
 

@@ -80,11 +80,11 @@ class TrainingStep:
         """Forward and backward passes over this process's micro-batches; the sums of loss and cross-entropy, (2,)."""
         accelerator = self.accelerator
         totals = torch.zeros(2, device=accelerator.device, dtype=torch.get_default_dtype())
+        advice = self._smaller_batches(batch.count)
         for number, micro_batch in enumerate(batch.micro_batches, start=1):
             inputs = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in micro_batch.items()}
             exchange = nullcontext() if number == batch.count else accelerator.no_sync(self.model)
             shapes = f"{tuple(inputs['input_ids'].shape)} source and {tuple(inputs['labels'].shape)} target tokens"
-            advice = self._smaller_batches(batch.count)
             within_memory = explained_lack_of_memory(accelerator, f"with {shapes} at once", advice)
             with exchange, within_memory:
                 loss, cross_entropy = self.losses(inputs, batch.target_tokens)
