@@ -5,8 +5,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -218,19 +216,22 @@ def test_a_worker_leaves_signals_to_its_parent(number, upper):
     assert not worker.is_alive
 
 
-def test_workers_that_nobody_closes_end_with_python(tmp_path):
-    code = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from test_workers import Search, Upper, Worker
-engine = Upper()
-worker = Worker([engine])
-print(worker(engine, ["a"], Search())[0][0].text, worker.process.pid)
-"""
-    command = [sys.executable, "-c", code, str(Path(__file__).parent)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=environment)
-    text, pid = done.stdout.split()
+def test_workers_that_nobody_closes_end_with_their_parent(tmp_path):
+    """It kills them as Python's processes end, forked ones too, before it would wait for them."""
+    said = tmp_path / "worker"
+
+    def parent():
+        engine = Upper()
+        worker = Worker([engine])
+        said.write_text(f"{texts(worker(engine, ['a'], Search()))[0]} {worker.process.pid}")
+
+    child = multiprocessing.get_context("fork").Process(target=parent)
+    child.start()
+    child.join(30)
+    code = child.exitcode
+    child.kill()
+    assert code == 0
+    text, pid = said.read_text().split()
     assert text == "A"
     assert not psutil.pid_exists(int(pid))
 
