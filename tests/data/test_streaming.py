@@ -106,8 +106,8 @@ def test_a_reader_interrupted_after_each_batch(kind, readers, tmp_path):
     """And resumed each time from a position that was written and read: the batches of one that was not."""
     data, position = kind(tmp_path), None
     passes = set()
-    for batch, _ in itertools.islice(reader(data, 0, readers), 60):
-        found, position = next(iter(reader(data, 0, readers, position)))
+    for batch, _ in itertools.islice(reader(data, 0, readers, tokens=512), 24 // readers + 4):  # more than a pass
+        found, position = next(iter(reader(data, 0, readers, position, tokens=512)))
         assert all(torch.equal(found[name], batch[name]) for name in batch)
         position = Position(**json.loads(json.dumps(vars(position))))
         passes.add(position.passes)
@@ -248,24 +248,37 @@ def test_parts_too_small_for_the_longest_pair(tmp_path):
         StreamBatches(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), three, readers=2)
 
 
-def test_many_dropped_pairs_are_told(tmp_path, capsys):
-    options = [*STREAM, "optimization.max_steps=10", "data.shuffle_buffer=50", "data.num_workers=0"]
-    quick_run(tmp_path / "few", *options)
-    assert "so far" not in capsys.readouterr().err
-    for pool, seen in ((50, 50), (1000, 600)):
-        few = ["data.max_target_tokens=20", f"data.shuffle_buffer={pool}", "optimization.max_steps=20"]
-        quick_run(tmp_path / str(pool), *options, *few)
-        (said,) = [line for line in capsys.readouterr().err.splitlines() if "training pairs so far" in line]
-        assert f" of the {seen} training pairs so far (" in said
+@pytest.mark.parametrize(
+    ("limit", "pool", "seen"),
+    [
+        (64, 50, None),  # only a few are dropped
+        (20, 50, 50),
+        (20, 1000, len(PAIRS)),  # all of them are in the first pool
+    ],
+)
+def test_many_dropped_pairs_are_told_once(limit, pool, seen, tmp_path, caplog):
+    recipe = load_recipe(
+        ROOT / "configuration" / "recipes" / "embedded.yaml",
+        [*STREAM, f"data.shuffle_buffer={pool}", "data.num_workers=0"],
+    )
+    tokenizer = PairTokenizer(TOKENIZER, TOKENIZER, 64, limit)
+    batches = StreamBatches(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), Accelerator(cpu=True))
+    for _ in itertools.islice(batches.iterate(), 40):  # more than a pass
+        pass
+    told = [message for message in caplog.messages if "training pairs so far" in message]
+    assert len(told) == (seen is not None)
+    assert all(f" of the {seen} training pairs so far (" in message for message in told)
+    assert batches.epochs() > 0
+    assert batches.positions[0].dropped > 0
 
 
 def test_a_run_on_local_files(tmp_path):
     """Prepared by another process or not: the same updates."""
-    options = [*STREAM, "optimization.max_steps=10"]
+    options = [*STREAM, "optimization.max_steps=4"]
     runs = [quick_run(tmp_path / str(workers), *options, f"data.num_workers={workers}") for workers in (0, 1)]
     first, second = (load_file(run / "model.safetensors") for run in runs)
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert (runs[0] / "checkpoints" / "step-0000010" / "reader-0.json").is_file()
+    assert (runs[0] / "checkpoints" / "step-0000004" / "reader-0.json").is_file()
 
 
 def test_validation_is_not_held_out_of_a_stream(tmp_path, capsys):
