@@ -3,6 +3,7 @@ What tests have forked processes do (forked.py): train, score, and fail in ways 
 tests themselves.
 """
 
+import atexit
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from accelerate.utils import DistributedType
 from matplotlib.figure import Figure
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, cli
 from modeling_scratch.commands import improve, train
@@ -27,7 +29,7 @@ from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.runs import agreement, folder, processes
 from modeling_scratch.runs.faults import explained_loss_of_a_process
-from modeling_scratch.runs.stopping import StopRequest
+from modeling_scratch.runs.stopping import StopRequest, worker_options
 from modeling_scratch.training import corpus_translation
 from modeling_scratch.training.compilation import compile_layers, example_batch
 from modeling_scratch.training.evaluation import score_model, translate
@@ -156,6 +158,14 @@ def fail_on_the_second(error: str) -> None:
     except Exception as found:
         Path(f"{error}-{accelerator.process_index}").write_text(f"{type(found).__name__}: {found}")
     cli.wait_for_threads()
+
+
+def leave_a_data_worker() -> None:
+    """To the end of the process, which is here that of an interpreter."""
+    iterator = iter(DataLoader([1, 2, 3], **worker_options(1)))
+    next(iterator)
+    sys.modules["kept"] = iterator  # as what an exception has interrupted
+    atexit._run_exitfuncs()  # which forked processes leave out
 
 
 def train_and_die(file: str, *overrides: str) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, SMALL_RUN, Killed, few_sentences, quick_run, read_metrics, run_command
+from conftest import ROOT, SMALL_RUN, Killed, few_sentences, quick_run, read_metrics
 from forked import run_group, start, start_group
 from safetensors.torch import load_file
-from train_on_processes import fail_on_the_second, train_one
+from train_on_processes import fail_on_the_second, leave_a_data_worker, train_one
 
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.cli import STOPPED
@@ -177,19 +177,9 @@ def test_signals_ask_to_stop(number):
     assert stop.reason == number.name
 
 
-LEFT_OVER = """
-import sys
-from torch.utils.data import DataLoader
-from modeling_scratch.runs import stopping
-iterator = iter(DataLoader([1, 2, 3], **stopping.worker_options(1)))
-print(next(iterator))
-sys.modules["kept"] = iterator  # as what an exception has interrupted
-"""
-
-
-def test_a_data_worker_that_is_left_over_does_not_outlive_its_process():
+def test_a_data_worker_that_is_left_over_does_not_outlive_its_process(tmp_path):
     """It ignores SIGTERM, by which multiprocessing ends the children for which it then waits."""
-    assert run_command("-c", LEFT_OVER, timeout=60).returncode == 0
+    assert start(tmp_path / "stderr", leave_a_data_worker).end(30) == 0
 
 
 def test_a_signal_from_outside_leaves_a_checkpoint(tmp_path):
