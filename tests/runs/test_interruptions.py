@@ -27,7 +27,10 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from resume import INTERVAL, LAUNCH, survive
 
 STREAM = ["data.streaming=true", "data.shuffle_buffer=100"]
-AVERAGING = ["checkpoints.average_last=2", "checkpoints.every=5", "evaluation.every=10"]
+# Four checkpoints, two evaluations: all that a run may be interrupted in, in eight updates.
+AVERAGING = ["checkpoints.average_last=2", "checkpoints.every=2", "evaluation.every=4"]
+AVERAGING += ["optimization.max_steps=8", "optimization.warmup_steps=4"]
+SHORT = ["optimization.max_steps=4"]
 ENDLESS = ["optimization.max_steps=100000", "evaluation.every=100000", "checkpoints.every=100000"]
 
 
@@ -78,9 +81,9 @@ def ask() -> None:
 @pytest.mark.parametrize(
     ("method", "call", "training", "step"),
     [
-        pytest.param("forward", 10, True, 10, id="where a checkpoint and an evaluation are due"),
-        pytest.param("forward", 1, False, 10, id="in the loss of an evaluation"),
-        pytest.param("generate", 1, None, 10, id="in the translations of an evaluation"),
+        pytest.param("forward", 4, True, 4, id="where a checkpoint and an evaluation are due"),
+        pytest.param("forward", 1, False, 4, id="in the loss of an evaluation"),
+        pytest.param("generate", 1, None, 4, id="in the translations of an evaluation"),
     ],
 )
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(
@@ -92,7 +95,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(
         said = stopped(capsys, run, *AVERAGING)
     checkpoint = run / "checkpoints" / f"step-{step:07d}"
     verify_checkpoint(checkpoint)
-    assert f"stopped by SIGTERM after update {step} of 20; --resume continues from {checkpoint}" in said
+    assert f"stopped by SIGTERM after update {step} of 8; --resume continues from {checkpoint}" in said
     assert not any(record[:3:2] == (step, "validation") for record in records(run))
     quick_run(run, *AVERAGING, resume=True)
     assert records(run) == records(whole)
@@ -102,9 +105,9 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(
 def test_stopped_while_the_final_model_is_scored(whole, tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        before_calls(patch, "generate", 3, ask)  # after the evaluations of updates 10 and 20
+        before_calls(patch, "generate", 3, ask)  # after the evaluations of updates 4 and 8
         said = stopped(capsys, run, *AVERAGING)
-    verify_checkpoint(run / "checkpoints" / "step-0000020")
+    verify_checkpoint(run / "checkpoints" / "step-0000008")
     assert "stopped while the final model was scored; --resume scores it" in said
     quick_run(run, *AVERAGING, resume=True)
     assert records(run) == records(whole)
@@ -137,7 +140,7 @@ def test_two_interrupts_end_it_at_once(tmp_path, monkeypatch):
 
 def test_the_clock(whole, tmp_path, capsys):
     said = stopped(capsys, tmp_path / "run", *AVERAGING, max_minutes=0)
-    assert "stopped by --max-minutes 0 after update 1 of 20" in said
+    assert "stopped by --max-minutes 0 after update 1 of 8" in said
     quick_run(tmp_path / "run", *AVERAGING, resume=True)
     assert equal_weights(tmp_path / "run", whole)
 
@@ -152,8 +155,8 @@ def test_a_stopped_run_ends_there_if_its_length_is_now_so(tmp_path, capsys):
     assert equal_weights(tmp_path / "run", other)
 
 
-def test_other_failures_are_no_full_disk(tmp_path, monkeypatch, capsys):
-    run = quick_run(tmp_path / "run", *AVERAGING)
+def test_other_failures_are_no_full_disk(whole, tmp_path, monkeypatch, capsys):
+    run = shutil.copytree(whole, tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
     shutil.rmtree(run / "averaging")
     line = fails(capsys, run, *AVERAGING, resume=True)
     assert "averaging" in line
@@ -220,7 +223,7 @@ def test_a_process_that_dies_ends_the_others(tmp_path):
 def test_a_killed_run_resumes_from_its_last_checkpoint(whole, tmp_path):
     run = tmp_path / "run"
     process = start(tmp_path / "stderr", train_one, *SMALL_RUN, *few_sentences(), f"output_dir={run}", *AVERAGING)
-    process.wait_for("step 13 ")
+    process.wait_for("step 3 ")
     process.kill()
     assert not any("final" in record for record in read_metrics(run))  # it had not come to its end
     quick_run(run, *AVERAGING, resume=True)
@@ -304,7 +307,7 @@ def small_disk(tmp_path):
 
 def test_a_disk_that_fills_up(small_disk, whole, capsys):
     """The checkpoints before are whole, and with more room the run goes on from them."""
-    run, options = small_disk / "run", [*AVERAGING, "checkpoints.every=2", "checkpoints.keep_last=100"]
+    run, options = small_disk / "run", [*AVERAGING, "checkpoints.every=1", "checkpoints.keep_last=100"]
     line = fails(capsys, run, *options)
     assert "cannot be written" in line
     assert "bytes are free" in line
@@ -320,7 +323,7 @@ def test_a_disk_that_fills_up(small_disk, whole, capsys):
 
 def test_a_folder_that_has_vanished(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch, "save", lambda state, path: shutil.rmtree(tmp_path / "run") or path.touch())
-    line = fails(capsys, tmp_path / "run")
+    line = fails(capsys, tmp_path / "run", *SHORT)
     assert re.search(r"cannot be written to \S+/run \([\d,]+ bytes are free\): .*No such file or directory", line)
 
 
@@ -329,14 +332,14 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch, capsys):
 
     def full(state, path):
         save(state, path)
-        if path.name == "optimizer.bin" and "step-0000020" in str(path):
+        if path.name == "optimizer.bin" and "step-0000004" in str(path):
             path.write_bytes(b"half")
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", full)
-    line = fails(capsys, tmp_path / "run")
-    assert re.search(r"the checkpoint of update 20 cannot be written .*No space left on device.*then --resume", line)
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-0000010"]
+    line = fails(capsys, tmp_path / "run", *SHORT, "checkpoints.every=2")
+    assert re.search(r"the checkpoint of update 4 cannot be written .*No space left on device.*then --resume", line)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-0000002"]
 
 
 def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch, capsys):
@@ -351,12 +354,12 @@ def test_updates_that_are_not_finite_are_skipped(tmp_path, monkeypatch, capsys):
         return output
 
     monkeypatch.setattr(ScratchForConditionalGeneration, "forward", poisoned)
-    run = quick_run(tmp_path / "run")
+    run = quick_run(tmp_path / "run", "optimization.max_steps=9")
     assert re.search(r"update 7: the loss .* not finite; skipped", capsys.readouterr().err)
     assert all(torch.equal(weight, weights[7][name]) for name, weight in weights[8].items())
     updates = {record["step"]: record for record in read_metrics(run, "train")}
     assert updates[8]["loss"] < updates[1]["loss"]
-    assert updates[20]["nonfinite_updates"] == 1
+    assert updates[9]["nonfinite_updates"] == 1
 
 
 @pytest.fixture
@@ -373,9 +376,6 @@ def little_memory(monkeypatch):
         monkeypatch.setattr(ScratchForConditionalGeneration, "forward", limited)
 
     return limit
-
-
-SHORT = ["optimization.max_steps=4"]
 
 
 def test_a_lack_of_memory_says_what_needs_less(little_memory, tmp_path, capsys):
