@@ -161,12 +161,12 @@ def test_a_launcher_that_restarts_its_workers_goes_on(tmp_path):
 # -- resuming ------------------------------------------------------------------------------------------------------
 
 
+TWO_UPDATES, FOUR_UPDATES = ["optimization.max_steps=2"], ["optimization.max_steps=4"]
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return quick_run(tmp_path_factory.mktemp("runs") / "whole")
-
-
-TWO_UPDATES = ["optimization.max_steps=2"]
+    return quick_run(tmp_path_factory.mktemp("runs") / "whole", *FOUR_UPDATES)
 
 
 @pytest.fixture(scope="module")
@@ -183,17 +183,17 @@ def test_resume_auto_begins_and_goes_on(whole, tmp_path, capsys):
     """One command line for a first start, for a start after a kill, and for one too many."""
     run, weights = tmp_path / "run", (whole / "model.safetensors").read_bytes()
     with pytest.raises(SystemExit) as ended:
-        quick_run(run, "auto", resume=True, max_minutes=0)
+        quick_run(run, *FOUR_UPDATES, "auto", resume=True, max_minutes=0)
     assert ended.value.code == 75
     assert len(read_metrics(run, "train")) == 1
-    quick_run(run, "auto", resume=True)
+    quick_run(run, *FOUR_UPDATES, "auto", resume=True)
     assert (run / "model.safetensors").read_bytes() == weights
     records = read_metrics(run)
-    quick_run(run, "auto", resume=True)  # finished: it stays as it is
+    quick_run(run, *FOUR_UPDATES, "auto", resume=True)  # finished: it stays as it is
     assert f"{run} is finished; --resume alone scores it again" in capsys.readouterr().out
     assert (run / "model.safetensors").read_bytes() == weights
     assert read_metrics(run) == records
-    quick_run(run, "auto", "evaluation.num_beams=1", resume=True)  # scores it again
+    quick_run(run, *FOUR_UPDATES, "auto", "evaluation.num_beams=1", resume=True)  # scores it again
     assert len(read_metrics(run)) == len(records) + 1
     assert (run / "model.safetensors").read_bytes() == weights
 
@@ -367,11 +367,11 @@ def test_torchrun_understands_what_is_documented():
 def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
     """The main process's; and a run that is resumed from one of them makes the same updates."""
     monkeypatch.setattr(time, "monotonic", itertools.count(step=10).__next__)
-    options = ["checkpoints.every=2m", "checkpoints.keep_last=100"]
+    options = ["checkpoints.every=1m", "checkpoints.keep_last=100", "optimization.max_steps=10"]
     run = quick_run(tmp_path / "run", *options)
     names = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert len(names) > 2
-    assert names[-1] == "step-0000020"
+    assert names[-1] == "step-0000010"
     weights = (run / "model.safetensors").read_bytes()
     quick_run(run, *options, resume_from=names[0])
     assert (run / "model.safetensors").read_bytes() == weights
