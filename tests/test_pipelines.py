@@ -29,16 +29,15 @@ def shared(monkeypatch):
         worker.close()
 
 
-@pytest.mark.parametrize("part", [512, 20])
-@pytest.mark.parametrize("several", [1, 2])
+@pytest.mark.parametrize(("part", "several"), [(512, 1), (20, 2)])
 def test_workers_translate_as_one_process_does(part, several, alone, shared, monkeypatch):
     monkeypatch.setattr(pipelines, "_LARGEST_PART", part)
     options = {"num_beams": 3, "num_return_sequences": several, "return_scores": True, "max_new_tokens": 12}
-    done = []
+    done, expected = [], alone(MANY, **options)
     for inputs in (list, iter):
         found = shared(inputs(MANY), progress=done.append, **options)
-        for translations, expected in zip(found, alone(inputs(MANY), **options), strict=True):
-            for one, other in zip(listed(translations), listed(expected), strict=True):
+        for translations, others in zip(found, expected, strict=True):
+            for one, other in zip(listed(translations), listed(others), strict=True):
                 assert (one["translation_text"], one.get("cut")) == (other["translation_text"], other.get("cut"))
                 assert one["score"] == pytest.approx(other["score"], abs=1e-4)
     assert sum(done) == 2 * len(MANY)
@@ -49,7 +48,7 @@ def listed(translations):
 
 
 def test_small_batches_go_to_workers_too(alone, shared):
-    options = {"batch_size": 4, "max_new_tokens": 5}
+    options = {"batch_size": 8, "max_new_tokens": 5}
     assert list(shared(iter(MANY), **options)) == list(alone(iter(MANY), **options))
 
 
