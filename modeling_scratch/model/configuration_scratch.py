@@ -91,7 +91,8 @@ class ScratchConfig(PreTrainedConfig):
         is_encoder_decoder: bool = True,
         **kwargs,
     ):
-        given = {name: value for name, value in locals().items() if name in self.fields()}
+        arguments, fields = locals(), self.fields()
+        given = {name: arguments[name] for name in fields}
         for generic, name in self.attribute_map.items():
             if generic in kwargs:
                 given[name] = kwargs.pop(generic)
