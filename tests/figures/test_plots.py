@@ -29,7 +29,7 @@ def tokenizers():
 
 
 def short(model):
-    model.generation_config.max_new_tokens = 20
+    model.generation_config.max_new_tokens = 8
     return model
 
 
@@ -163,10 +163,17 @@ def test_the_translation_is_in_the_title(shared_vocabulary):
     assert maps.translation in figure.get_suptitle()
 
 
-@pytest.mark.parametrize("heads", [1, 3, 8])
-def test_labels_do_not_overlap(heads, make_model, tokenizers):
+@pytest.mark.parametrize(
+    ("heads", "sentence"),
+    [
+        pytest.param(1, ENGLISH[0] * 3, id="alone"),
+        pytest.param(3, ENGLISH[0] * 3, id="below each other"),
+        pytest.param(8, SENTENCE, id="side by side"),
+    ],
+)
+def test_labels_do_not_overlap(heads, sentence, make_model, tokenizers):
     model = short(make_model(vocab_size=len(tokenizers[0]), d_model=48, encoder_attention_heads=heads))
-    maps = attention.attention_maps(model, tokenizers[0], tokenizers[0], "The old man gives the child a book. " * 3)
+    maps = attention.attention_maps(model, tokenizers[0], tokenizers[0], sentence)
     figure = attention.attention_figure(maps, "encoder self-attention", layer=1)
     figure.draw_without_rendering()
     panels = [axis for axis in figure.axes if axis.get_title()]
@@ -186,7 +193,7 @@ LONG = [[f"▁token{index}" for index in range(length)] for length in (100, 80)]
 def long_maps():
     """Of 100 source tokens and 80 of the translation, which no column of 740 pixels shows in one piece."""
     source, written = LONG
-    shapes = {"encoder": (2, 100, 100), "decoder": (2, 80, 80), "cross": (2, 80, 100)}
+    shapes = {"encoder": (1, 100, 100), "decoder": (1, 80, 80), "cross": (2, 80, 100)}
     weights = {name: [torch.rand(shape)] for name, shape in shapes.items()}
     return attention.AttentionMaps("A long sentence.", "Ein langer Satz.", source, written, written, **weights)
 
@@ -223,7 +230,7 @@ def test_every_layer_is_drawn(shared_vocabulary, tmp_path, monkeypatch):
 
 
 def test_the_attention_command(folder, tmp_path):
-    result = run("attention", folder, SENTENCE, "--beams", 2, "--out", tmp_path / "last")
+    result = run("attention", folder, "The child costs $5.", "--beams", 2, "--out", tmp_path / "last")
     assert result.exit_code == 0, result.output
     names = {"encoder-self-attention-layer-2", "decoder-self-attention-layer-3", "cross-attention-layer-3"}
     assert {path.name for path in (tmp_path / "last").iterdir()} == {f"{name}.png" for name in names}
@@ -234,7 +241,7 @@ def test_the_attention_command(folder, tmp_path):
 
 
 @pytest.mark.parametrize(("d_model", "length"), [(128, 100), (7, 5), (1, 2)])
-def test_positions(d_model, length, tmp_path):
+def test_positions(d_model, length):
     figure = positions.positions_figure(d_model, length)
     expected = [
         [(math.cos if i % 2 else math.sin)(pos / 10000 ** (2 * (i // 2) / d_model)) for i in range(d_model)]
@@ -246,7 +253,12 @@ def test_positions(d_model, length, tmp_path):
         dimension = int(line.get_label().split()[1])
         assert line.get_label().endswith("(cosine)" if dimension % 2 else "(sine)")
         np.testing.assert_allclose(line.get_ydata(), [row[dimension] for row in expected], rtol=0, atol=1e-9)
-    assert is_a_picture(saving.save(figure, tmp_path / "positions.png"))
+    figure.draw_without_rendering()
+
+
+def test_the_positions_command(tmp_path):
+    assert run("positions", "--out", tmp_path / "positions.png").exit_code == 0
+    assert is_a_picture(tmp_path / "positions.png")
 
 
 def test_the_architecture_names_modules_that_exist(make_model, tmp_path):
