@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, set_client_factory
+from huggingface_hub.utils import httpx
 from huggingface_hub.utils._http import default_client_factory
 from loopback_hub import LoopbackHub
 
@@ -82,6 +83,11 @@ def outcome(function: Callable, *arguments, **options) -> dict:
         response = getattr(error, "response", None)
         status = response.status_code if response is not None else None
         return {"error": type(error).__name__, "status": status, "message": str(error)}
+
+
+def ask(method: str, path: str, **options) -> httpx.Response:
+    """A request of a test's own. It needs no certificates, and to load them would take as long as a push."""
+    return httpx.request(method, f"{os.environ['HF_ENDPOINT']}/{path}", verify=False, timeout=60, **options)
 
 
 def additions(files: dict[str, bytes | str]) -> list[CommitOperationAdd]:

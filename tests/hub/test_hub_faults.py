@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from conftest import read_metrics
-from loopback_client import ADA, MODEL, digest
+from loopback_client import ADA, MODEL, ask, digest
+from loopback_fixtures import SHORT_RECIPE
 from loopback_push import change_weights, client_train, client_upload, without_waits
 
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
@@ -54,13 +55,6 @@ def restore(folder: Path, saved: Path) -> None:
         shutil.copytree(saved, folder)
 
 
-def control(method: str, what: str, **options):
-    from huggingface_hub import HfApi
-    from huggingface_hub.utils import httpx
-
-    return httpx.request(method, f"{HfApi().endpoint}/_loopback/{what}", timeout=60, **options)
-
-
 def client_faults(folder: str, repository: str, saved: str, fault: dict, limit: float, options: dict) -> list[dict]:
     """For each n: the repository and the run as they were, a push with a fault at its n-th request, and another one."""
     without_waits()
@@ -68,13 +62,13 @@ def client_faults(folder: str, repository: str, saved: str, fault: dict, limit: 
     for number in itertools.count(1):
         restore(Path(repository), Path(saved) / "repository")
         restore(Path(folder), Path(saved) / "run")
-        control("DELETE", "requests")
-        control("POST", "fault", json=fault | {"at": number})
+        ask("DELETE", "_loopback/requests")
+        ask("POST", "_loopback/fault", json=fault | {"at": number})
         start = time.monotonic()
         faulty = client_upload(folder, MODEL, timeout=limit, debug=True, **options)
         result = {"seconds": time.monotonic() - start, "faulty": faulty, "revisions": [revisions(Path(repository))]}
-        requests = [entry for entry in control("GET", "requests").json() if entry["fault"]]
-        control("DELETE", "fault")
+        requests = [entry for entry in ask("GET", "_loopback/requests").json() if entry["fault"]]
+        ask("DELETE", "_loopback/fault")
         result["at"] = f"{requests[0]['method']} {requests[0]['path']}" if requests else None
         result["again"] = client_upload(folder, MODEL, **options)
         result["revisions"].append(revisions(Path(repository)))
@@ -110,6 +104,7 @@ def stage(trained, hub_and_client, tmp_path_factory):
     for name, (there, _) in PUSHES.items():
         saved = folder / "saved" / name
         run = Path(shutil.copytree(trained, folder / "run", ignore=shutil.ignore_patterns("checkpoints")))
+        (run / "recipe.yaml").write_text(SHORT_RECIPE)
         change_weights(run, PRIOR)
         if there == "ours":
             assert client(client_upload, folder=str(run), repo_id=MODEL)[0] == 0

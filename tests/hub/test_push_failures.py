@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from loopback_client import ADA, GRACE, READER
+from loopback_client import ADA, GRACE, READER, ask
 from loopback_push import change_weights, client_upload, without_waits
 
 from modeling_scratch.runs.folder import WEIGHTS
@@ -14,14 +14,11 @@ NAME = "ada/model"
 
 def client_lost(folder: str, faults: list[dict]) -> list:
     """Push with faults, and once more without."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.utils import httpx
-
     without_waits()
     for fault in faults:
-        httpx.post(f"{HfApi().endpoint}/_loopback/fault", json=fault)
+        ask("POST", "_loopback/fault", json=fault)
     first = client_upload(folder, NAME)
-    httpx.delete(f"{HfApi().endpoint}/_loopback/fault")
+    ask("DELETE", "_loopback/fault")
     return [first, client_upload(folder, NAME)]
 
 
@@ -141,13 +138,10 @@ REFUSED = [*((403, path) for path in REFUSALS), (412, "/commit/"), (409, "/tag/"
 
 
 def client_refused(folder: str, cases: list[tuple[int, str]]) -> list[list]:
-    from huggingface_hub import HfApi
-    from huggingface_hub.utils import httpx
-
-    control, results = f"{HfApi().endpoint}/_loopback/fault", []
+    results = []
     for status, path in cases:
-        httpx.delete(control)
-        httpx.post(control, json={"answer": status, "path": path, "words": f"Words of {path}"})
+        ask("DELETE", "_loopback/fault")
+        ask("POST", "_loopback/fault", json={"answer": status, "path": path, "words": f"Words of {path}"})
         results.append(client_upload(folder, f"{NAME}-{len(results)}", revision="b", tag="v1"))
     return results
 
