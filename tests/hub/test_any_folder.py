@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from loopback_push import client_push_from_memory, client_push_twice
 from test_convert_command import invoke, opus_folder  # noqa: F401
 
 from modeling_scratch import ScratchForConditionalGeneration
+from modeling_scratch.hub import check, probe
 from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.hub.card import build_card, check_card, required_metadata
 from modeling_scratch.hub.check import check_folder
@@ -98,10 +100,19 @@ def test_a_model_that_was_saved(plain, tmp_path):
         build_card(plain, "ada/tiny", languages=("english", "de"))
 
 
-def test_a_check_draws_no_random_numbers(plain, tmp_path):
+def test_a_check_draws_no_random_numbers(plain, tmp_path, monkeypatch):
     """Training goes on after a push of the best model, as if there had been none."""
+    seen = []
+
+    def observe(*arguments):
+        seen.append(probe.observe(*arguments))
+        return seen[0]
+
+    monkeypatch.setattr(check, "probe", SimpleNamespace(observe=observe))
+    monkeypatch.setattr(check, "observe_as_a_stranger", lambda *_: seen[0])  # whose process has numbers of its own
     before = torch.get_rng_state()
     checked(plain, tmp_path)
+    assert len(seen) == 1
     assert torch.equal(torch.get_rng_state(), before)
 
 
