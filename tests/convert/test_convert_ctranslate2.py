@@ -174,17 +174,17 @@ def test_settings(make_model, tmp_path, caplog):
         {"max_length": 7},
         {"min_new_tokens": 4},
         {"min_length": 4},
-        {"eos_token_id": [2, 40, 41, 42]},
-        {"bad_words_ids": [[18], [30, 30]], "suppress_tokens": [28, 11]},
+        {"eos_token_id": [2, 34, 40]},  # the second says 34 again and again
+        {"bad_words_ids": [[58], [34, 34]], "suppress_tokens": [54]},  # which they would say
         {"no_repeat_ngram_size": 2},
         {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 1},
     ],
     ids=str,
 )
 def test_settings_translate_as_generate_does(settings, make_model, tmp_path):
-    """Models whose sentences end at different places."""
+    """Two models, whose sentences end at different places."""
     said = set()
-    for seed in range(3):
+    for seed in range(2):
         model, folder = make_model(lm_head_bias=True), tmp_path / str(seed)
         torch.manual_seed(seed)
         for parameter in model.parameters():
@@ -200,7 +200,7 @@ def test_settings_translate_as_generate_does(settings, make_model, tmp_path):
         write_settings(model, names[1], folder)
         arguments = json.loads((folder / "generation.json").read_text())
         translator = ctranslate2.Translator(str(folder), compute_type="float32")
-        for source in ([7, 8, 9], [30] * 9, [50, 4], [12]):
+        for source in ([7, 8, 9], [30] * 9, [50, 4]):
             (result,) = translator.translate_batch([[names[0][token] for token in source]], **arguments)
             expected = []
             for row in model.generate(torch.tensor([source])).tolist():
