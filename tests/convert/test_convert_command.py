@@ -93,6 +93,19 @@ def run_folder(folder, tokenizers: int = 1, **fields):
     return folder
 
 
+@pytest.fixture(scope="module")
+def few_pairs(tmp_path_factory) -> list[str]:
+    """Overrides for a run on very few sentences: SentencePiece's slow tokenizer takes its time for each."""
+    folder = tmp_path_factory.mktemp("few-pairs")
+    for split, pairs in (("train", PAIRS[:60]), ("validation", PAIRS[60:65]), ("test", PAIRS[65:70])):
+        for language in ("en", "de"):
+            (folder / f"{split}.{language}").write_text("".join(f"{pair[language]}\n" for pair in pairs))
+    return [
+        "data.embedded_size=60",
+        *(f"data.{split}_files={folder / split}" for split in ("train", "validation", "test")),
+    ]
+
+
 def translations(folder) -> list[str]:
     return translate(load_translator(str(folder)), *load_tokenizers(str(folder)), ["The cat sleeps.", PAIRS[0]["en"]])
 
@@ -115,10 +128,10 @@ print(json.dumps(outputs))
 """
 
 
-def test_an_opus_model_is_fine_tuned_and_becomes_a_marian_model_again(opus_folder, tmp_path):
+def test_an_opus_model_is_fine_tuned_and_becomes_a_marian_model_again(opus_folder, few_pairs, tmp_path):
     """As the README does it. Half precision becomes float32, and padding stays at the right."""
     invoke("marian", opus_folder, tmp_path / "opus")
-    options = [f"model.start_from={tmp_path / 'opus'}", "model.overrides={}", "optimization.max_steps=4"]
+    options = [f"model.start_from={tmp_path / 'opus'}", "model.overrides={}", "optimization.max_steps=4", *few_pairs]
     mixed = "data.mix=[{name: embedded, weight: 0.1}]"
     tuned = quick_run(tmp_path / "tuned", *options, mixed, "optimization.learning_rate=1e-3")
     (before,), (after,) = read_metrics(tuned, "before"), read_metrics(tuned, "test")
@@ -171,12 +184,13 @@ def test_marian_command(opus_folder, tmp_path):
     assert ours("The cat sleeps.", text_target=target).data == theirs("The cat sleeps.", text_target=target).data
     labels = ours(text_target=target).input_ids
     assert ours.decode(labels, skip_special_tokens=True) == theirs.decode(labels, skip_special_tokens=True)
-    assert translations(out) == translations(opus_folder)
+    expected = translations(opus_folder)
+    assert translations(out) == expected
     assert load_translator(str(out)).dtype == torch.float16
     back = tmp_path / "back"
     invoke("to-marian", out, back)
     assert identical(load_translator(str(back)), load_translator(str(opus_folder)))
-    assert translations(back) == translations(opus_folder)
+    assert translations(back) == expected
 
 
 def test_embeddings_that_are_not_shared(tmp_path):
@@ -188,7 +202,7 @@ def test_embeddings_that_are_not_shared(tmp_path):
 
 
 @pytest.mark.parametrize("is_apart", [False, True])
-def test_embeddings_of_opus_that_are_apart(is_apart, opus_folder, tmp_path):
+def test_embeddings_of_opus_that_are_apart(is_apart, opus_folder, few_pairs, tmp_path):
     """Of one vocabulary, which the tokenizers of both sides then have; a tokenizer with two is refused."""
     folder = Path(shutil.copytree(opus_folder, tmp_path / "opus"))
     vocabulary = json.loads((folder / "vocab.json").read_text())
@@ -205,9 +219,8 @@ def test_embeddings_of_opus_that_are_apart(is_apart, opus_folder, tmp_path):
         return
     invoke("marian", folder, tmp_path / "out")
     assert translations(tmp_path / "out") == translations(folder)
-    tuned = quick_run(
-        tmp_path / "tuned", f"model.start_from={tmp_path / 'out'}", "model.overrides={}", "optimization.max_steps=1"
-    )
+    options = [f"model.start_from={tmp_path / 'out'}", "model.overrides={}", "optimization.max_steps=1"]
+    tuned = quick_run(tmp_path / "tuned", *options, *few_pairs)
     assert len(translations(tuned)) == len(translations(folder))
     assert (tuned / "target_tokenizer" / "source.spm").is_file()
 

@@ -15,7 +15,7 @@ from modeling_scratch.loading import load_translator
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 
 
-@pytest.fixture(params=SHAPES)
+@pytest.fixture(scope="module", params=SHAPES)
 def pair(request):
     model = marian(request.param)
     return model, from_marian(model)
@@ -42,7 +42,13 @@ DECODING = {
 }
 
 
-@pytest.mark.parametrize("decoding", DECODING)
+# Its path is that of the other penalties.
+SLOW = ["beam, penalty 1"]
+
+
+@pytest.mark.parametrize(
+    "decoding", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in DECODING]
+)
 @pytest.mark.parametrize("pair", ["opus", "two vocabularies"], indirect=True)
 def test_marian_generates_the_same_tokens(pair, decoding):
     outputs = []
