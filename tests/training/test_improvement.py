@@ -10,7 +10,6 @@ import yaml
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from conftest import Killed, few_sentences, kill_at_update, quick_run, read_metrics
 from forked import run_group, start
-from matplotlib.figure import Figure
 from safetensors.torch import load_file
 from torch import equal
 from train_on_processes import improve_one, lock_folder, no_picture, translate_in_shards
@@ -20,6 +19,7 @@ from modeling_scratch import files
 from modeling_scratch.__main__ import app
 from modeling_scratch.commands import improve
 from modeling_scratch.errors import UserError
+from modeling_scratch.figures import curves
 from modeling_scratch.pipelines import load_pipeline
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import corpus_translation, improvement
@@ -55,7 +55,7 @@ def improved(run: Path, output: Path, *overrides: str, **options) -> Path:
     """As the command does it, in this process; without pictures, and with a hasty estimate of the time."""
     for state in (AcceleratorState, PartialState, GradientState):
         state._shared_state.clear()
-    with patch.object(Figure, "savefig", no_picture), patch.object(improvement, "_SAMPLE", 2):
+    with patch.object(curves, "plot_curves", no_picture), patch.object(improvement, "_SAMPLE", 2):
         improve.main(run, list(overrides), **{"output": output, "seeds": 2, "length": 1.5, **options})
     return output
 
