@@ -50,11 +50,13 @@ def made_once(target_size: int | None, updates: int, **fields) -> Path:
     torch.manual_seed(0)
     model = ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | SHALLOW | fields)))
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for update in range(updates):
-        pairs = CORPUS[update % 20 :: 20]
+    batches = []
+    for pairs in (CORPUS[start::20] for start in range(20)):
         inputs = source([pair["en"] for pair in pairs], padding=True, return_tensors="pt")
         labels = target([pair["de"] for pair in pairs], padding=True, return_tensors="pt").input_ids
-        model(**inputs, labels=labels.masked_fill(labels == 0, -100), fused_loss=fused_cross_entropy).loss.backward()
+        batches.append({**inputs, "labels": labels.masked_fill(labels == 0, -100)})
+    for update in range(updates):
+        model(**batches[update % 20], fused_loss=fused_cross_entropy).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
