@@ -2,13 +2,16 @@
 
 import io
 import re
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 from test_translation_pipeline import SENTENCES, by_hand
-from translators import one_vocabulary, two_vocabularies
+from translators import two_vocabularies
 
 from modeling_scratch.commands import translate
+from modeling_scratch.loading import load_tokenizers, save_tokenizers
 from modeling_scratch.paragraphs import Translated, cut, translate_paragraphs
 
 ENGLISH = "Dr. Smith came at 5 p.m. on Monday.  He left.\tWhy? Nobody knows (e.g. I don't)."
@@ -54,8 +57,11 @@ def test_spaces_between_sentences_are_the_target_s(text, languages, expected):
 
 
 @pytest.fixture(scope="module")
-def folder():
-    return one_vocabulary()
+def folder(tmp_path_factory):
+    """From English to German, as its tokenizers say."""
+    folder = Path(shutil.copytree(two_vocabularies(), tmp_path_factory.mktemp("models") / "model"))
+    save_tokenizers(*load_tokenizers(str(folder)), folder, 60, ("en", "de"))
+    return folder
 
 
 def translated(text: str, folder, monkeypatch, capsys, **options) -> tuple[str, str]:
@@ -66,13 +72,13 @@ def translated(text: str, folder, monkeypatch, capsys, **options) -> tuple[str, 
 
 
 def test_a_paragraph_of_many_sentences(folder, monkeypatch, capsys):
-    """400 words: more than the model takes at once."""
-    sentences = SENTENCES * 5
-    text = "  ".join(sentences[:30]) + "\r\n\n \n" + " ".join(sentences[30:]) + "\n"
-    assert len(text.split()) > 400
-    expected = by_hand(folder, SENTENCES) * 5
+    """More words than the model takes tokens at once, which is 60."""
+    sentences = SENTENCES[:6] * 3
+    text = "  ".join(sentences[:10]) + "\r\n\n \n" + " ".join(sentences[10:]) + "\n"
+    assert all(len(paragraph.split()) > 60 for paragraph in text.split("\r\n\n"))
+    expected = by_hand(folder, SENTENCES[:6]) * 3
     found, _ = translated(text, folder, monkeypatch, capsys, format="text")
-    assert found == "  ".join(expected[:30]) + "\r\n\n \n" + " ".join(expected[30:]) + "\n"
+    assert found == "  ".join(expected[:10]) + "\r\n\n \n" + " ".join(expected[10:]) + "\n"
 
 
 def test_a_sentence_a_line_is_as_without(folder, monkeypatch, capsys):

@@ -15,12 +15,13 @@ import onnxruntime
 import pytest
 import tiktoken
 import torch
-from conftest import CHOICES, ROOT, SHALLOW, every_choice_and_variant
+from conftest import ROOT, SHALLOW, every_choice_and_variant
 from pages import generated, in_node, needs_runtime
 from search_cases import enliven
 from test_tokenizer import TEXTS
-from test_translation_pipeline import CORPUS, make_folder
+from test_translation_pipeline import CORPUS
 from transformers import BertTokenizer
+from translators import two_vocabularies
 from typer.testing import CliRunner
 
 from modeling_scratch.commands.export import app
@@ -108,10 +109,9 @@ def test_quantized_weights_are_close_and_small(model, page, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """Two vocabularies, rotary positions, RMSNorm, gated."""
-    folder = tmp_path_factory.mktemp("models") / "rotary"
-    return make_folder(folder, target_size=330, **CHOICES["rotary, rms, gated"])
+def model():
+    """The default architecture; test_transformersjs.py exports another."""
+    return two_vocabularies()
 
 
 @pytest.fixture(scope="module")

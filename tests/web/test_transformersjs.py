@@ -83,7 +83,7 @@ def test_graphs_step_as_the_model_does(fields, make_model, tmp_path):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """Rotary positions, RMSNorm, gated; with tokens that must not come."""
-    folder = make_folder(tmp_path_factory.mktemp("models") / "rotary", **CHOICES["rotary, rms, gated"])
+    folder = make_folder(tmp_path_factory.mktemp("models") / "rotary", updates=80, **CHOICES["rotary, rms, gated"])
     path = folder / "generation_config.json"
     settings = json.loads(path.read_text()) | {"suppress_tokens": [44], "bad_words_ids": [[60]], "min_new_tokens": 6}
     path.write_text(json.dumps(settings))
