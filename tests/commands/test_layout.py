@@ -1,6 +1,7 @@
 """The shape of the package: which room may import which, and that none outgrows a screenful of scrolling."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,15 @@ ROOMS += ["model"]
 each_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imported_rooms(path: Path) -> set[str]:
     """The sub-packages that a module imports relatively."""
     here, rooms = path.relative_to(PACKAGE).parent.parts, set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.level:
             target = [*here[: len(here) - node.level + 1], *(node.module or "").split(".")]
             rooms.add(target[0] or node.names[0].name)
@@ -33,15 +39,14 @@ def test_imports_point_down(path):
 
 @each_module
 def test_no_module_and_no_function_is_too_long(path):
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 350
-    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 350
+    functions = (node for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef))
     assert [node.name for node in functions if node.end_lineno - node.lineno >= 60] == []
 
 
 @each_module
 def test_the_first_line_says_what_a_module_is_for(path):
-    assert len(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[0]) > 15
+    assert len(ast.get_docstring(parsed(path)).splitlines()[0]) > 15
 
 
 def test_every_sub_package_is_in_the_wheel():
