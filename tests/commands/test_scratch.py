@@ -82,13 +82,29 @@ def test_the_help_of_training_says_where_keys_are_explained():
     assert "schema.py" in scratch("train", "--help").replace("\n", "")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["recipes"], ["translate", "--help"], ["convert", "--help"]])
-def test_help_and_lists_do_not_wait_for_torch(arguments):
-    said = run_command("-X", "importtime", "-m", "modeling_scratch", *arguments)
+def test_lists_do_not_wait_for_torch():
+    said = run_command("-X", "importtime", "-m", "modeling_scratch", "recipes")
     assert said.returncode == 0
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
     assert "typer" in imported
     assert "torch" not in imported
+
+
+def test_help_does_not_wait_for_torch(tmp_path):
+    """In one process, which looks like the installed command."""
+    (tmp_path / "scratch").write_text(
+        "import sys\n"
+        "from modeling_scratch.__main__ import app\n"
+        "for arguments in (['--help'], ['translate', '--help'], ['convert', '--help']):\n"
+        "    try:\n"
+        "        app(arguments)\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code == 0, arguments\n"
+        "    assert 'torch' not in sys.modules, arguments\n"
+    )
+    done = run_command(str(tmp_path / "scratch"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage: ") == 3
 
 
 @pytest.mark.parametrize("config", ["embedded", "own-text"])
