@@ -6,15 +6,18 @@ import shutil
 
 import pytest
 import torch
-from conftest import padded, quick_run, run_training
+from conftest import few_sentences, padded, quick_run, run_training
 from test_translate import lines, run  # noqa: F401
-from test_translation_pipeline import SENTENCES, by_hand
+from test_translation_pipeline import SENTENCES as MANY
+from test_translation_pipeline import by_hand
 from translators import two_vocabularies
 
 from modeling_scratch.commands.evaluate import split_arguments
 from modeling_scratch.ensemble import Ensemble
 from modeling_scratch.errors import UserError
 from modeling_scratch.loading import load_tokenizers, load_translator
+
+SENTENCES = MANY[:5]
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +78,10 @@ def test_what_does_not_go_together(file, values, said, run, folder, tmp_path):  
 
 
 def test_a_run_with_itself_has_its_scores(trained, capsys):
-    few = "data.embedded_size=300"
-    run_training(few, evaluate=str(trained))
+    few = few_sentences()
+    run_training(*few, evaluate=str(trained))
     alone = capsys.readouterr().out
-    run_training(str(trained), few, evaluate=str(trained))
+    run_training(str(trained), *few, evaluate=str(trained))
     together = capsys.readouterr().out
     assert "BLEU" in alone
     assert together == alone.replace(f"{trained},", f"{trained} + {trained},")
@@ -87,7 +90,7 @@ def test_a_run_with_itself_has_its_scores(trained, capsys):
 def test_runs_with_one_tokenizer_are_scored_together(trained, tmp_path, capsys):
     second = quick_run(tmp_path / "second", f"tokenizer.existing={trained}", "seed=2", "optimization.max_steps=2")
     capsys.readouterr()
-    run_training(str(second), "data.embedded_size=300", evaluate=str(trained), split="validation")
+    run_training(str(second), *few_sentences(), evaluate=str(trained), split="validation")
     assert re.match(rf"{trained} \+ {second}, \d+ sentences of validation\n  BLEU ", capsys.readouterr().out)
 
 
