@@ -64,8 +64,8 @@ def test_another_kind_of_model(trained, tmp_path, capsys):
     assert "is a marian model" in line
 
 
-def test_overwrite(tmp_path):
-    run = quick_run(tmp_path / "run", "optimization.max_steps=2")
+def test_overwrite(trained, tmp_path):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
     (run / "thesis.txt").write_text("not of the run")
     (run / "modeling_old.py").write_text("of the old run")
     quick_run(run, "optimization.max_steps=3", overwrite=True)
@@ -127,9 +127,12 @@ def test_weights_that_are_missing_are_never_made_up(trained, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["optimization.learning_rate=1e30", "optimization.warmup_steps=0"], "the loss on the validation split is not"),
         (
-            ["optimization.epsilon=1e-300", "optimization.max_steps=8"],
+            ["optimization.learning_rate=1e30", "optimization.warmup_steps=0", "evaluation.every=2"],
+            "the loss on the validation split is not",
+        ),
+        (
+            ["optimization.epsilon=1e-300", "optimization.max_steps=4"],
             "holds NaN or infinite values, and is not written",
         ),
         (["optimization.learning_rate=1e30", "checkpoints.average_last=2"], "training has diverged: "),
@@ -165,11 +168,11 @@ def test_a_loss_that_is_no_number(tmp_path, capsys):
 def test_training_data_that_changed(tmp_path, capsys):
     shutil.copytree(Path(few_sentences()[0].partition("=")[2]).parent, tmp_path / "text")
     data = [f"data.{split}_files={tmp_path / 'text' / split}" for split in ("train", "validation", "test")]
-    run = quick_run(tmp_path / "run", *data, "optimization.max_steps=10")
+    run = quick_run(tmp_path / "run", *data, "optimization.max_steps=2")
     for language in ("en", "de"):
         with (tmp_path / "text" / f"train.{language}").open("a") as file:
             file.write("One more.\n")
-    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", *data, "optimization.max_steps=10", resume=True)
+    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", *data, "optimization.max_steps=2", resume=True)
     assert "the training data is not what the run" in line
 
 

@@ -63,7 +63,7 @@ def write_files(folder: Path) -> None:
         "broken.yaml": "a: [1\n",
         "tab.yaml": "a:\n\tb: 1\n",
         "binary.yaml": b"\x00\x01\xff",
-        "deep.yaml": f"a: {'[' * 2000}",
+        "deep.yaml": f"a: {'[' * 1000}",
         "no-output.yaml": "optimization: {max_steps: 1}\n",
         "unknown-key.yaml": "output_dir: x\noptimization: {max_steps: 1}\nfoo: 1\n",
         "marian/config.json": '{"model_type": "marian"}',
