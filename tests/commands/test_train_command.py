@@ -96,9 +96,9 @@ def test_ctrl_c_in_the_push_says_that_the_model_is_whole_and_how_to_push_it(tmp_
 
 
 def test_a_log_without_a_terminal_says_what_is_left_and_what_it_does(tmp_path, capsys):
-    quick_run(tmp_path / "run")
+    quick_run(tmp_path / "run", "optimization.max_steps=4", "evaluation.every=2")
     said = capsys.readouterr().err
-    assert re.search(r"step 10 of 20: loss [\d.]+, [\d,]+ target tokens/s, about \d+ s left", said)
+    assert re.search(r"step 2 of 4: loss [\d.]+, [\d,]+ target tokens/s, about \d+ s left", said)
     assert "translating the 40 sentences of the test split with the final weights" in said
     assert "\r" not in said
 
@@ -112,9 +112,9 @@ def test_the_time_left_does_not_count_compiling(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(loop, "make_graphs", compiling)
     monkeypatch.setattr(log, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + offset))
-    quick_run(tmp_path / "run", "compile=true")
+    quick_run(tmp_path / "run", "compile=true", "optimization.max_steps=4", "evaluation.every=2")
     assert offset == 3600
-    assert re.search(r"step 10 of 20: .*, about \d+ s left", capsys.readouterr().err)
+    assert re.search(r"step 2 of 4: .*, about \d+ s left", capsys.readouterr().err)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
