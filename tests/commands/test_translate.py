@@ -93,7 +93,7 @@ def test_a_line_for_each_line(run, expected):
         assert run(text) == (0, output, "")
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"batch_size": 3}, {"batch_tokens": 40}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"batch_size": 3}, {"batch_tokens": 80}], ids=str)
 def test_order_whatever_the_batches(options, run, expected, monkeypatch):
     monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 5)
     few, translated = SENTENCES[:6], expected[:6]
