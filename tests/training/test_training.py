@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,8 +53,8 @@ def updates(run):
     return [tuple(record[name] for name in names) for record in read_metrics(run, "train")]
 
 
-def test_the_folder_of_a_run(trained):
-    names = {path.name for path in trained.iterdir()}
+def test_the_folder_of_a_run(finished):
+    names = {path.name for path in finished.iterdir()}
     assert names >= {
         "config.json",
         "generation_config.json",
@@ -68,43 +69,38 @@ def test_the_folder_of_a_run(trained):
         "checkpoints",
     }
     assert not [name for name in names if name.endswith(".tmp")]
-    assert (trained / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert load_recipe(trained / "recipe.yaml").optimization.max_steps == 20
-    for checkpoint in (trained / "checkpoints").iterdir():
+    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert load_recipe(finished / "recipe.yaml").optimization.max_steps == 20
+    for checkpoint in (finished / "checkpoints").iterdir():
         AutoModelForSeq2SeqLM.from_pretrained(checkpoint)  # every checkpoint is a model folder too
         load_tokenizers(str(checkpoint))
 
 
-def test_records(trained):
-    assert [record["step"] for record in read_metrics(trained, "train")] == list(range(1, 21))
-    validation = read_metrics(trained, "validation")
+def test_records(finished):
+    assert [record["step"] for record in read_metrics(finished, "train")] == list(range(1, 21))
+    validation = read_metrics(finished, "validation")
     assert [record["step"] for record in validation] == [10, 20]
     assert all({"loss", "bleu", "chrf"} <= set(record) for record in validation)
-    (test,) = read_metrics(trained, "test")
+    (test,) = read_metrics(finished, "test")
     assert test["final"]
     assert "tok:13a" in test["bleu_signature"]
-    translations = (trained / "translations" / "test.txt").read_text().splitlines()
+    translations = (finished / "translations" / "test.txt").read_text().splitlines()
     assert [sample["translation"] for sample in test["samples"]] == translations[:5]
     assert all(sample["source"] and sample["reference"] for sample in test["samples"])
-    losses = [record["loss"] for record in read_metrics(trained, "train")]
+    losses = [record["loss"] for record in read_metrics(finished, "train")]
     assert losses[-1] < losses[0] - 0.5
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return quick_run(tmp_path_factory.mktemp("runs") / "whole")
-
-
-def test_the_seed_decides(whole, tmp_path):
+def test_the_seed_decides(finished, tmp_path):
     again, other = quick_run(tmp_path / "again"), quick_run(tmp_path / "other", "seed=1", "optimization.max_steps=2")
-    assert updates(again) == updates(whole)
-    assert equal_weights(again, whole)
-    assert updates(other) != updates(whole)[:2]
+    assert updates(again) == updates(finished)
+    assert equal_weights(again, finished)
+    assert updates(other) != updates(finished)[:2]
 
 
-def test_a_resumed_run_makes_the_same_updates(whole, tmp_path, monkeypatch):
+def test_a_resumed_run_makes_the_same_updates(finished, tmp_path, monkeypatch):
     """Killed three updates after a checkpoint in mid-epoch."""
-    assert all(record["epoch"] % 1 for record in read_metrics(whole, "train") if record["step"] == 10)
+    assert all(record["epoch"] % 1 for record in read_metrics(finished, "train") if record["step"] == 10)
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         kill_at_update(patch, 14)
@@ -112,30 +108,32 @@ def test_a_resumed_run_makes_the_same_updates(whole, tmp_path, monkeypatch):
             quick_run(run)
     assert max(record["step"] for record in read_metrics(run, "train")) == 13
     quick_run(run, resume=True)
-    assert updates(run) == updates(whole)
-    assert equal_weights(run, whole)
-    assert read_metrics(run, "test") == read_metrics(whole, "test")
+    assert updates(run) == updates(finished)
+    assert equal_weights(run, finished)
+    assert read_metrics(run, "test") == read_metrics(finished, "test")
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, capsys):
     """From the one before it the run makes the same updates again."""
-    run = quick_run(tmp_path / "run", "checkpoints.every=5")
+    options = ["optimization.max_steps=6", "checkpoints.every=3"]
+    run = quick_run(tmp_path / "run", *options)
     undisturbed = shutil.copytree(run, tmp_path / "undisturbed")
-    (run / "checkpoints" / "step-0000020" / "model.safetensors").write_bytes(b"damaged")
-    quick_run(run, "checkpoints.every=5", resume=True)
-    assert "step-0000020: model.safetensors has 7 bytes" in capsys.readouterr().err
+    (run / "checkpoints" / "step-0000006" / "model.safetensors").write_bytes(b"damaged")
+    quick_run(run, *options, resume=True)
+    assert "step-0000006: model.safetensors has 7 bytes" in capsys.readouterr().err
     assert updates(run) == updates(undisturbed)
     assert equal_weights(run, undisturbed)
     assert [path.name for path in (run / "checkpoints").iterdir() if path.name.startswith(".")] == []
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_epochs_of_pairs_that_are_drawn_end_with_the_run(seed, tmp_path):
-    """With so many in each, epochs differ in their updates; the last evaluation is that of the last epoch."""
+@pytest.mark.parametrize(("seed", "all_as_the_first"), [(0, 21), (10, 18)])
+def test_epochs_of_pairs_that_are_drawn_end_with_the_run(seed, all_as_the_first, tmp_path):
+    """Epochs differ in their updates: 20 in all. The last evaluation is that of the last epoch."""
     options = ["optimization.max_steps=null", "optimization.max_epochs=3", f"seed={seed}", "evaluation.every=epoch"]
-    run = quick_run(tmp_path / "run", *options, mixed_in(0.02), "data.embedded_size=9000")
-    evaluated = [record["epoch"] for record in read_metrics(run, "validation")]
-    assert evaluated == [1.0, 2.0, 3.0]
+    run = quick_run(tmp_path / "run", *few_sentences(60), *options, mixed_in(0.5), "data.embedded_size=60")
+    evaluated = read_metrics(run, "validation")
+    assert 3 * evaluated[0]["step"] == all_as_the_first != 20
+    assert [record["epoch"] for record in evaluated] == [1.0, 2.0, 3.0]
 
 
 def mixed_in(weight):
@@ -145,9 +143,8 @@ def mixed_in(weight):
 
 def test_what_training_draws_is_drawn_again_by_a_resumed_run(tmp_path, monkeypatch):
     """Dropout, which pairs an epoch has; stopped in the second epoch."""
-    options = ["optimization.optimizer=muon", mixed_in(0.3)]
-    options += ["data.embedded_size=300", "optimization.tokens_per_batch=4096", "optimization.max_steps=12"]
-    options += ["checkpoints.every=5", "evaluation.every=100"]
+    options = [*few_sentences(60), mixed_in(0.5), "data.embedded_size=60", "optimization.optimizer=muon"]
+    options += ["optimization.max_steps=12", "checkpoints.every=5", "evaluation.every=100"]
     undisturbed, run = quick_run(tmp_path / "undisturbed", *options), tmp_path / "run"
     (record,) = [record for record in read_metrics(undisturbed, "train") if record["step"] == 10]
     assert record["epoch"] > 1
@@ -185,8 +182,9 @@ def test_a_warm_up_that_outlasts_the_run_is_said(tmp_path, capsys):
 
 
 def test_averaging(tmp_path):
-    run = quick_run(tmp_path / "run", "checkpoints.average_last=2", "checkpoints.every=5")
-    snapshots = [load_file(run / "checkpoints" / f"step-{step:07d}" / "model.safetensors") for step in (15, 20)]
+    options = ["checkpoints.average_last=2", "checkpoints.every=2", "optimization.max_steps=6"]
+    run = quick_run(tmp_path / "run", *options)
+    snapshots = [load_file(run / "checkpoints" / f"step-{step:07d}" / "model.safetensors") for step in (4, 6)]
     for name, tensor in weights(run).items():
         expected = (snapshots[0][name].double() + snapshots[1][name].double()) / 2
         assert torch.equal(tensor, expected.float())
@@ -234,38 +232,38 @@ def test_two_vocabularies(tmp_path):
     assert target("Die Katze.").input_ids != source("Die Katze.").input_ids
 
 
-def test_fine_tuning_starts_from_the_model(trained, tmp_path):
-    options = [f"model.start_from={trained}", "model.overrides={}", "optimization.learning_rate=1e-9"]
+def test_fine_tuning_starts_from_the_model(finished, tmp_path):
+    options = [f"model.start_from={finished}", "model.overrides={}", "optimization.learning_rate=1e-9"]
     run = quick_run(tmp_path / "run", *options, "optimization.max_steps=2", "checkpoints.every=1")
-    for name, tensor in weights(trained).items():
+    for name, tensor in weights(finished).items():
         torch.testing.assert_close(weights(run)[name], tensor, rtol=0, atol=1e-7)
-    assert (run / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
+    assert (run / "tokenizer.json").read_text() == (finished / "tokenizer.json").read_text()
     assert AutoModelForSeq2SeqLM.from_pretrained(run).config.dropout == 0.1  # the model's own
     with_dropout = quick_run(tmp_path / "other", *options, "model.overrides.dropout=0.3", "optimization.max_steps=1")
     assert AutoModelForSeq2SeqLM.from_pretrained(with_dropout).config.dropout == 0.3
 
 
-def test_fine_tuning_scores_the_model_before_and_after(whole, tmp_path, capsys):
+def test_fine_tuning_scores_the_model_before_and_after(finished, tmp_path, capsys):
     others = few_sentences()[1].replace("validation_files", "test_sets.others")
-    options = [f"model.start_from={whole}", "model.overrides={}", others, "optimization.max_steps=2"]
+    options = [f"model.start_from={finished}", "model.overrides={}", others, "optimization.max_steps=2"]
     run = quick_run(tmp_path / "run", *options, mixed_in(0.5))
     before = {record["name"]: record for record in read_metrics(run, "before")}
     after = {record.get("name", "test"): record for record in read_metrics(run, "test")}
     assert before.keys() == after.keys() == {"test", "others"}
     assert {record["step"] for record in before.values()} == {0}
-    (known,) = read_metrics(whole, "test")
+    (known,) = read_metrics(finished, "test")
     scores = ("bleu", "chrf", "bleu_interval", "sentences")
     assert [before["test"][key] for key in scores] == [known[key] for key in scores]
     assert (run / "translations" / "before" / "test.txt").read_text() == (
-        whole / "translations" / "test.txt"
+        finished / "translations" / "test.txt"
     ).read_text()
     said = capsys.readouterr().out.partition("On others:")[2].partition("before fine-tuning:")
     assert f"BLEU {after['others']['bleu']:.2f}" in said[0]
     assert f"BLEU {before['others']['bleu']:.2f}" in said[2]
 
 
-def test_stopped_while_the_start_is_scored(trained, tmp_path):
-    options = [f"model.start_from={trained}", "model.overrides={}", "optimization.max_steps=2"]
+def test_stopped_while_the_start_is_scored(finished, tmp_path):
+    options = [f"model.start_from={finished}", "model.overrides={}", "optimization.max_steps=2"]
     with pytest.raises(SystemExit) as stopped:
         quick_run(tmp_path / "run", *options, max_minutes=0)
     assert stopped.value.code == 75
@@ -292,9 +290,9 @@ def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
     assert warning.startswith(f"old: BLEU has fallen by {lost:.2f} in fine-tuning (p = 0.00")
 
 
-def test_existing_tokenizer(trained, tmp_path):
-    run = quick_run(tmp_path / "run", f"tokenizer.existing={trained}", "optimization.max_steps=2")
-    assert load_tokenizers(str(run))[0].get_vocab() == load_tokenizers(str(trained))[0].get_vocab()
+def test_existing_tokenizer(finished, tmp_path):
+    run = quick_run(tmp_path / "run", f"tokenizer.existing={finished}", "optimization.max_steps=2")
+    assert load_tokenizers(str(run))[0].get_vocab() == load_tokenizers(str(finished))[0].get_vocab()
 
 
 def test_each_test_set_has_its_own_name_in_trackers(tmp_path, monkeypatch):
@@ -310,9 +308,10 @@ def test_each_test_set_has_its_own_name_in_trackers(tmp_path, monkeypatch):
 
 
 def test_translations_that_will_be_cut_are_told(tmp_path, capsys):
-    quick_run(tmp_path / "short", "optimization.max_steps=1")
+    describe = partial(quick_run, tmp_path / "run", dry_run=True, processes=1)  # nothing is trained
+    describe()
     assert "translations end after evaluation.max_new_tokens (8), but the longest training" in capsys.readouterr().err
-    quick_run(tmp_path / "long", "optimization.max_steps=1", "evaluation.max_new_tokens=64")
+    describe("evaluation.max_new_tokens=64")
     assert "max_new_tokens" not in capsys.readouterr().err
 
 
@@ -355,13 +354,13 @@ def test_trackers_go_on_with_a_run_by_its_name(tmp_path, monkeypatch):
     assert finished == names
 
 
-def test_bf16(whole, tmp_path, monkeypatch):
+def test_bf16(finished, tmp_path, monkeypatch):
     """As `--mixed_precision bf16` sets it: losses differ from float32's, but little; weights are stored in float32."""
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     run = quick_run(tmp_path / "run", "optimization.max_steps=6")
     (about,) = read_metrics(run, "run")
     assert about["mixed_precision"] == "bf16"
-    found, expected = ([record["loss"] for record in read_metrics(each, "train")][:6] for each in (run, whole))
+    found, expected = ([record["loss"] for record in read_metrics(each, "train")][:6] for each in (run, finished))
     assert found != expected
     assert found == pytest.approx(expected, rel=0.01)
     assert {tensor.dtype for tensor in weights(run).values()} == {torch.float32}
@@ -370,13 +369,13 @@ def test_bf16(whole, tmp_path, monkeypatch):
 def test_a_run_that_is_cut_short_ends_with_its_last_weights(tmp_path):
     """Nothing was evaluated: there is no best."""
     run = tmp_path / "run"
-    options = ["evaluation.every=100", "checkpoints.every=5"]
-    quick_run(run, *options, "optimization.max_steps=10")
-    (run / "checkpoints" / "step-0000010" / "manifest.json").unlink()
-    quick_run(run, *options, "optimization.max_steps=5", resume=True)
-    assert equal_weights(run, run / "checkpoints" / "step-0000005")
+    options = ["evaluation.every=100", "checkpoints.every=2"]
+    quick_run(run, *options, "optimization.max_steps=4")
+    (run / "checkpoints" / "step-0000004" / "manifest.json").unlink()
+    quick_run(run, *options, "optimization.max_steps=2", resume=True)
+    assert equal_weights(run, run / "checkpoints" / "step-0000002")
     (test,) = read_metrics(run, "test")
-    assert test["step"] == 5
+    assert test["step"] == 2
 
 
 @pytest.fixture
@@ -390,7 +389,7 @@ def give_losses(monkeypatch):
     return give
 
 
-BY_LOSS = ["evaluation.every=5", "evaluation.metric=loss"]
+BY_LOSS = ["optimization.max_steps=8", "evaluation.every=2", "evaluation.metric=loss", "evaluation.max_new_tokens=1"]
 
 
 def best(run) -> list[str]:
@@ -400,23 +399,23 @@ def best(run) -> list[str]:
 
 def test_resuming_from_before_the_best(tmp_path, give_losses):
     """The best of the updates that are made again no longer counts."""
-    run, options = tmp_path / "run", [*BY_LOSS, "checkpoints.every=5", "checkpoints.keep_last=4"]
+    run, options = tmp_path / "run", [*BY_LOSS, "checkpoints.every=2", "checkpoints.keep_last=4"]
     give_losses(4.0, 3.0, 1.0, 2.0)
     quick_run(run, *options)
-    assert best(run) == ["step-0000015"]
+    assert best(run) == ["step-0000006"]
     give_losses(4.0, 5.0)
-    quick_run(run, *options, resume_from="step-0000010")
-    assert best(run) == ["step-0000010"]
-    shutil.rmtree(run / "checkpoints" / "step-0000010")
+    quick_run(run, *options, resume_from="step-0000004")
+    assert best(run) == ["step-0000004"]
+    shutil.rmtree(run / "checkpoints" / "step-0000004")
     give_losses(4.0)
-    quick_run(run, *options, resume_from="step-0000015")
-    assert best(run) == ["step-0000020"]
+    quick_run(run, *options, resume_from="step-0000006")
+    assert best(run) == ["step-0000008"]
 
 
 def test_a_loss_that_is_no_number_is_never_the_best(tmp_path, give_losses):
     give_losses(math.nan, 3.0, 4.0, 5.0)
-    run = quick_run(tmp_path / "run", *BY_LOSS, "checkpoints.every=5", "checkpoints.keep_last=4")
-    assert best(run) == ["step-0000010"]
+    run = quick_run(tmp_path / "run", *BY_LOSS, "checkpoints.every=2", "checkpoints.keep_last=4")
+    assert best(run) == ["step-0000004"]
     assert "NaN" not in (run / "metrics.jsonl").read_text()  # which is not JSON
     assert [record.get("loss") for record in read_metrics(run, "validation")][:2] == [None, 3.0]
 
@@ -425,8 +424,8 @@ def test_the_best_has_a_checkpoint(tmp_path, give_losses):
     """Even if it was found between two that the recipe asks for."""
     give_losses(3.0, 2.0, 4.0, 3.0)
     run = quick_run(tmp_path / "run", *BY_LOSS, "checkpoints.every=100", "checkpoints.keep_last=1")
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-0000010", "step-0000020"]
-    assert best(run) == ["step-0000010"]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-0000004", "step-0000008"]
+    assert best(run) == ["step-0000004"]
 
 
 def test_other_pairs_of_the_same_lengths_are_refused(tmp_path, capsys):
@@ -445,27 +444,27 @@ def test_other_pairs_of_the_same_lengths_are_refused(tmp_path, capsys):
     assert "the training data is not what the run" in capsys.readouterr().err
 
 
-def test_scoring_without_enough_memory(whole, monkeypatch, capsys):
+def test_scoring_without_enough_memory(finished, monkeypatch, capsys):
     def generate(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
     monkeypatch.setattr(evaluation, "generate_batch", generate)
     with pytest.raises(SystemExit) as ended:
-        run_training(evaluate=str(whole))
+        run_training(evaluate=str(finished))
     assert ended.value.code == 2
     assert "error: out of memory: use a smaller model, or do less at once" in capsys.readouterr().err
 
 
-def test_scoring_writes_nothing(whole, capsys):
-    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
-    run_training(evaluate=str(whole))
+def test_scoring_writes_nothing(finished, capsys):
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    run_training(evaluate=str(finished))
     output = capsys.readouterr().out
-    (record,) = read_metrics(whole, "test")
+    (record,) = read_metrics(finished, "test")
     for key, title in (("bleu", "BLEU"), ("chrf", "chrF")):
         said = f"{title} {record[key]:.2f} ± {record[f'{key}_interval']:.2f}  ({record[f'{key}_signature']})"
         assert said in output
     assert "40 sentences of test" in output
-    assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
 # -- several processes ---------------------------------------------------------------------------------------------
@@ -500,9 +499,9 @@ def test_two_processes_find_the_scores_of_one(one_and_two):
         assert [record[name] for record in one] == [record[name] for record in two]
 
 
-def test_processes_score_every_sentence_once(whole, tmp_path):
+def test_processes_score_every_sentence_once(finished, tmp_path):
     for processes in (1, 3):
-        run_group(tmp_path, processes, score_into, str(tmp_path / f"{processes}.json"), str(whole))
+        run_group(tmp_path, processes, score_into, str(tmp_path / f"{processes}.json"), str(finished))
     one, three = (json.loads((tmp_path / f"{processes}.json").read_text()) for processes in (1, 3))
     assert one == three
     assert len(one["translations"]) == 40
