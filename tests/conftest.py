@@ -227,7 +227,7 @@ def trained(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Path:
-    """As `trained`, on text files with 40 sentences to translate, which makes it and scores it in a third of the time."""
+    """As `trained`, on text files with 40 sentences to translate: made and scored in a third of the time."""
     return small_run(tmp_path_factory.mktemp("runs") / "finished", *few_sentences())
 
 

@@ -28,19 +28,19 @@ from modeling_scratch.training.corpus_translation import ShardedTranslation
 from modeling_scratch.training.finish import is_finished
 from modeling_scratch.training.improvement_plan import ImprovementOptions, ImprovementPlan
 
-SHORT = ["optimization.max_steps=6", "optimization.warmup_steps=2", "evaluation.every=3", "checkpoints.every=3"]
-SHORT += ["optimization.schedule=linear", "evaluation.max_new_tokens=12"]
+SHORT = ["optimization.max_steps=6", "optimization.warmup_steps=2", "evaluation.every=6", "checkpoints.every=3"]
+SHORT += ["optimization.schedule=linear", "optimization.learning_rate=1e-2", "evaluation.max_new_tokens=6"]
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory) -> list[str]:
-    """Overrides that name 90 pairs for training, with a test split, and none for validation."""
+    """Overrides that name 50 pairs for training, with a test split, and none for validation."""
     folder = tmp_path_factory.mktemp("pairs")
     given = {each.partition("=")[0]: Path(each.partition("=")[2]) for each in few_sentences()}
     for split in ("train", "test"):
         for language in ("en", "de"):
             text = given[f"data.{split}_files"].with_suffix(f".{language}").read_text()
-            lines = text.splitlines(keepends=True)[: 90 if split == "train" else 10]
+            lines = text.splitlines(keepends=True)[: 50 if split == "train" else 10]
             (folder / f"{split}.{language}").write_text("".join(lines))
     files = [f"data.{split}_files={folder / split}" for split in ("train", "test")]
     return [*files, "data.validation_files=null", "data.validation_size=10"]
@@ -81,13 +81,13 @@ def test_the_pairs_are_the_translations_of_all_models_each_once(run, undisturbed
     work = undisturbed.with_name("better-work")
     own = read_pairs(work / "data" / "train.jsonl")
     english, german = zip(*own, strict=True)
-    assert len(own) == 80
+    assert len(own) == 40
     made = []
     for number, forward in ((1, run), (2, work / "forward-2")):
         made += zip(by_hand(work / f"backward-{number}", list(german)), german, strict=True)
         made += zip(english, by_hand(forward, list(english)), strict=True)
     expected = [pair for pair in dict.fromkeys(made) if pair not in set(own) and all(pair)]
-    assert len(expected) > 80
+    assert len(expected) > 40
     assert read_pairs(work / "data" / "synthetic.jsonl") == expected
     assert not (work / "forward-1").exists()
 
@@ -108,7 +108,7 @@ def test_the_recipes_of_the_models(run, undisturbed):
     assert final.data.model_copy(update={"mix": []}) == first.data
     assert (undisturbed / "tokenizer.json").read_text() == (run / "tokenizer.json").read_text()
     (record,) = read_metrics(undisturbed, "run")
-    assert record["train_pairs"] == 80 + len(read_pairs(work / "data" / "synthetic.jsonl"))
+    assert record["train_pairs"] == 40 + len(read_pairs(work / "data" / "synthetic.jsonl"))
     (before,), (after,) = (read_metrics(folder, "test") for folder in (run, undisturbed))
     assert before["sentences"] == after["sentences"]
     # Nobody learns from what the run holds out.
@@ -145,7 +145,7 @@ def test_two_commands_at_once(run, undisturbed, tmp_path, monkeypatch):
 def test_interrupted_it_goes_on(run, undisturbed, tmp_path, monkeypatch, capsys):
     """Killed in a model's training, while a shard is written, between two of its stages and at the very end."""
     again = tmp_path / "better, perhaps"
-    monkeypatch.setattr(corpus_translation, "SHARD", 30)
+    monkeypatch.setattr(corpus_translation, "SHARD", 15)
     with monkeypatch.context() as patch:
         kill_at_update(patch, 5)
         with pytest.raises(Killed):
@@ -210,7 +210,7 @@ def test_a_dry_run_lists_the_stages_and_writes_nothing(run, undisturbed, tmp_pat
     shown = capsys.readouterr().out.splitlines()
     assert shown[-1].endswith(f"if training takes as long as the run's took on {read_metrics(run)[0]['device_name']}")
     lines = [line.rsplit("  ", 1)[0].strip() for line in shown]
-    translate = "translate 80 sentences by"
+    translate = "translate 40 sentences by"
     assert lines == [
         "train backward-1",
         f"{translate} backward-1",
@@ -324,7 +324,7 @@ def test_on_two_processes(run, tmp_path):
     run_group(tmp_path, 2, improve_one, str(run), str(tmp_path / "better"), {"seeds": 1, "length": 0.5})
     work = tmp_path / "better-work"
     (record,) = read_metrics(tmp_path / "better", "run")
-    assert (record["processes"], record["train_pairs"]) == (2, 80 + len(read_pairs(work / "data" / "synthetic.jsonl")))
+    assert (record["processes"], record["train_pairs"]) == (2, 40 + len(read_pairs(work / "data" / "synthetic.jsonl")))
     assert len(read_metrics(tmp_path / "better", "test")) == 1
     german = [target for _, target in read_pairs(work / "data" / "train.jsonl")]
     found = (work / "translations" / "backward-1" / "000000.txt").read_text().splitlines()
