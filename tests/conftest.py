@@ -126,6 +126,8 @@ every_choice_and_slowly_every_variant = pytest.mark.parametrize(
 
 # For what takes its time layer by layer, as compilers do.
 SHALLOW = {"encoder_layers": 1, "decoder_layers": 1}
+# For searches, whose caches tell the layers of the decoder apart.
+FEW_LAYERS = {"encoder_layers": 1, "decoder_layers": 2}
 
 
 @pytest.fixture

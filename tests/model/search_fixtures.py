@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import SMALL_MODEL, padded
+from conftest import FEW_LAYERS, SMALL_MODEL, padded
 from search_cases import SEEDS, enliven
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
@@ -11,19 +11,16 @@ from modeling_scratch.model import fast_cpu, search
 
 @pytest.fixture
 def models():
-    """Makes models whose sentences end at different places, each with its inputs."""
+    """Makes a model with a small and one with a large vocabulary, whose sentences end at different places."""
 
     def make():
-        for vocabulary, seeds in SEEDS.items():
-            torch.manual_seed(0)
-            fields = SMALL_MODEL | {"vocab_size": vocabulary, "lm_head_bias": True}
-            model = ScratchForConditionalGeneration(ScratchConfig(**fields)).eval()
-            for seed in seeds:
-                enliven(model, seed)
-                torch.nn.init.normal_(model.lm_head.bias, std=0.5)
-                model.lm_head.weight.data[2] *= 3.0  # makes the end sometimes likely, sometimes not
-                sentences = [torch.randint(4, vocabulary, (length,)) for length in (7, 4, 5, 9, 3, 6)]
-                yield model, dict(zip(("input_ids", "attention_mask"), padded(sentences, 9), strict=True))
+        for vocabulary, seed in SEEDS.items():
+            fields = SMALL_MODEL | FEW_LAYERS | {"vocab_size": vocabulary, "lm_head_bias": True}
+            model = enliven(ScratchForConditionalGeneration(ScratchConfig(**fields)).eval(), seed)
+            torch.nn.init.normal_(model.lm_head.bias, std=0.5)
+            model.lm_head.weight.data[2] *= 3.0  # makes the end sometimes likely, sometimes not
+            sentences = [torch.randint(4, vocabulary, (length,)) for length in (7, 4, 5, 9, 3, 6)]
+            yield model, dict(zip(("input_ids", "attention_mask"), padded(sentences, 9), strict=True))
 
     return make
 

@@ -3,7 +3,7 @@
 import peft
 import pytest
 import torch
-from conftest import ROOT, padded, run_command
+from conftest import FEW_LAYERS, ROOT, SHALLOW, padded, run_command
 from search_cases import enliven
 from transformers import GenerationMixin
 
@@ -66,7 +66,7 @@ def with_a_prefix(model):
     config = peft.PrefixTuningConfig(
         task_type="SEQ_2_SEQ_LM",
         num_virtual_tokens=4,
-        num_layers=3,
+        num_layers=FEW_LAYERS["decoder_layers"],
         token_dim=32,
         num_attention_heads=2,
         num_transformer_submodules=2,
@@ -124,12 +124,12 @@ INHERITED = ("a prefix", "other inputs")  # these prepare their own inputs
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_is_changed_is_called(name, settings, make_model, sentences, loops, faster_layers, monkeypatch):
     ids, mask = padded(sentences, 9)
-    options = {"max_new_tokens": 8, "do_sample": False, "attention_mask": mask} | settings
+    options = {"max_new_tokens": 5, "do_sample": False, "attention_mask": mask} | settings
     if name == "dropout":
         options["eos_token_id"] = None  # if rows left, other numbers would be drawn
-    before = enliven(make_model(), 1).generate(ids, **options)
+    before = enliven(make_model(**FEW_LAYERS), 1).generate(ids, **options)
     loops.clear()
-    changed = CHANGES[name](enliven(make_model(), 1))
+    changed = CHANGES[name](enliven(make_model(**FEW_LAYERS), 1))
     torch.manual_seed(0)
     found = changed.generate(input_ids=ids, **options)
     assert bool(loops) == (name not in INHERITED)
@@ -172,12 +172,13 @@ def test_a_lora_trains_and_is_heeded(name, make_model, sentences):
     ids, mask = padded(sentences, 9)
     options = {"input_ids": ids, "attention_mask": mask, "num_beams": 2, "max_new_tokens": 8, "do_sample": False}
     labels = torch.tensor([[9, 8, 7, 2]] * 3)
-    before = make_model(tie_word_embeddings=False).generate(**options)
+    before = make_model(tie_word_embeddings=False, **SHALLOW).generate(**options)
     torch.manual_seed(0)
-    adapted = peft.get_peft_model(make_model(tie_word_embeddings=False), peft.LoraConfig(r=4, target_modules=[name]))
+    model = make_model(tie_word_embeddings=False, **SHALLOW)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=[name]))
     optimizer = torch.optim.Adam([weight for weight in adapted.parameters() if weight.requires_grad], lr=0.05)
     losses = []
-    for _ in range(30):
+    for _ in range(15):
         outputs = adapted(input_ids=ids, attention_mask=mask, labels=labels, fused_loss=fused_cross_entropy)
         losses.append(outputs.loss)
         losses[-1].backward()
