@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import SMALL_MODEL, padded
+from conftest import SHALLOW, SMALL_MODEL, padded
 from search_cases import SETTINGS, enliven, inherited
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
@@ -15,8 +15,8 @@ pytest_plugins = ["search_fixtures"]
 
 # Three architectures, which have in common their vocabulary.
 MEMBERS = [
-    {"encoder_layers": 1},
-    {"d_model": 48, "position_embedding_type": "alibi", "norm_position": "post", "final_norm": False},
+    {"encoder_layers": 1, "decoder_layers": 2},
+    {"d_model": 48, "position_embedding_type": "alibi", "norm_position": "post", "final_norm": False, **SHALLOW},
     {"position_embedding_type": "learned", "max_position_embeddings": 64, "decoder_layers": 1},
 ]
 NAMES = ("greedy", "several", "two ends", "opus", "a beginning", "repetition, greedy", "as long as it takes")
@@ -37,11 +37,12 @@ class BruteForce(ScratchForConditionalGeneration):
         return Seq2SeqLMOutput(logits=(sum(each) / len(each)).log())
 
 
-def make_members(seed: int) -> list[ScratchForConditionalGeneration]:
+@pytest.fixture
+def members() -> list[ScratchForConditionalGeneration]:
     members = []
     for number, fields in enumerate(MEMBERS):
         config = ScratchConfig(**(SMALL_MODEL | fields), lm_head_bias=True, tie_word_embeddings=False)
-        members.append(enliven(ScratchForConditionalGeneration(config).double().eval(), 10 * seed + number))
+        members.append(enliven(ScratchForConditionalGeneration(config).double().eval(), 50 + number))
         members[-1].lm_head.bias.data[[0, 2]] = torch.tensor([-50.0, 3.0]).double()  # never padding; sometimes the end
     return members
 
@@ -52,26 +53,17 @@ def brute_force(members) -> BruteForce:
     return model
 
 
-@pytest.fixture
-def members():
-    return make_members(1)
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_the_mean_of_the_probabilities_decides(name, loops, monkeypatch):
+def test_the_mean_of_the_probabilities_decides(name, members, loops, monkeypatch):
     monkeypatch.setattr(search_loops, "_SHARE_THAT_LEAVES", 0.01)  # caches are cut often
-    options = {"max_new_tokens": 12, "do_sample": False, "return_dict_in_generate": True} | SETTINGS[name]
-    lengths = set()
-    for seed in (1, 2):
-        members = make_members(seed)
-        found = Ensemble(members).generate(**SOURCE, **options)
-        expected = inherited(brute_force(members), **SOURCE, **options, use_cache=False)
-        assert torch.equal(found.sequences, expected.sequences)
-        alone = [member.generate(**SOURCE, **options).sequences for member in members]
-        assert not any(torch.equal(found.sequences, each) for each in alone)
-        lengths |= set((found.sequences[:, 1:] == 2).int().argmax(dim=1).tolist())
-    assert len(loops) == 8  # our own, of the ensembles and of their members
-    assert len(lengths) > 1
+    options = {"max_new_tokens": 9, "do_sample": False, "return_dict_in_generate": True} | SETTINGS[name]
+    found = Ensemble(members).generate(**SOURCE, **options)
+    expected = inherited(brute_force(members), **SOURCE, **options, use_cache=False)
+    assert torch.equal(found.sequences, expected.sequences)
+    alone = [member.generate(**SOURCE, **options).sequences for member in members]
+    assert not any(torch.equal(found.sequences, each) for each in alone)
+    assert len(loops) == 4  # our own, of the ensemble and of its members
+    assert len(set((found.sequences[:, 1:] == 2).int().argmax(dim=1).tolist())) > 1  # they end at different places
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 4, "num_return_sequences": 3}], ids=str)
@@ -88,8 +80,8 @@ def test_scores_are_logarithms_of_the_mean_probabilities(settings, members):
 def test_a_model_with_itself_is_that_model(settings, size, members):
     for member in members:
         ids = [sentence.tolist() for sentence in BATCH]
-        tokens, scores = generate_batch(Ensemble([member] * size), ids, True, max_new_tokens=12, **settings)
-        expected, expected_scores = generate_batch(member, ids, True, max_new_tokens=12, **settings)
+        tokens, scores = generate_batch(Ensemble([member] * size), ids, True, max_new_tokens=8, **settings)
+        expected, expected_scores = generate_batch(member, ids, True, max_new_tokens=8, **settings)
         assert torch.equal(tokens, expected)
         torch.testing.assert_close(scores, expected_scores)
 
