@@ -6,7 +6,13 @@ from conftest import DISTINCT
 # The paper's architecture and a modern one; in between, the others have nothing new for a compiler.
 FAST = ("default", "rotary, rms, gated")
 
-two_choices_and_slowly_every = pytest.mark.parametrize(
-    "fields",
-    [pytest.param(DISTINCT[name], id=name, marks=[] if name in FAST else pytest.mark.slow) for name in DISTINCT],
-)
+
+def slowly_every_choice_but(*fast: str) -> pytest.MarkDecorator:
+    """Every choice and variant, slowly but for those named."""
+    return pytest.mark.parametrize(
+        "fields",
+        [pytest.param(DISTINCT[name], id=name, marks=[] if name in fast else pytest.mark.slow) for name in DISTINCT],
+    )
+
+
+two_choices_and_slowly_every = slowly_every_choice_but(*FAST)

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import torch
-from choices import two_choices_and_slowly_every
-from conftest import SHALLOW, every_choice, every_choice_and_slowly_every_variant, padded
+from choices import slowly_every_choice_but, two_choices_and_slowly_every
+from conftest import FEW_LAYERS, SHALLOW, every_choice, every_choice_and_slowly_every_variant, padded
 from transformers import CompileConfig
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -48,8 +48,8 @@ def greedy_by_hand(model, inputs, prefix, steps):
 @every_choice_and_slowly_every_variant
 @pytest.mark.parametrize("beams", [1, 3])
 def test_cached_static_and_uncached_agree(fields, beams, make_model, batch):
-    model = make_model(**fields)
-    options = {"max_new_tokens": 12, "num_beams": beams, "return_dict_in_generate": True, "output_logits": True}
+    model = make_model(**FEW_LAYERS, **fields)
+    options = {"max_new_tokens": 8, "num_beams": beams, "return_dict_in_generate": True, "output_logits": True}
     uncached = model.generate(**batch, use_cache=False, **options)
     for cache in ("dynamic", "static"):
         cached = model.generate(**batch, cache_implementation=cache, **options)
@@ -58,7 +58,8 @@ def test_cached_static_and_uncached_agree(fields, beams, make_model, batch):
             torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
 
 
-@two_choices_and_slowly_every
+# By default a modern architecture here; the compiled forward pass, of test_tools.py, takes the paper's.
+@slowly_every_choice_but("rotary, rms, gated")
 def test_compiled_generation_equals_eager(fields, make_model, batch):
     model = make_model(**SHALLOW, **fields)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True, "output_logits": True}
@@ -209,7 +210,7 @@ def test_what_generate_returns_equals_a_forward_pass(fields, make_model, batch):
 
 @every_choice
 def test_other_ways_to_give_the_source(fields, make_model, batch):
-    model = make_model(**fields)
+    model = make_model(**FEW_LAYERS, **fields)
     expected = model.generate(**batch, max_new_tokens=8, num_beams=2)
     mask = batch["attention_mask"]
     embeds = model.get_input_embeddings()(batch["input_ids"])

@@ -8,9 +8,10 @@ import onnxruntime
 import peft
 import pytest
 import torch
-from choices import two_choices_and_slowly_every
+from choices import FAST, slowly_every_choice_but, two_choices_and_slowly_every
 from conftest import (
     CHOICES,
+    FEW_LAYERS,
     ROOT,
     SHALLOW,
     SMALL_MODEL,
@@ -24,13 +25,13 @@ from transformers import (
     AutoModel,
     AutoModelForSeq2SeqLM,
     AutoModelForTextEncoding,
-    AutoTokenizer,
     DataCollatorForSeq2Seq,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
 )
 
 from modeling_scratch import ScratchConfig, ScratchEncoderModel, ScratchForConditionalGeneration
+from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.training.loss import TrainingLoss
 
 
@@ -57,7 +58,8 @@ def check_compiled(model, inputs, backend):
         torch.testing.assert_close(graph, eager, rtol=0, atol=1e-5)
 
 
-@two_choices_and_slowly_every
+# By default the paper's architecture here; compiled generation, of test_generation.py, takes a modern one.
+@slowly_every_choice_but("default")
 def test_compiled_forward_equals_eager(fields, make_model, inputs):
     check_compiled(make_model(**SHALLOW, **fields), inputs, "aot_eager")
 
@@ -111,7 +113,8 @@ def other_shape():
     return ids, mask, torch.randint(4, 61, (4, 8))
 
 
-@two_choices_and_slowly_every
+# By default the paper's architecture here; the graphs of tests/web/test_export_web.py are of a modern one.
+@slowly_every_choice_but("default")
 def test_torch_export(fields, make_model, inputs):
     model = Logits(make_model(**SHALLOW, **fields))
     arguments, shapes = export_arguments(inputs)
@@ -141,7 +144,7 @@ def test_onnx(name, make_model, inputs, tmp_path):
 
 @every_choice
 def test_the_encoder_alone(fields, make_model, inputs, tmp_path):
-    model = make_model(**fields)
+    model = make_model(**FEW_LAYERS, **fields)
     model.save_pretrained(tmp_path / "whole")
     source = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
     expected = model.get_encoder()(**source).last_hidden_state
@@ -162,11 +165,11 @@ def test_the_encoder_alone(fields, make_model, inputs, tmp_path):
 
 @every_choice
 def test_shards_and_device_maps(fields, make_model, inputs, tmp_path):
-    model = make_model(**fields)
+    model = make_model(**FEW_LAYERS, **fields)
     expected = model(**inputs)
     model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
     assert len(list((tmp_path / "sharded").glob("model-*.safetensors"))) > 2
-    for options in ({}, {"device_map": "cpu"}, {"device_map": {"": "cpu"}}):
+    for options in ({}, {"device_map": "cpu"}):
         loaded, report = AutoModelForSeq2SeqLM.from_pretrained(
             tmp_path / "sharded", output_loading_info=True, **options
         )
@@ -180,10 +183,16 @@ def test_shards_and_device_maps(fields, make_model, inputs, tmp_path):
     assert torch.equal(loaded(**inputs).logits, expected.logits)
 
 
-@every_choice
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+# By default every choice in one of the two precisions, and some in the other.
+HALF_PRECISION = [pytest.param(torch.bfloat16, CHOICES[name], id=f"bfloat16, {name}") for name in CHOICES]
+for name in CHOICES:
+    marks = [] if name in FAST else pytest.mark.slow
+    HALF_PRECISION.append(pytest.param(torch.float16, CHOICES[name], id=f"float16, {name}", marks=marks))
+
+
+@pytest.mark.parametrize(("dtype", "fields"), HALF_PRECISION)
 def test_half_precision(fields, dtype, make_model, inputs, tmp_path):
-    model = make_model(**fields)
+    model = make_model(**FEW_LAYERS, **fields)
     model.save_pretrained(tmp_path / "wide")
     half = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "wide", dtype=dtype)
     assert {parameter.dtype for parameter in half.parameters()} == {dtype}
@@ -216,7 +225,7 @@ def rows(model):
 @every_choice
 @pytest.mark.parametrize("size", [68, 55])
 def test_resizing_the_vocabulary(fields, size, make_model, inputs, tmp_path):
-    model = make_model(**fields, **({} if "lm_head_bias" in fields else {"lm_head_bias": True}))
+    model = make_model(**FEW_LAYERS, **fields, **({} if "lm_head_bias" in fields else {"lm_head_bias": True}))
     inputs = {name: value.clamp(max=54) for name, value in inputs.items()}
     if not model.config.share_encoder_decoder_embeddings:
         with pytest.raises(ValueError, match="share_encoder_decoder_embeddings is False: this model has two"):
@@ -325,18 +334,19 @@ def test_other_ways_of_peft(config, make_model, inputs):
     assert all(parameter.grad is not None for name, parameter in tuned.named_parameters() if name in trained)
 
 
-def test_seq2seq_trainer(trained, tmp_path):
+def test_seq2seq_trainer(make_model, tmp_path):
     """Accumulating four micro-batches gives the same update as one batch, and the saved model reloads."""
-    tokenizer = AutoTokenizer.from_pretrained(trained)
     sources = ["The cat sleeps.", "The old man sees her.", "We run.", "The dog can see the old cat today."] * 2
     targets = ["Die Katze schläft.", "Der alte Mann sieht sie.", "Wir laufen.", "Der Hund kann sie sehen."] * 2
+    tokenizer, start = train_tokenizer(iter([[*sources, *targets]]), 100), tmp_path / "start"
+    make_model(vocab_size=len(tokenizer), dropout=0.0, **SHALLOW).save_pretrained(start)
     rows = Dataset.from_dict({"source": sources, "target": targets}).map(
         lambda row: tokenizer(row["source"], text_target=row["target"]), remove_columns=["source", "target"]
     )
     results = []
     for batch, accumulation in ((8, 1), (2, 4)):
         torch.manual_seed(0)
-        model = AutoModelForSeq2SeqLM.from_pretrained(trained)
+        model = AutoModelForSeq2SeqLM.from_pretrained(start)
         arguments = Seq2SeqTrainingArguments(
             output_dir=tmp_path / f"accumulation-{accumulation}",
             per_device_train_batch_size=batch,
@@ -353,10 +363,6 @@ def test_seq2seq_trainer(trained, tmp_path):
             disable_tqdm=True,
             dataloader_pin_memory=False,
         )
-        model.config.dropout = 0.0
-        for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
         trainer = Seq2SeqTrainer(
             model,
             arguments,
@@ -372,7 +378,7 @@ def test_seq2seq_trainer(trained, tmp_path):
         trainer.save_model(tmp_path / f"saved-{accumulation}")
         results.append(model)
     whole, accumulated = (dict(each.named_parameters()) for each in results)
-    started = dict(AutoModelForSeq2SeqLM.from_pretrained(trained).named_parameters())
+    started = dict(AutoModelForSeq2SeqLM.from_pretrained(start).named_parameters())
     assert any(not torch.equal(whole[name], started[name]) for name in whole)
     for name in whole:
         torch.testing.assert_close(accumulated[name], whole[name], rtol=0, atol=2e-6, msg=name)
