@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import SHALLOW, SMALL_MODEL, every_choice, padded
+from conftest import FEW_LAYERS, SHALLOW, SMALL_MODEL, every_choice, padded
 from torch import nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache
 
@@ -15,16 +15,16 @@ from modeling_scratch.training.loss import TrainingLoss, fused_cross_entropy
 @every_choice
 def test_a_sentence_does_not_notice_its_batch(fields, make_model, sentences):
     """Alone, in a batch of 64, and with padding on either side: the same logits and the same translation."""
-    model = make_model(**fields)
+    model = make_model(**FEW_LAYERS, **fields)
     target = torch.randint(4, 61, (1, 6))
     alone = model(input_ids=sentences[1][None], decoder_input_ids=target).logits
-    greedy = model.generate(sentences[1][None], max_new_tokens=10)
+    greedy = model.generate(sentences[1][None], max_new_tokens=6)
     for side in ("left", "right"):
         for length in (7, 30):
             ids, mask = padded([sentences[1], *[sentences[0], sentences[2]] * 32][:64], length, side)
             logits = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target.expand(64, -1)).logits
             torch.testing.assert_close(logits[:1], alone, rtol=0, atol=2e-5)
-            together = model.generate(ids, attention_mask=mask, max_new_tokens=10)[:1, : greedy.shape[1]]
+            together = model.generate(ids, attention_mask=mask, max_new_tokens=6)[:1, : greedy.shape[1]]
             assert torch.equal(together, greedy)
 
 
@@ -44,7 +44,7 @@ def test_padding_of_the_target_changes_nothing(implementation, make_model, sente
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_steps_with_a_padded_prompt(cache, fields, make_model, sentences):
     """The logits of each step equal those of a forward pass over that sentence alone."""
-    model = make_model(**fields, eos_token_id=None)
+    model = make_model(**FEW_LAYERS, **fields, eos_token_id=None)
     ids, mask = padded(sentences, 8, "left")
     prompts = [torch.tensor([1, 9, 8, 7]), torch.tensor([1]), torch.tensor([1, 5, 6])]
     prompt, prompt_mask = padded(prompts, 4, "left")
@@ -88,7 +88,7 @@ def test_masked_positions_receive_no_gradient(side, fields, make_model, sentence
 
 @every_choice
 def test_save_and_load(fields, make_model, sentences, tmp_path):
-    model = make_model(**fields)
+    model = make_model(**FEW_LAYERS, **fields)
     source, mask = padded(sentences, 7)
     inputs = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": source[:, :3]}
     model.save_pretrained(tmp_path)
@@ -167,7 +167,7 @@ def test_captured_outputs_can_be_the_config_s(make_model):
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_the_meta_device(implementation, fields, make_model, sentences):
     """On the meta device nothing reads the values of masks or ids."""
-    model = make_model(**fields).to("meta")
+    model = make_model(**SHALLOW, **fields).to("meta")
     model.set_attn_implementation(implementation)
     ids, mask = (each.to("meta") for each in padded(sentences, 8, "left"))
     labels = torch.empty(3, 5, dtype=torch.long, device="meta")

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import padded
+from conftest import SHALLOW, padded
 from test_variants import SMALL, Reference
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
@@ -104,7 +104,7 @@ def with_a_hole(sentences: list[torch.Tensor], length: int) -> tuple[torch.Tenso
 def test_positions_in_a_padded_batch(kind, implementation, side):
     """Logits, loss and gradients of a padded batch equal those of its sentences alone, by the formulas."""
     fields = SMALL | {"position_embedding_type": kind, "dropout": 0.0}
-    fields |= {"encoder_attention_heads": 8, "decoder_attention_heads": 6, "d_model": 48}
+    fields |= {"encoder_attention_heads": 8, "decoder_attention_heads": 6, "d_model": 48} | SHALLOW
     torch.manual_seed(0)
     model = ScratchForConditionalGeneration(ScratchConfig(**fields)).double()
     model.set_attn_implementation(implementation)
