@@ -65,15 +65,17 @@ def check_positions(recipe: Recipe, config: ScratchConfig) -> None:
 
 
 def count_parameters(config: ScratchConfig) -> int:
-    """A model's number of parameters, extrapolated from models with few layers that take no memory."""
-    few = {}
-    for layers in ((1, 1), (2, 1), (1, 2)):
-        shallow = ScratchConfig(**{name: getattr(config, name) for name in ScratchConfig.fields()})
-        shallow.encoder_layers, shallow.decoder_layers = layers
-        with torch.device("meta"):
-            few[layers] = ScratchForConditionalGeneration(shallow).num_parameters()
-    one = few[1, 1]
-    return one + (config.encoder_layers - 1) * (few[2, 1] - one) + (config.decoder_layers - 1) * (few[1, 2] - one)
+    """A model's number of parameters, extrapolated from one with a layer on each side that takes no memory."""
+    shallow = ScratchConfig(**{name: getattr(config, name) for name in ScratchConfig.fields()})
+    shallow.encoder_layers = shallow.decoder_layers = 1
+    with torch.device("meta"):
+        model = ScratchForConditionalGeneration(shallow)
+    total = model.num_parameters()
+    if not config.share_layers:
+        depths = {model.get_encoder(): config.encoder_layers, model.get_decoder(): config.decoder_layers}
+        for stack, depth in depths.items():
+            total += (depth - 1) * sum(weight.numel() for weight in stack.layers.parameters())
+    return total
 
 
 def memory_of(accelerator: Accelerator) -> int:

@@ -9,6 +9,7 @@ from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import apply_overrides, load_recipe, model_fields, recipe_text
 from modeling_scratch.recipe.schema import ModelSection
 from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER, shipped_recipes
+from modeling_scratch.training.preflight import count_parameters
 
 EMBEDDED = CONFIGURATION_FOLDER / "recipes" / "embedded.yaml"
 
@@ -23,7 +24,13 @@ def files(kind):
 def test_model_files(path):
     with torch.device("meta"):
         model = ScratchForConditionalGeneration(ScratchConfig(**model_fields(ModelSection(config=path.stem))))
-    assert model.device.type == "meta"
+    assert model.num_parameters() == count_parameters(model.config)
+
+
+def test_shared_layers_count_once():
+    config = ScratchConfig(share_layers=True)
+    with torch.device("meta"):
+        assert ScratchForConditionalGeneration(config).num_parameters() == count_parameters(config)
 
 
 @files("recipes")
