@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
-# A worker more than there are processors, since tests wait for processes; the tests of a file share small runs, so they
-# stay with one worker.
-WORKERS = $$($(BIN)/python -c 'import os; print(min(os.cpu_count() + 1, 16))')
+# A worker for each processor: one more would wait less for processes, but import everything and make the shared models
+# and runs once more. The tests of a file share small runs, so they stay with one worker.
+WORKERS = $$($(BIN)/python -c 'import os; print(min(os.cpu_count(), 16))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: train test test-all test-gpu lint format benchmarks clean

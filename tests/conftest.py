@@ -29,6 +29,7 @@ import torch
 import yaml
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from loopback_fixtures import client, copied_run, hub, hub_and_client, pushes  # noqa: F401
+from safetensors.torch import load_file
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.commands import train
@@ -46,6 +47,11 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 torch.set_num_threads(1)
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first, so that parallel workers end together."""
+    items.sort(key=lambda item: item.path.parent.name not in ("web", "training"))
 
 
 def pytest_collection_finish() -> None:
@@ -196,6 +202,25 @@ def small_run(output_dir: Path, *overrides: str, **options) -> Path:
 def read_metrics(run: Path, split: str | None = None) -> list[dict]:
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [record for record in records if split in (None, record["split"])]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model.safetensors")
+
+
+def equal_weights(first: Path, second: Path) -> bool:
+    return all(torch.equal(tensor, weights(second)[name]) for name, tensor in weights(first).items())
+
+
+def updates(run: Path) -> list[tuple]:
+    """What must not depend on interruptions: every update's losses and rate."""
+    names = ("step", "epoch", "loss", "cross_entropy", "learning_rate")
+    return [tuple(record[name] for name in names) for record in read_metrics(run, "train")]
+
+
+def mixed_in(weight: float) -> str:
+    """A recipe's override: further pairs, with a tag."""
+    return f"data.mix=[{{name: embedded, weight: {weight}, tag: <new>}}]"
 
 
 def train_losses(run: Path) -> list[float]:

@@ -1,0 +1,101 @@
+"""Which weights a run ends with: the best, the last, or an average; and when patience ends it."""
+
+import math
+import shutil
+
+import pytest
+import torch
+from conftest import (
+    equal_weights,
+    quick_run,
+    read_metrics,
+    weights,
+)
+from safetensors.torch import load_file
+
+
+def test_averaging(tmp_path):
+    options = ["checkpoints.average_last=2", "checkpoints.every=2", "optimization.max_steps=6"]
+    run = quick_run(tmp_path / "run", *options)
+    snapshots = [load_file(run / "checkpoints" / f"step-{step:07d}" / "model.safetensors") for step in (4, 6)]
+    for name, tensor in weights(run).items():
+        expected = (snapshots[0][name].double() + snapshots[1][name].double()) / 2
+        assert torch.equal(tensor, expected.float())
+
+
+def test_a_run_that_patience_ends_says_so_and_logs_its_last_updates(tmp_path, capsys):
+    options = ["optimization.learning_rate=3.0", "evaluation.metric=loss", "evaluation.patience=1"]
+    options += ["evaluation.every=2", "logging_steps=50"]
+    run = quick_run(tmp_path / "run", *options)
+    (record,) = read_metrics(run, "train")
+    assert 2 < record["step"] < 20
+    said = f"training ends after update {record['step']}: 1 evaluations in a row were no better (evaluation.patience)"
+    assert said in capsys.readouterr().err
+    records = read_metrics(run, "train")
+    quick_run(run, *options, resume=True)  # as after a kill in the final scoring
+    assert said in capsys.readouterr().err
+    assert read_metrics(run, "train") == records
+
+
+def test_best_checkpoint_and_early_stopping(tmp_path):
+    """A rate that ruins the model: the best weights are early ones, and patience ends the run."""
+    options = ["optimization.learning_rate=3.0", "optimization.schedule=constant", "optimization.max_steps=200"]
+    options += ["evaluation.metric=loss", "evaluation.patience=2", "evaluation.every=2", "checkpoints.every=2"]
+    run = quick_run(tmp_path / "run", *options, "checkpoints.keep_last=100")
+    validation = [record for record in read_metrics(run, "validation") if "final" not in record]
+    losses = [record["loss"] for record in validation]
+    best = min(range(len(losses)), key=losses.__getitem__)
+    assert len(losses) == best + 3 < 100
+    checkpoint = run / "checkpoints" / f"step-{validation[best]['step']:07d}" / "model.safetensors"
+    for name, tensor in load_file(checkpoint).items():
+        assert torch.equal(weights(run)[name], tensor)
+
+
+@pytest.fixture
+def give_losses(monkeypatch):
+    """Sets what the next evaluations find as the loss on the validation split."""
+
+    def give(*losses: float) -> None:
+        following = iter(losses)
+        monkeypatch.setattr("modeling_scratch.training.validation.corpus_loss", lambda *arguments: next(following))
+
+    return give
+
+
+BY_LOSS = ["optimization.max_steps=8", "evaluation.every=2", "evaluation.metric=loss", "evaluation.max_new_tokens=1"]
+
+
+def best(run) -> list[str]:
+    """The checkpoints whose weights are those at the folder's root."""
+    return [path.name for path in sorted((run / "checkpoints").iterdir()) if equal_weights(run, path)]
+
+
+def test_resuming_from_before_the_best(tmp_path, give_losses):
+    """The best of the updates that are made again no longer counts."""
+    run, options = tmp_path / "run", [*BY_LOSS, "checkpoints.every=2", "checkpoints.keep_last=4"]
+    give_losses(4.0, 3.0, 1.0, 2.0)
+    quick_run(run, *options)
+    assert best(run) == ["step-0000006"]
+    give_losses(4.0, 5.0)
+    quick_run(run, *options, resume_from="step-0000004")
+    assert best(run) == ["step-0000004"]
+    shutil.rmtree(run / "checkpoints" / "step-0000004")
+    give_losses(4.0)
+    quick_run(run, *options, resume_from="step-0000006")
+    assert best(run) == ["step-0000008"]
+
+
+def test_a_loss_that_is_no_number_is_never_the_best(tmp_path, give_losses):
+    give_losses(math.nan, 3.0, 4.0, 5.0)
+    run = quick_run(tmp_path / "run", *BY_LOSS, "checkpoints.every=2", "checkpoints.keep_last=4")
+    assert best(run) == ["step-0000004"]
+    assert "NaN" not in (run / "metrics.jsonl").read_text()  # which is not JSON
+    assert [record.get("loss") for record in read_metrics(run, "validation")][:2] == [None, 3.0]
+
+
+def test_the_best_has_a_checkpoint(tmp_path, give_losses):
+    """Even if it was found between two that the recipe asks for."""
+    give_losses(3.0, 2.0, 4.0, 3.0)
+    run = quick_run(tmp_path / "run", *BY_LOSS, "checkpoints.every=100", "checkpoints.keep_last=1")
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-0000004", "step-0000008"]
+    assert best(run) == ["step-0000004"]

@@ -1,0 +1,71 @@
+"""Several processes make the updates of one, find its scores, and end together."""
+
+import json
+
+import pytest
+from conftest import (
+    SMALL_RUN,
+    few_sentences,
+    mixed_in,
+    read_metrics,
+)
+from forked import run_group, start_group
+from train_on_processes import score_into, train_all, train_one, wait_for_the_main_process_and_then_for_another
+
+
+@pytest.fixture(scope="module")
+def one_and_two(tmp_path_factory):
+    """Runs of one process that accumulates two micro-batches, and of two processes; float64, no dropout."""
+    folder, runs = tmp_path_factory.mktemp("processes"), []
+    for processes, pieces in ((1, 2), (2, 1)):
+        runs.append(folder / str(processes))
+        options = [*SMALL_RUN, *few_sentences(), "model.overrides.dropout=0.0", f"output_dir={runs[-1]}"]
+        options += [f"optimization.gradient_accumulation_steps={pieces}", "optimization.max_steps=12"]
+        options += ["evaluation.every=6", "data.embedded_size=300", "optimization.optimizer=muon", mixed_in(0.3)]
+        # In float64, since float32's rounding grows under Adam, whatever the number of processes.
+        run_group(folder, processes, train_all, [{"overrides": options, "float64": True}])
+    return runs
+
+
+def test_two_processes_see_the_batches_of_one(one_and_two):
+    one, two = (read_metrics(run, "train") for run in one_and_two)
+    assert [record["step"] for record in one] == [record["step"] for record in two] == list(range(1, 13))
+    assert [record["target_tokens"] for record in one] == [record["target_tokens"] for record in two]
+    for name in ("loss", "cross_entropy"):
+        assert [record[name] for record in one] == pytest.approx([record[name] for record in two], abs=1e-9)
+
+
+def test_two_processes_find_the_scores_of_one(one_and_two):
+    one, two = (read_metrics(run, "validation") for run in one_and_two)
+    assert [record["loss"] for record in one] == pytest.approx([record["loss"] for record in two], abs=1e-9)
+    for name in ("bleu", "chrf"):
+        assert [record[name] for record in one] == [record[name] for record in two]
+
+
+def test_processes_score_every_sentence_once(finished, tmp_path):
+    for processes in (1, 3):
+        run_group(tmp_path, processes, score_into, str(tmp_path / f"{processes}.json"), str(finished))
+    one, three = (json.loads((tmp_path / f"{processes}.json").read_text()) for processes in (1, 3))
+    assert one == three
+    assert len(one["translations"]) == 40
+
+
+def test_processes_wait_for_the_main_one_and_not_for_ever(tmp_path):
+    """Longer where it works for all of them, saying so; one that hangs ends the others soon."""
+    job = wait_for_the_main_process_and_then_for_another
+    main, hanging = start_group(tmp_path, job, [(str(tmp_path / "said"),)] * 2)
+    assert main.end(45) == 2
+    assert "process 0: another process has ended or cannot be reached" in main.said
+    hanging.kill()
+    said = hanging.said.splitlines()
+    assert said[0] == "process 1 has waited 0.5 s for the main process, which is asleep"
+    assert said[1].startswith("process 1 has waited 1 s")
+    assert [(tmp_path / f"said-{rank}").read_text() for rank in range(2)] == ["waited", "waited"]
+
+
+def test_two_processes_end_together_on_bad_input(tmp_path):
+    overrides = (*SMALL_RUN, f"output_dir={tmp_path / 'run'}", "data.train_files=/none")
+    processes = start_group(tmp_path, train_one, [overrides] * 2)
+    assert [process.end() for process in processes] == [2, 2]
+    assert "".join(process.said for process in processes).count("error: ") == 1
+    assert not (tmp_path / "run").exists()
