@@ -3,13 +3,14 @@ Loads small models under every release of Transformers 5, from a folder and from
 downloads the releases from the package index.
 
     python tests/compatibility.py                          # every minor release
-    python tests/compatibility.py --only 5.0.0 5.23.0      # some
+    python tests/compatibility.py --only 5.0.0 5.24.0      # some
     python tests/compatibility.py --folder runs/embedded   # a model of your own
 
 Prints a table of what works as under the installed release: loading with `trust_remote_code`, logits (within 1e-6),
-greedy search, beam search with 5 beams, our own search loops, n-best lists with scores, and `pipeline("translation")`.
-The Hub is a server on 127.0.0.1. `renamed` is the installed release with every private method of GenerationMixin
-renamed, as a later release might do. Each release gets its own environment, which uses the PyTorch installed here.
+greedy search, beam search with 5 beams, our own search loops, the inherited ones, n-best lists with scores, and
+`pipeline("translation")`. The Hub is a server on 127.0.0.1. `renamed` is the installed release with every private
+method of GenerationMixin renamed, as a later release might do. Each release gets its own environment, which uses the
+PyTorch installed here.
 """
 
 import argparse
@@ -27,11 +28,11 @@ ROOT = Path(__file__).resolve().parent.parent
 RELEASES = (
     "4.57.6 5.0.0 5.1.0 5.2.0 5.3.0 5.4.0 5.5.4 5.6.2 5.7.0 5.8.1 5.9.0 5.10.4 5.11.0 5.12.1 5.13.1 5.14.1 5.15.1"
 )
-RELEASES = f"{RELEASES} 5.16.1 5.17.0 5.18.0 5.19.0 5.20.2 5.21.1 5.22.2 5.23.0".split()
+RELEASES = f"{RELEASES} 5.16.1 5.17.0 5.18.0 5.19.0 5.20.2 5.21.1 5.22.2 5.23.0 5.24.0".split()
 # PyTorch and those of its dependencies that Transformers does not bring.
 TORCH = ("torch", "torchgen", "functorch", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec")
 SENTENCES = ["The cat sleeps.", "The dog can see the old cat.", "", "We run."]
-COLUMNS = ("loads", "logits", "greedy", "beam 5", "own search", "n-best", "pipeline")
+COLUMNS = ("loads", "logits", "greedy", "beam 5", "own search", "inherited", "n-best", "pipeline")
 
 # Runs in the environment of a release and prints the results of each model by column, or the error.
 PROBE = """
@@ -56,6 +57,9 @@ def probe(name):
     output = model.generate(**inputs, max_new_tokens=3, return_dict_in_generate=True)
     assert type(output).__name__ == "SearchOutput", f"{type(output).__name__} is not of our own search"
     yield "own search", True
+    output = model.generate(**inputs, max_new_tokens=20, return_dict_in_generate=True, output_attentions=True)
+    assert type(output).__name__ != "SearchOutput", "our own search does not return attentions"
+    yield "inherited", target.batch_decode(output.sequences, skip_special_tokens=True)
     translator = pipeline("translation", model=name, **trusted)
     yield "n-best", translator(sentences, num_beams=4, num_return_sequences=3, max_new_tokens=20)
     yield "pipeline", translator(sentences, max_new_tokens=20)

@@ -42,7 +42,7 @@ class ScratchConfig(PreTrainedConfig):
     """
 
     model_type = "scratch"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     attribute_map = {
         "hidden_size": "d_model",
         "num_hidden_layers": "encoder_layers",

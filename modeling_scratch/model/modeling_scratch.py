@@ -23,7 +23,7 @@ from .layers import ScratchLayer  # noqa: F401
 from .loss import IGNORE_INDEX, cross_entropy
 from .masking import count_positions
 from .position_embeddings import PositionEmbedding  # noqa: F401
-from .pretrained import ScratchPreTrainedModel
+from .pretrained import CACHE_NAME, ScratchPreTrainedModel
 from .stacks import ScratchDecoder, ScratchEncoder
 from .translation_pipeline import ScratchTranslationPipeline  # noqa: F401
 
@@ -106,6 +106,7 @@ class ScratchModel(ScratchPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         decoder_position_ids: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs,
     ) -> Seq2SeqModelOutput:
         """
@@ -117,7 +118,7 @@ class ScratchModel(ScratchPreTrainedModel):
             decoder_input_ids: (batch_size, target_length).
             decoder_...: as in ScratchDecoder, without this prefix.
             encoder_outputs: the encoder's output from an earlier call, instead of its inputs.
-            past_key_values, use_cache: as in ScratchDecoder.
+            past_key_values (or cache), use_cache: as in ScratchDecoder.
 
         Returns:
             last_hidden_state: (batch_size, target_length, d_model), the cache, and the encoder's states.
@@ -135,17 +136,18 @@ class ScratchModel(ScratchPreTrainedModel):
                 "(batch_size, source_length) or (batch_size, 1 or heads, 1, source_length)"
             )
         decoder_inputs = (decoder_input_ids, decoder_attention_mask, encoder_outputs.last_hidden_state, attention_mask)
+        past_key_values = cache if past_key_values is None else past_key_values
         others = (past_key_values, decoder_inputs_embeds, decoder_position_ids, use_cache)
         decoder_outputs = self.decoder(*decoder_inputs, *others, return_dict=True, **kwargs)
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             encoder_hidden_states=encoder_outputs.hidden_states,
             encoder_attentions=encoder_outputs.attentions,
+            **{CACHE_NAME: getattr(decoder_outputs, CACHE_NAME)},
         )
 
 
@@ -237,6 +239,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         fused_loss: Callable | None = None,
+        cache: Cache | None = None,
         **kwargs,
     ) -> Seq2SeqLMOutput:
         """
@@ -256,7 +259,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             use_cache = False if use_cache is None else use_cache
         tokens = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask)
-        others = (inputs_embeds, decoder_inputs_embeds, position_ids, decoder_position_ids, use_cache)
+        others = (inputs_embeds, decoder_inputs_embeds, position_ids, decoder_position_ids, use_cache, cache)
         outputs = self.model(*tokens, encoder_outputs, past_key_values, *others, return_dict=True, **kwargs)
         states = outputs.last_hidden_state
         if labels is not None and (labels.is_floating_point() or labels.shape != states.shape[:2]):

@@ -1,11 +1,18 @@
 """The base class of the models: how weights are initialised, tied and resized."""
 
+from dataclasses import fields
+
 import torch
 from torch import nn
 from transformers import initialization as init
+from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.modeling_utils import PreTrainedModel
 
 from .configuration_scratch import ScratchConfig
+
+# What the installed release calls the key/value cache in the arguments and outputs of models: past_key_values up to
+# Transformers 5.23, cache from 5.24 on. This project's models take both.
+CACHE_NAME = "cache" if "cache" in {field.name for field in fields(Seq2SeqLMOutput)} else "past_key_values"
 
 
 class ScratchPreTrainedModel(PreTrainedModel):

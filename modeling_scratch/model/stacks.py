@@ -12,7 +12,7 @@ from .configuration_scratch import ScratchConfig
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer, ScratchLayer, build_norm
 from .masking import as_bias, causal_bias, check_mask, count_positions, is_all_attended, source_bias
 from .position_embeddings import POSITION_EMBEDDINGS
-from .pretrained import ScratchPreTrainedModel
+from .pretrained import CACHE_NAME, ScratchPreTrainedModel
 
 
 class ScratchStack(ScratchPreTrainedModel):
@@ -235,6 +235,7 @@ class ScratchDecoder(ScratchStack):
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
+        cache: Cache | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """
@@ -244,7 +245,7 @@ class ScratchDecoder(ScratchStack):
                 whole mask, causality included, and is added to the scores if it is float. Never inferred from the ids.
             encoder_hidden_states: (batch_size, source_length, d_model).
             encoder_attention_mask: (batch_size, source_length), or 4-D.
-            past_key_values: the key/value cache of earlier steps.
+            past_key_values, or cache: the key/value cache of earlier steps.
             inputs_embeds: (batch_size, target_length, d_model), instead of input_ids.
             position_ids: (batch_size, target_length); None: counted from the mask.
             use_cache: return the cache for the next step.
@@ -258,7 +259,10 @@ class ScratchDecoder(ScratchStack):
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         use_cache = config.use_cache if use_cache is None else use_cache
         hidden_states = self.embed(input_ids, inputs_embeds)
-        cache = DynamicCache() if past_key_values is None and use_cache else past_key_values
+        cache = cache if past_key_values is None else past_key_values
+        if self.gradient_checkpointing and self.training:  # layers run twice, but must not append to a cache twice
+            cache, use_cache = None, False
+        cache = DynamicCache() if cache is None and use_cache else cache
         if cache is not None and not hasattr(cache, "self_attention_cache"):
             cache = EncoderDecoderCache(cache, DynamicCache())
         cross_bias = source_bias(encoder_attention_mask, encoder_hidden_states, hidden_states.dtype)
@@ -278,8 +282,8 @@ class ScratchDecoder(ScratchStack):
         hidden_states = self.layer_norm(hidden_states).to(hidden_states.dtype)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden_states,
-            past_key_values=cache if use_cache else None,
             hidden_states=(*states, hidden_states) if output_hidden_states else None,
             attentions=tuple(attentions) if output_attentions else None,
             cross_attentions=tuple(cross_attentions) if output_attentions else None,
+            **{CACHE_NAME: cache if use_cache else None},
         )

@@ -25,6 +25,7 @@ _BATCHES_AHEAD = 16
 # Arguments of `generate` with one row per sentence: since batches are sorted by length, rows would get mixed up.
 _PER_SENTENCE = {"input_ids", "attention_mask", "position_ids", "inputs_embeds", "encoder_outputs", "past_key_values"}
 _PER_SENTENCE |= {"decoder_input_ids", "decoder_attention_mask", "decoder_position_ids", "decoder_inputs_embeds"}
+_PER_SENTENCE |= {"cache"}
 
 
 def load_target_tokenizer(

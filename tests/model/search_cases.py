@@ -10,6 +10,7 @@ from conftest import CHOICES, FEW_LAYERS, padded
 from transformers import GenerationMixin, StoppingCriteria, StoppingCriteriaList
 
 from modeling_scratch.model import cache, search_loops
+from modeling_scratch.model.pretrained import CACHE_NAME
 
 SETTINGS = {
     "greedy": {},
@@ -86,7 +87,7 @@ def same(found, expected) -> None:
         assert torch.equal(found, expected)
         return
     assert torch.equal(found.sequences, expected.sequences)
-    assert {name for name in expected if name != "past_key_values"} <= set(found)
+    assert {name for name in expected if name != CACHE_NAME} <= set(found)
     if expected.get("sequences_scores") is not None:
         torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
         # Beams start out identical and remain so where a token is forced, so their order does not matter there.

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
+from modeling_scratch.model.pretrained import CACHE_NAME
 from modeling_scratch.training.loss import TrainingLoss, fused_cross_entropy
 
 
@@ -122,7 +123,8 @@ def test_gradient_checkpointing_changes_no_gradient(make_model, sentences):
         if checkpointing:
             model.activation_checkpointing_enable()
         model.zero_grad()
-        model(input_ids=source, attention_mask=mask, labels=labels).loss.backward()
+        # Layers that run twice must not append to a cache twice.
+        model(input_ids=source, attention_mask=mask, labels=labels, use_cache=checkpointing).loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
     for plain, checkpointed in zip(*gradients, strict=True):
         torch.testing.assert_close(checkpointed, plain, rtol=0, atol=1e-7)
@@ -384,4 +386,21 @@ def test_encoder_outputs_as_a_dict_and_a_plain_cache(make_model, sentences):
     assert torch.equal(given, expected)
     cached = model(input_ids=ids, decoder_input_ids=target, past_key_values=DynamicCache())
     torch.testing.assert_close(cached.logits, expected)
-    assert cached.past_key_values.get_seq_length() == 3
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+def test_the_cache_goes_by_both_names(name, make_model, sentences):
+    """That of Transformers until 5.23, and that since then; outputs have the installed release's."""
+    model = make_model()
+    ids, states = sentences[0][None], model.get_encoder()(sentences[0][None]).last_hidden_state
+    for part, inputs, of_the_target in (
+        (model, {"input_ids": ids}, "decoder_"),
+        (model.model, {"input_ids": ids}, "decoder_"),
+        (model.get_decoder(), {"encoder_hidden_states": states}, ""),
+    ):
+        given = DynamicCache()
+        first = part(**inputs, **{f"{of_the_target}input_ids": torch.tensor([[1, 5]]), name: given})[CACHE_NAME]
+        assert first.self_attention_cache is given
+        second = part(**inputs, **{f"{of_the_target}input_ids": torch.tensor([[6]]), name: first})[CACHE_NAME]
+        assert second is first
+        assert second.get_seq_length() == 3

@@ -15,6 +15,7 @@ from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.sources import load_split
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.model.cache import SearchCache
+from modeling_scratch.model.pretrained import CACHE_NAME
 from modeling_scratch.model.stacks import ScratchDecoder
 from modeling_scratch.recipe.schema import DataSection
 from modeling_scratch.training.evaluation import translate
@@ -90,7 +91,7 @@ def test_mixed_precision(device, autocast, translator, monkeypatch):
 
     def watched(self, *args, **kwargs):
         output = forward(self, *args, **kwargs)
-        seen.add((torch.is_autocast_enabled("cpu"), type(output.past_key_values)))
+        seen.add((torch.is_autocast_enabled("cpu"), type(getattr(output, CACHE_NAME))))
         return output
 
     monkeypatch.setattr(ScratchDecoder, "forward", watched)
