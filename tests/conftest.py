@@ -50,7 +50,7 @@ atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest come first, so that parallel workers end together."""
+    """The folders with the longest files come first, so that parallel workers end together."""
     items.sort(key=lambda item: item.path.parent.name not in ("web", "training"))
 
 

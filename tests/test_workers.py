@@ -217,12 +217,13 @@ def test_a_worker_leaves_signals_to_its_parent(number, upper):
 
 
 def test_workers_that_nobody_closes_end_with_their_parent(tmp_path):
-    """It kills them as Python's processes end, forked ones too, before it would wait for them."""
-    said = tmp_path / "worker"
+    """The parent kills them at its end, before multiprocessing would wait for them; a forked process ends so too."""
+    said, kept = tmp_path / "worker", []
 
     def parent():
         engine = Upper()
         worker = Worker([engine])
+        kept.append(worker)
         said.write_text(f"{texts(worker(engine, ['a'], Search()))[0]} {worker.process.pid}")
 
     child = multiprocessing.get_context("fork").Process(target=parent)

@@ -161,7 +161,7 @@ def fail_on_the_second(error: str) -> None:
 
 
 def leave_a_data_worker() -> None:
-    """To the end of the process, which is here that of an interpreter."""
+    """Leave a data worker behind, and end as an interpreter does."""
     iterator = iter(DataLoader([1, 2, 3], **worker_options(1)))
     next(iterator)
     sys.modules["kept"] = iterator  # as what an exception has interrupted

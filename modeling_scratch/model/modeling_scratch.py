@@ -196,6 +196,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         The inherited method. Greedy search, sampling and beam search run in this project's own loops, which give the
         same tokens in less time (see `search`).
         """
+        for other_name in {"past_key_values", "cache"} & kwargs.keys() - {CACHE_NAME}:
+            kwargs[CACHE_NAME] = kwargs.pop(other_name)
         if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules()):
             kwargs["use_cache"] = False  # checkpointing takes it away, unknown to `generate`
         # An adapter may prepare its own inputs, or differ from sentence to sentence.

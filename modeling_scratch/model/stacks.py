@@ -261,7 +261,9 @@ class ScratchDecoder(ScratchStack):
         hidden_states = self.embed(input_ids, inputs_embeds)
         cache = cache if past_key_values is None else past_key_values
         if self.gradient_checkpointing and self.training:  # layers run twice, but must not append to a cache twice
-            cache, use_cache = None, False
+            use_cache = False
+            if cache is not None:
+                raise ValueError("in training, gradient checkpointing cannot use a key/value cache; call eval() first")
         cache = DynamicCache() if cache is None and use_cache else cache
         if cache is not None and not hasattr(cache, "self_attention_cache"):
             cache = EncoderDecoderCache(cache, DynamicCache())

@@ -72,7 +72,7 @@ def translated(text: str, folder, monkeypatch, capsys, **options) -> tuple[str, 
 
 
 def test_a_paragraph_of_many_sentences(folder, monkeypatch, capsys):
-    """More words than the model takes tokens at once, which is 60."""
+    """More words than the 60 tokens that the model takes at once."""
     sentences = SENTENCES[:6] * 3
     text = "  ".join(sentences[:10]) + "\r\n\n \n" + " ".join(sentences[10:]) + "\n"
     assert all(len(paragraph.split()) > 60 for paragraph in text.split("\r\n\n"))

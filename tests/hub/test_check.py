@@ -1,6 +1,7 @@
 """The check before a push: what goes, and what is wrong with a folder."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,10 @@ from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 def test_what_goes_and_what_stays(run):
     (run / "optimizer.pt").write_bytes(b"pickle")
+    checkpoint = run / "checkpoints" / "step-0000010"
+    checkpoint.mkdir(parents=True)
+    for name in ("config.json", WEIGHTS):
+        shutil.copy(run / name, checkpoint)
     (run / ".env").write_text("HF_TOKEN=hf_secret")
     (run / "notes.py").write_text("import requests")
     (run / "LICENSE-DATA").write_text("CC BY 4.0")

@@ -11,7 +11,7 @@ from modeling_scratch.model import fast_cpu, search
 
 @pytest.fixture
 def models():
-    """Makes a model with a small and one with a large vocabulary, whose sentences end at different places."""
+    """Makes two models, one with a small vocabulary and one with a large, whose sentences end at different places."""
 
     def make():
         for vocabulary, seed in SEEDS.items():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import FEW_LAYERS, SHALLOW, SMALL_MODEL, every_choice, padded
 from torch import nn
-from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache
+from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
 from modeling_scratch.model.pretrained import CACHE_NAME
@@ -124,10 +124,14 @@ def test_gradient_checkpointing_changes_no_gradient(make_model, sentences):
             model.activation_checkpointing_enable()
         model.zero_grad()
         # Layers that run twice must not append to a cache twice.
-        model(input_ids=source, attention_mask=mask, labels=labels, use_cache=checkpointing).loss.backward()
+        output = model(input_ids=source, attention_mask=mask, labels=labels, use_cache=checkpointing)
+        assert output.get(CACHE_NAME) is None
+        output.loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
     for plain, checkpointed in zip(*gradients, strict=True):
         torch.testing.assert_close(checkpointed, plain, rtol=0, atol=1e-7)
+    with pytest.raises(ValueError, match="gradient checkpointing cannot use a key/value cache"):
+        model(input_ids=source, labels=labels, past_key_values=DynamicCache())
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -390,7 +394,7 @@ def test_encoder_outputs_as_a_dict_and_a_plain_cache(make_model, sentences):
 
 @pytest.mark.parametrize("name", ["past_key_values", "cache"])
 def test_the_cache_goes_by_both_names(name, make_model, sentences):
-    """That of Transformers until 5.23, and that since then; outputs have the installed release's."""
+    """Transformers calls it cache from 5.24 on; outputs use the installed release's name."""
     model = make_model()
     ids, states = sentences[0][None], model.get_encoder()(sentences[0][None]).last_hidden_state
     for part, inputs, of_the_target in (
@@ -404,3 +408,6 @@ def test_the_cache_goes_by_both_names(name, make_model, sentences):
         second = part(**inputs, **{f"{of_the_target}input_ids": torch.tensor([[6]]), name: first})[CACHE_NAME]
         assert second is first
         assert second.get_seq_length() == 3
+    given = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    model.generate(ids, max_new_tokens=4, min_new_tokens=4, **{name: given})
+    assert given.get_seq_length() == 4

@@ -113,7 +113,7 @@ def other_shape():
     return ids, mask, torch.randint(4, 61, (4, 8))
 
 
-# By default the paper's architecture here; the graphs of tests/web/test_export_web.py are of a modern one.
+# By default the paper's architecture here, and a modern one in tests/web/test_export_web.py.
 @slowly_every_choice_but("default")
 def test_torch_export(fields, make_model, inputs):
     model = Logits(make_model(**SHALLOW, **fields))

@@ -74,7 +74,7 @@ def test_the_environment_and_launchers_and_gpus_decide(machine, monkeypatch):
 
 @pytest.fixture
 def one_thread(monkeypatch):
-    """PyTorch says that it has as many as it was told to, but computes with one: several spin while cores are busy."""
+    """PyTorch reports the number it was told, but computes with one thread: several would spin on busy cores."""
     told = [torch.get_num_threads()]
     monkeypatch.setattr(torch, "set_num_threads", lambda number: told.__setitem__(0, number))
     monkeypatch.setattr(torch, "get_num_threads", lambda: told[0])

@@ -101,7 +101,7 @@ def test_by_default_the_cpu_does_not_compile():
 
 
 def test_no_micro_batch_waits_for_the_device(monkeypatch):
-    """Counted as on a GPU, of a layer of each kind; and what it would do if it looked at the mask there."""
+    """Counted as on a GPU, with one layer of each kind; and what it would do if it looked at the mask there."""
     config_of = ceilings.config_of
 
     def shallow(shape: str) -> ScratchConfig:

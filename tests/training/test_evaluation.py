@@ -26,7 +26,7 @@ SENTENCES = [pair["en"] for pair in make_corpus(36, 1, 1, seed=5)["train"]]
 
 @pytest.fixture(scope="module")
 def translator():
-    """A model that was not trained, of weights so large that its translations differ, some of which end early."""
+    """An untrained model, with weights so large that its translations differ and some end early."""
     tokenizer = train_tokenizer(iter([[*pair.values()] for pair in make_corpus(200, 1, 1)["train"]]), 300)
     fields = {"vocab_size": len(tokenizer), "tie_word_embeddings": False, "lm_head_bias": True, "init_std": 0.5}
     torch.manual_seed(0)

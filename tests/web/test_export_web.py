@@ -15,7 +15,8 @@ import onnxruntime
 import pytest
 import tiktoken
 import torch
-from conftest import ROOT, SHALLOW, every_choice_and_variant
+from choices import slowly_every_choice_but
+from conftest import ROOT, SHALLOW
 from pages import generated, in_node, needs_runtime
 from search_cases import enliven
 from test_tokenizer import TEXTS
@@ -86,8 +87,7 @@ def test_graphs_step_as_the_model_does(model, page):
     step_as(load_translator(str(model)), page)
 
 
-@pytest.mark.slow
-@every_choice_and_variant
+@slowly_every_choice_but("rotary, rms, gated")
 def test_the_graphs_of_every_model_step_as_it_does(fields, make_model, tmp_path):
     model = enliven(make_model(**SHALLOW, **fields), 4)
     export_graphs(model, tmp_path)
@@ -110,7 +110,7 @@ def test_quantized_weights_are_close_and_small(model, page, tmp_path):
 
 @pytest.fixture(scope="module")
 def model():
-    """The default architecture; test_transformersjs.py exports another."""
+    """The default architecture."""
     return two_vocabularies()
 
 
