@@ -169,6 +169,18 @@ class ScratchDecoder(ScratchStack):
         super().__init__(config, *sizes, ScratchDecoderLayer, final_norm=config.final_norm in (True, "decoder"))
         self.post_init()
 
+    def open_cache(self, given: Cache | None, use_cache: bool | None) -> tuple[Cache | None, bool]:
+        """The cache that the layers append to, and whether to return it."""
+        use_cache = self.config.use_cache if use_cache is None else use_cache
+        if self.gradient_checkpointing and self.training:  # layers run twice, but must not append twice
+            use_cache = False
+            if given is not None:
+                raise ValueError("in training, gradient checkpointing cannot use a key/value cache; call eval() first")
+        cache = DynamicCache() if given is None and use_cache else given
+        if cache is not None and not hasattr(cache, "self_attention_cache"):
+            cache = EncoderDecoderCache(cache, DynamicCache())
+        return cache, use_cache
+
     def self_attention_bias(
         self,
         attention_mask: torch.Tensor | None,
@@ -257,16 +269,8 @@ class ScratchDecoder(ScratchStack):
         config = self.config
         output_attentions = config.output_attentions if output_attentions is None else output_attentions
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        use_cache = config.use_cache if use_cache is None else use_cache
         hidden_states = self.embed(input_ids, inputs_embeds)
-        cache = cache if past_key_values is None else past_key_values
-        if self.gradient_checkpointing and self.training:  # layers run twice, but must not append to a cache twice
-            use_cache = False
-            if cache is not None:
-                raise ValueError("in training, gradient checkpointing cannot use a key/value cache; call eval() first")
-        cache = DynamicCache() if cache is None and use_cache else cache
-        if cache is not None and not hasattr(cache, "self_attention_cache"):
-            cache = EncoderDecoderCache(cache, DynamicCache())
+        cache, use_cache = self.open_cache(cache if past_key_values is None else past_key_values, use_cache)
         cross_bias = source_bias(encoder_attention_mask, encoder_hidden_states, hidden_states.dtype)
         self_bias, position_ids = self.self_attention_bias(attention_mask, hidden_states, position_ids, cache)
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
