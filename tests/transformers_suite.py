@@ -141,6 +141,8 @@ class ScratchTest(Suite, GenerationTesterMixin, unittest.TestCase):
             self.skipTest("this configuration has no rotary positions to scale")
         if "rope_scaling" in self.id() and self.id().endswith(("dynamic", "yarn")):
             self.skipTest("ScratchConfig refuses this rope_type")
+        if "bc_cache_name" in self.id():
+            self.skipTest("both names of the cache are this model's own; the test expects a warning at the older one")
 """
 
 ENCODER = """

@@ -196,6 +196,7 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         The inherited method. Greedy search, sampling and beam search run in this project's own loops, which give the
         same tokens in less time (see `search`).
         """
+        # The inherited method knows only one of the two names.
         for other_name in {"past_key_values", "cache"} & kwargs.keys() - {CACHE_NAME}:
             kwargs[CACHE_NAME] = kwargs.pop(other_name)
         if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules()):
