@@ -136,9 +136,8 @@ class ScratchModel(ScratchPreTrainedModel):
                 "(batch_size, source_length) or (batch_size, 1 or heads, 1, source_length)"
             )
         decoder_inputs = (decoder_input_ids, decoder_attention_mask, encoder_outputs.last_hidden_state, attention_mask)
-        past_key_values = cache if past_key_values is None else past_key_values
         others = (past_key_values, decoder_inputs_embeds, decoder_position_ids, use_cache)
-        decoder_outputs = self.decoder(*decoder_inputs, *others, return_dict=True, **kwargs)
+        decoder_outputs = self.decoder(*decoder_inputs, *others, cache=cache, return_dict=True, **kwargs)
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
             decoder_hidden_states=decoder_outputs.hidden_states,

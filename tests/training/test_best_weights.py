@@ -5,12 +5,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import (
-    equal_weights,
-    quick_run,
-    read_metrics,
-    weights,
-)
+from conftest import equal_weights, quick_run, read_metrics, weights
 from safetensors.torch import load_file
 
 

@@ -4,16 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import (
-    Killed,
-    equal_weights,
-    few_sentences,
-    kill_at_update,
-    mixed_in,
-    quick_run,
-    read_metrics,
-    updates,
-)
+from conftest import Killed, equal_weights, few_sentences, kill_at_update, mixed_in, quick_run, read_metrics, updates
 
 from modeling_scratch.loading import load_tokenizers
 

@@ -6,14 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import (
-    few_sentences,
-    mixed_in,
-    quick_run,
-    read_metrics,
-    run_training,
-    weights,
-)
+from conftest import few_sentences, mixed_in, quick_run, read_metrics, run_training, weights
 from datasets import Dataset
 from sacrebleu.metrics import BLEU
 from transformers import AutoModelForSeq2SeqLM

@@ -3,12 +3,7 @@
 import json
 
 import pytest
-from conftest import (
-    SMALL_RUN,
-    few_sentences,
-    mixed_in,
-    read_metrics,
-)
+from conftest import SMALL_RUN, few_sentences, mixed_in, read_metrics
 from forked import run_group, start_group
 from train_on_processes import score_into, train_all, train_one, wait_for_the_main_process_and_then_for_another
 
