@@ -1,16 +1,30 @@
 """Translates a document's text and keeps its structure; `FORMATS` has a module for each format."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 
-from ..paragraphs import TranslateParagraphs
-from .document import Document
+from ..paragraphs import Translated, TranslateParagraphs
 
 # The module of each format, which has a function `read_NAME`; some need packages from an extra.
 FORMATS = {"text": "plain", "markdown": "markdown", "html": "html", "srt": "srt"}
 # Keys of FORMATS by file name suffix.
 ENDINGS = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".srt": "srt"}
 WITH_INLINE_MARKUP = {"markdown", "html"}  # formats whose tags are placed by word alignments
+
+
+@dataclass(frozen=True)
+class Document:
+    """
+    A document that has been read.
+
+    Args:
+        paragraphs: its text, without markup.
+        write: returns the document with each paragraph's translation in its place; may be called again with others.
+    """
+
+    paragraphs: list[str]
+    write: Callable[[Sequence[Translated]], str]
 
 
 def read_document(text: str, format: str) -> Document:
@@ -30,7 +44,7 @@ def read_document(text: str, format: str) -> Document:
     read: Callable[[str], Document] = getattr(import_module(f".{name}", __name__), f"read_{name}")
     document = read(text.replace("\r\n", "\n") if has_crlf else text)
 
-    def write(translations) -> str:
+    def write(translations: Sequence[Translated]) -> str:
         written = document.write(translations)
         return mark + (written.replace("\n", "\r\n") if has_crlf else written)
 

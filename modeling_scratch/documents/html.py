@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import unescape
 from html.parser import HTMLParser
 
-from ..errors import UserError
-from .document import Document
+from ..errors import UserError, beginning
+from . import Document
 from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
 
@@ -45,22 +45,16 @@ def write_html(text: str, written: dict[str, str]) -> str:
 
 def html_tokens(text: str) -> list[Token]:
     """The tokens of a page or a part of one. Their raw texts, joined, are exactly the input."""
-    parser = _Parser(text)
-    parts = ((text[start:end], kind, name) for start, end, kind, name in parser.parts())
     tokens: list[Token] = []
     letters = False  # since the last link began
-    for token in (token for part in parts for token in _tokens(*part)):
-        if _is_link(token, "open"):
-            if letters and tokens and _is_link(tokens[-1], "close"):
+    for token in (token for part in _Parser(text).parts() for token in _tokens(*part)):
+        if (token.kind, token.name) == ("open", "a"):
+            if letters and tokens and (tokens[-1].kind, tokens[-1].name) == ("close", "a"):
                 tokens.append(Markup("break", ""))  # two links, as of a menu, are not one word
             letters = False
-        letters |= isinstance(token, Text) and any(map(str.isalpha, token.plain))
+        letters |= token.kind == "text" and any(map(str.isalpha, token.plain))
         tokens.append(token)
     return tokens
-
-
-def _is_link(token: Token, kind: str) -> bool:
-    return isinstance(token, Markup) and (token.kind, token.name) == (kind, "a")
 
 
 class _Parser(HTMLParser):
@@ -73,12 +67,11 @@ class _Parser(HTMLParser):
         self.feed(_NO_REFERENCE.sub("&&", text))  # of the same length: only positions are taken from what is parsed
         self.close()
 
-    def parts(self) -> list[tuple[int, int, str, str]]:
-        """Where each part starts and ends, its kind, and the name of its tag."""
-        found = [(0, "text", "")] if not self._found or self._found[0][0] > 0 else []
-        found += self._found
+    def parts(self) -> list[tuple[str, str, str]]:
+        """Each part as it is written, its kind, and the name of its tag."""
+        found = [(0, "text", ""), *self._found]
         ends = [start for start, _, _ in found[1:]] + [len(self._text)]
-        return [(start, end, kind, name) for (start, kind, name), end in zip(found, ends, strict=True)]
+        return [(self._text[start:end], kind, name) for (start, kind, name), end in zip(found, ends, strict=True)]
 
     def _add(self, kind: str, name: str = "") -> None:
         line, column = self.getpos()
@@ -107,8 +100,7 @@ class _Parser(HTMLParser):
     def handle_entityref(self, name):
         self._add("entity")
 
-    def handle_charref(self, name):
-        self._add("entity")
+    handle_charref = handle_entityref
 
     def handle_comment(self, data):
         self._add("atom")
@@ -122,7 +114,7 @@ class _Parser(HTMLParser):
 
 def _tokens(raw: str, kind: str, name: str) -> list[Token]:
     if kind == "entity":
-        return [Text(raw, unescape(raw))]
+        return [Text(raw, _unescaped(raw))]
     if kind == "text":
         if re.match("</?[A-Za-z]", raw):  # the parser takes it as text, because the tag does not end
             return [Markup("break", raw)]
@@ -132,38 +124,45 @@ def _tokens(raw: str, kind: str, name: str) -> list[Token]:
         return [Markup("close" if name in _INLINE else "break", raw, name)]
     if kind == "start":
         kind = "open" if name in _INLINE else "atom" if name in _ATOMS else "break"
-    return [Markup(kind, raw, name, _slots(raw, name))]
+    return [Markup(kind, raw, name, _slots(raw, name) if name else ())]  # a comment has no attributes
 
 
 def _read(text: str) -> str:
-    return unescape(text) if _REFERENCE.fullmatch(text) else text
+    return _unescaped(text) if _REFERENCE.fullmatch(text) else text
+
+
+def _unescaped(text: str) -> str:
+    try:
+        return unescape(text)
+    except ValueError:  # Python reads no more than 4,300 digits
+        raise UserError(f"it has a character reference of too many digits: {beginning(text)}") from None
 
 
 def _attributes(raw: str) -> dict[str, tuple[str, int, int]]:
     """The attributes of a start tag, each with its value and the value's position, quotes included."""
     found: dict[str, tuple[str, int, int]] = {}
-    if (name := re.match(r"<[^\s/>]+", raw)) is None:
+    if (name := re.match(r"<[^\s/>]+", raw)) is None:  # Markdown's own markup
         return found
     place = name.end()
     while (match := _ATTRIBUTE.match(raw, place)) and match.end() > place:
         place = match.end()
         if match[1] and match[2]:
             value = match[2][1:-1] if match[2][0] in "\"'" else match[2]
-            found.setdefault(match[1].lower(), (unescape(value), *match.span(2)))
+            found.setdefault(match[1].lower(), (_unescaped(value), *match.span(2)))
     return found
 
 
 def _slots(raw: str, name: str) -> tuple[Slot, ...]:
     """The human-readable attributes of a tag. Those of scripts and style sheets are not."""
     attributes = {} if name in ("script", "style") else _attributes(raw)
-    read = {attribute for attribute in attributes if attribute in _READ_ATTRIBUTES}
+    read = _READ_ATTRIBUTES
     if name == "meta" and {attributes.get(key, ("",))[0].lower() for key in ("name", "property")} & _READ_META:
-        read |= {"content"} & attributes.keys()
-    slots = []
-    for value, start, end in sorted((attributes[attribute] for attribute in read), key=lambda found: found[1]):
-        if has_language(value):
-            slots.append(Slot(start, end, " ".join(value.split()), _quoted))
-    return tuple(slots)
+        read = read | {"content"}
+    return tuple(
+        Slot(start, end, " ".join(value.split()), _quoted)
+        for attribute, (value, start, end) in attributes.items()
+        if attribute in read and has_language(value)
+    )
 
 
 def _quoted(text: str) -> str:
@@ -177,14 +176,14 @@ def shielded(tokens: Sequence[Token]) -> list[Token]:
     place = 0
     while place < len(tokens):
         token, end = tokens[place], place + 1
-        is_start = isinstance(token, Markup) and bool(token.name) and not token.raw.startswith("</")
+        is_start = bool(token.name) and not token.raw.startswith("</")
         is_marked = is_start and _is_marked(token)
         if is_marked or (is_start and token.name in _PROTECTED):
             end = ends[place]
             within = tokens[place + 1 : end - 1]
             is_block = token.kind == "break" and token.name not in _PROTECTED_INLINE
             # Formulas and pictures have elements of their own.
-            is_block |= token.name not in _FOREIGN and any(getattr(each, "kind", "") == "break" for each in within)
+            is_block |= token.name not in _FOREIGN and any(each.kind == "break" for each in within)
             raw = "".join(each.raw for each in tokens[place:end])
             token = Markup("break" if is_block else "atom", raw, slots=() if is_marked else token.slots)
         kept.append(token)
@@ -204,7 +203,7 @@ def _ends(tokens: Sequence[Token]) -> dict[int, int]:
     ends: dict[int, int] = {}
     opened: dict[str, list[int]] = defaultdict(list)
     for place, token in enumerate(tokens):
-        if not isinstance(token, Markup) or not token.name:
+        if not token.name:
             continue
         if token.name in _VOID or (token.name in _FOREIGN and token.raw.endswith("/>")):
             ends[place] = place + 1
@@ -215,6 +214,6 @@ def _ends(tokens: Sequence[Token]) -> dict[int, int]:
     next_break = len(tokens)
     for place in range(len(tokens) - 1, -1, -1):
         ends.setdefault(place, next_break)
-        if getattr(tokens[place], "kind", "") == "break":
+        if tokens[place].kind == "break":
             next_break = place
     return ends

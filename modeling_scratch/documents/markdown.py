@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock, reference
@@ -10,7 +10,7 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
 from ..errors import UserError
-from .document import Document
+from . import Document
 from .html import html_tokens, shielded, write_html
 from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
@@ -34,12 +34,12 @@ def read_markdown(text: str) -> Document:
 
     def joined(found: list[str]) -> str:
         parts, done = [], 0
-        for place, written in zip(places, found, strict=True):
-            parts += [text[done : place.start], written]
-            done = place.end
+        for (start, end, _), written in zip(places, found, strict=True):
+            parts += [text[done:start], written]
+            done = end
         return "".join(parts) + text[done:]
 
-    return read_regions([place.region for place in places], joined)
+    return read_regions([region for _, _, region in places], joined)
 
 
 def write_markdown(text: str, written: dict[str, str]) -> str:
@@ -61,15 +61,6 @@ def _begin(source: str, written: str) -> str:
     if match is None or (_BLOCK_BEGINS.match(source) and not _BEGINS_A_BLOCK.match(written)):
         return written
     return f"{written[: match.end()]}\\{written[match.end() :]}"
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A region and its position in the text."""
-
-    start: int
-    end: int
-    region: Region
 
 
 def _reference(state: StateBlock, first: int, last: int, silent: bool) -> bool:
@@ -119,8 +110,8 @@ class _Reader:
 
         ruler.at(name, watched)
 
-    def places(self) -> Iterator[_Place]:
-        """The regions, in document order."""
+    def places(self) -> Iterator[tuple[int, int, Region]]:
+        """Where each region starts and ends in the text, and the region, in document order."""
         env: dict = {}
         # Same length, but without the characters that the parser would replace.
         blocks = self.parser.parse(self.text[self.begin :].replace("\r", " ").replace("\0", " "), env)
@@ -134,7 +125,7 @@ class _Reader:
                 content = block.content.rstrip("\n")
                 if where := self._where(content, block.map[0]):
                     tokens = shielded(list(self._html(content, where)))
-                    yield _Place(where[0], where[-1], Region(tokens, write_html))
+                    yield where[0], where[-1], Region(tokens, write_html)
             elif block.type == "inline" and block.content:
                 where = self._cell(block.content, row, column) if is_cell else self._where(block.content, block.map[0])
                 if where is None:
@@ -145,8 +136,7 @@ class _Reader:
                 self.found = []
                 self.parser.inline.parse(block.content, self.parser, env, [])
                 tokens = shielded(list(self._tokens(block.content, where)))
-                region = Region(tokens, write_cell if is_cell else write_markdown, _begin)
-                yield _Place(where[0], where[-1], region)
+                yield where[0], where[-1], Region(tokens, write_cell if is_cell else write_markdown, _begin)
 
     def _where(self, content: str, first: int) -> list[int] | None:
         """The positions in the text of a block's characters, and of its end; None if they are unknown."""
@@ -180,7 +170,7 @@ class _Reader:
         for token in html_tokens(content):
             end = start + len(token.raw)
             first = where[start]
-            if isinstance(token, Markup):
+            if token.slots:
                 moved = (
                     replace(slot, start=where[start + slot.start] - first, end=where[start + slot.end] - first)
                     for slot in token.slots
@@ -226,7 +216,7 @@ def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
     """The tokens of whatever a rule has parsed, except for links."""
     types = {block.type for block in blocks}
     if name in _DELIMITERS:
-        return _delimiters(raw, blocks)
+        return _delimiters(blocks)
     if "softbreak" in types:
         return [Markup("fold", raw, is_before_letter=True)]
     if "hardbreak" in types:
@@ -241,7 +231,7 @@ def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
     return [Markup("atom", raw)] if types & {"code_inline", "link_open"} else [Text(raw, raw)]
 
 
-def _delimiters(raw: str, blocks: list[Block]) -> list[Token]:
+def _delimiters(blocks: list[Block]) -> list[Token]:
     """Tokens of asterisks, underscores and tildes: those that delimit something, and those that are literal."""
     tokens: list[Token] = []
     for block in blocks:

@@ -1,11 +1,10 @@
 """Splits text with inline markup into paragraphs of plain text that remember where the markup was."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Literal
+from typing import ClassVar, Literal
 
 # What is not language: addresses, footnote references, checkboxes of task lists.
 _PROTECTED = re.compile(
@@ -29,6 +28,9 @@ class Text:
 
     raw: str
     plain: str
+    kind: ClassVar = "text"
+    name: ClassVar = ""
+    slots: ClassVar = ()
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def units(tokens: Iterable[Token]) -> Iterator[list[Token]]:
             tokens[place] = replace(tokens[place], kind="break")
     unit: list[Token] = []
     for token in tokens:
-        if isinstance(token, Markup) and token.kind == "break":
+        if token.kind == "break":
             yield unit
             yield [token]
             unit = []
@@ -123,24 +125,19 @@ def units(tokens: Iterable[Token]) -> Iterator[list[Token]]:
 
 def _loose(tokens: Sequence[Token]) -> list[int]:
     """Tags without a partner before the next break, or nested too deeply."""
-    loose, opened, names = [], [], Counter()
+    loose, opened = [], []
     for place, token in enumerate(tokens):
-        if isinstance(token, Text):
-            continue
         if token.kind == "break" or (token.kind == "open" and len(opened) == _DEEPEST):
             loose += [*opened, place] if token.kind == "open" else opened
-            opened, names = [], Counter()
+            opened = []
         elif token.kind == "open":
             opened.append(place)
-            names[token.name] += 1
         elif token.kind == "close":
-            if not names[token.name]:
+            if all(tokens[each].name != token.name for each in opened):
                 loose.append(place)
                 continue
-            while (name := tokens[last := opened.pop()].name) != token.name:
+            while tokens[last := opened.pop()].name != token.name:
                 loose.append(last)
-                names[name] -= 1
-            names[name] -= 1
     return loose + opened
 
 
@@ -154,19 +151,19 @@ def split_white_space(tokens: Sequence[Token]) -> tuple[list[Token], list[Token]
 
 def _words(token: Token) -> list[Token]:
     """Split text, unless it is an entity, into words and the white space between them."""
-    if isinstance(token, Markup) or len(token.raw) != len(token.plain):
+    if token.kind != "text" or len(token.raw) != len(token.plain):
         return [token]
     return [Text(token.raw[slice(*match.span())], match.group()) for match in re.finditer(r"\s+|\S+", token.plain)]
 
 
 def _is_white(token: Token) -> bool:
-    return not token.plain.strip() if isinstance(token, Text) else token.kind == "fold"
+    return token.kind == "fold" or (token.kind == "text" and not token.plain.strip())
 
 
 def paragraph_of(tokens: Iterable[Token]) -> Paragraph:
     """Make a paragraph from a unit's tokens."""
     builder = _Builder()
-    for is_text, run in groupby(tokens, lambda token: isinstance(token, Text)):
+    for is_text, run in groupby(tokens, lambda token: token.kind == "text"):
         if is_text:
             _add_texts(list(run), builder)
         else:

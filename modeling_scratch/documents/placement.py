@@ -100,12 +100,10 @@ class _Placement:
                 del free[bisect_left(free, run[0]) : bisect_left(free, run[1])]
         done = bounds[0]
         for place, element in enumerate(elements):
-            low, high = bounds
-            if run := chosen[place]:
-                pass
-            elif place and under[place][1] <= under[place - 1][1]:  # within the last word of the previous element
-                run, low = chosen[place - 1], done
-            else:
+            run, (low, high) = chosen[place], bounds
+            if run is None and place and under[place][1] <= under[place - 1][1]:
+                run, low = chosen[place - 1], done  # within the last word of the previous element
+            elif run is None:
                 run = self._nearest_free(under[place][0], free, words[0])
             chosen[place] = run
             begin, done = self._characters(element, *run, low, high)
@@ -159,8 +157,7 @@ class _Placement:
             least, greatest: the bounds of the characters.
         """
         if start >= end:
-            place = self.target_words[start][0] if start < len(self.target_words) else len(self.target)
-            low = high = place
+            low = high = self.target_words[start][0] if start < len(self.target_words) else len(self.target)
         else:
             low, high = self.target_words[start][0], self.target_words[end - 1][1]
         low, high = max(low, least), min(high, greatest)
@@ -182,14 +179,11 @@ class _Placement:
         return low, high
 
     def _without_marks(self, low: int, high: int) -> tuple[int, int]:
-        while low < high and self._is_mark_or_space(low):
-            low += 1
-        while low < high and self._is_mark_or_space(high - 1):
-            high -= 1
-        return low, high
-
-    def _is_mark_or_space(self, place: int) -> bool:
-        return _is_mark(self.target[place]) or self.target[place].isspace()
+        """A range of target characters without punctuation and white space at its edges."""
+        shown = [
+            place for place in range(low, high) if not (_is_mark(self.target[place]) or self.target[place].isspace())
+        ]
+        return (shown[0], shown[-1] + 1) if shown else (high, high)
 
     # Atoms
 
@@ -282,12 +276,9 @@ class _Placement:
 
     def _placed_folds(self) -> dict[int, list[Markup]]:
         """The folds, by the target space that they replace, in proportion to the source."""
-        gaps = [
-            (end, self.target[start].isalpha())
-            for (_, end), (start, _) in zip(self.target_words, self.target_words[1:], strict=False)
-            if start == end + 1
-        ]
-        every, before_letters = [gap for gap, _ in gaps], [gap for gap, is_letter in gaps if is_letter]
+        pairs = zip(self.target_words, self.target_words[1:], strict=False)
+        every = [end for (_, end), (start, _) in pairs if start == end + 1]
+        before_letters = [gap for gap in every if self.target[gap + 1].isalpha()]
         folds: dict[int, list[Markup]] = {}
         gap = -1
         for at, markup in self.paragraph.folds:

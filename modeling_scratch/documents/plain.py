@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..paragraphs import Translated
-from .document import Document
+from . import Document
 
 
 def read_plain(text: str) -> Document:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..paragraphs import Translated
-from .document import Document
-from .marked_text import Markup, Paragraph, Token, paragraph_of, split_white_space, units
+from . import Document
+from .marked_text import Paragraph, Token, paragraph_of, split_white_space, units
 from .placement import Write, placed
 
 _AFTER_LABELS = {":", "-", "–", "—", "=", "->", "=>", "→", "⇒"}  # noqa: RUF001
@@ -29,12 +29,12 @@ class Region:
 
 @dataclass(frozen=True)
 class _Unit:
-    """The tokens between two breaks; its paragraph is None if they contain no letters."""
+    """The tokens between two breaks: a paragraph with its source text, and what is around it; or no paragraph."""
 
     before: list[Token]
-    within: list[Token]
-    after: list[Token]
-    paragraph: Paragraph | None
+    paragraph: Paragraph | None = None
+    source: str = ""
+    after: Sequence[Token] = ()
 
 
 def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str]) -> Document:
@@ -46,8 +46,7 @@ def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str]) 
     """
     rows = [[_unit(tokens) for tokens in units(region.tokens)] for region in regions]
     paragraphs = [unit.paragraph.text for row in rows for unit in row if unit.paragraph]
-    tokens = [token for region in regions for token in region.tokens if isinstance(token, Markup)]
-    slots = list(dict.fromkeys(slot.plain for token in tokens for slot in token.slots))
+    slots = list(dict.fromkeys(slot.plain for region in regions for token in region.tokens for slot in token.slots))
 
     def write(translations: Sequence[Translated]) -> str:
         found = iter(translations[: len(paragraphs)])
@@ -73,37 +72,32 @@ def _written(region: Region, unit: _Unit, found: Iterator[Translated], said: dic
 
     def raw(token: Token) -> str:
         text = token.raw
-        for slot in reversed(token.slots if isinstance(token, Markup) else ()):
+        for slot in reversed(token.slots):
             text = text[: slot.start] + slot.write(said[slot.plain]) + text[slot.end :]
         return text
 
     yield from map(raw, unit.before)
-    if unit.paragraph is None:
-        yield from map(raw, unit.within)
-    else:
-        source = "".join(token.raw for token in unit.within)
-        yield region.begin(source, placed(unit.paragraph, next(found), region.write, raw))
+    if unit.paragraph is not None:
+        yield region.begin(unit.source, placed(unit.paragraph, next(found), region.write, raw))
     yield from map(raw, unit.after)
 
 
 def _label(tokens: Sequence[Token]) -> int:
     """How many tokens at the beginning are a label, such as an option in code and a colon, which stays as it is."""
-    place, ends = 0, 0
-    while place < len(tokens):
-        token = tokens[place]
-        is_atom = isinstance(token, Markup) and token.kind == "atom"
-        if not is_atom and (isinstance(token, Markup) or any(map(str.isalnum, token.plain)) or place == 0):
+    ends = 0
+    for place, token in enumerate(tokens):
+        if token.kind == "atom":
+            continue
+        if token.kind != "text" or any(map(str.isalnum, token.plain)) or place == 0:
             break
-        place += 1
-        if not is_atom:
-            ends = place if token.plain in _AFTER_LABELS or (ends == place - 1 and token.plain.isspace()) else 0
+        ends = place + 1 if token.plain in _AFTER_LABELS or (ends == place and token.plain.isspace()) else 0
     return ends
 
 
 def _unit(tokens: list[Token]) -> _Unit:
     before, within, after = split_white_space(tokens)
     label = _label(within)
-    before, within = [*before, *within[:label]], within[label:]
-    paragraph = paragraph_of(within)
-    has_letters = any(character.isalpha() for character in paragraph.text)
-    return _Unit(before, within, after, paragraph if has_letters else None)
+    paragraph = paragraph_of(within[label:])
+    if not any(map(str.isalpha, paragraph.text)):
+        return _Unit(tokens)
+    return _Unit([*before, *within[:label]], paragraph, "".join(token.raw for token in within[label:]), after)

@@ -166,6 +166,6 @@ def test_each_sentence_is_checked_once():
             return [{"translation_text": sentence} for sentence in sentences]
 
     sentences = ["long", "a", "longer", "b"] * 3
-    translate = document_input.SentenceTranslator(Pipeline(), None, {}, keep_going=True, is_seen=False)
+    translate = document_input.SentenceTranslator(Pipeline(), None, {}, keep_going=True, quiet=True)
     assert [each.text for each in translate(sentences)] == sentences
     assert checked == sentences
