@@ -35,7 +35,7 @@ def client(hub_and_client) -> Callable:
     return hub_and_client[1]
 
 
-# Each push reads the recipe several times, which takes a third of its time if every default is spelled out.
+# Reading the recipe takes a good part of a push's time if every default is spelled out.
 SHORT_RECIPE = "output_dir: runs/trained\noptimization: {max_steps: 20}\n"
 
 

@@ -104,7 +104,7 @@ def skip_the_check() -> None:
     """Pushes of this process copy what is in a folder and do not look at it."""
     from modeling_scratch.hub import push as pushing
 
-    pushing.check_folder = lambda folder, copy: list(copy_files(folder, copy))
+    pushing.check_folder = lambda folder, copy, run: list(copy_files(folder, copy))
 
 
 def without_waits() -> None:

@@ -12,7 +12,7 @@ from ..defaults import SECONDS_TO_ANSWER
 from ..errors import UserError
 
 if TYPE_CHECKING:
-    from ..hub.push import PushOptions
+    from ..hub.options import PushOptions
 
 
 def main(
@@ -43,7 +43,7 @@ def main(
     log_to_terminal(logging.INFO)
     unsure = "interrupted; the Hub has the old revision or the new one: run the same command again to find out"
     with one_line_errors(debug, interrupted=unsure):
-        from ..hub.push import PushOptions
+        from ..hub.options import PushOptions
 
         if repo_id is None and not check_only:
             raise UserError("which repository? scratch upload FOLDER user/name")
@@ -61,7 +61,6 @@ def main(
             author=author,
             space=space,
         )
-        options.check()
         if check_only or dry_run:
             _only_look(folder, options, dry_run)
         else:

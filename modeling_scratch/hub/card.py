@@ -1,7 +1,4 @@
-"""
-Generate a folder's model card, a run's with `run_card`, any other from its files and its conversion's record; and check
-that nothing is missing from a card.
-"""
+"""Generate a folder's model card, from a run's records or from its files, and check that a card is complete."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,13 +8,10 @@ from typing import Any
 
 import yaml
 from huggingface_hub import ModelCard
-from huggingface_hub.utils import validate_repo_id
 
 from ..card_markdown import hub_link
 from ..errors import UserError
-from ..recipe.reading import load_recipe
 from ..redaction import TOKEN
-from ..runs.folder import RECIPE
 from .allowed_files import CARD
 from .card_edits import split_front_matter
 from .languages import language_code
@@ -37,31 +31,28 @@ def check_license(license: str) -> str:
     return license
 
 
-def license_of(folder: Path, given: str | None = None) -> str | None:
+def license_of(folder: Path, run: RunRecords | None, given: str | None = None) -> str | None:
     """
     The license of the model in a folder: the one given, the recipe's, that in the folder's card, or the default; None:
     it is not known.
     """
-    if (given := given_license(folder, given)) is not None:
+    if (given := given_license(run, given)) is not None:
         return check_license(given)
     with suppress(ValueError, OSError):  # a push reports what is wrong with a card
         text = (folder / CARD).read_text(encoding="utf-8")
         if license := split_front_matter(text)[0].get("license"):
             return ", ".join(map(str, license)) if isinstance(license, list) else str(license)
-    return _default_license(folder)
+    return _default_license(run)
 
 
-def _default_license(folder: Path) -> str | None:
+def _default_license(run: RunRecords | None) -> str | None:
     """apache-2.0 for a run from random weights. None for any other model, since its weights come from elsewhere."""
-    is_own = (folder / RECIPE).is_file() and load_recipe(folder / RECIPE).model.start_from is None
-    return "apache-2.0" if is_own else None
+    return "apache-2.0" if run and run.recipe.model.start_from is None else None
 
 
-def given_license(folder: Path, option: str | None) -> str | None:
-    """The license in the options, or else in the recipe of the folder's run."""
-    if option is None and (folder / RECIPE).is_file():
-        return load_recipe(folder / RECIPE).hub.license
-    return option
+def given_license(run: RunRecords | None, option: str | None) -> str | None:
+    """The license in the options, or else in the run's recipe."""
+    return run.recipe.hub.license if option is None and run else option
 
 
 def check_languages(*tags: str) -> None:
@@ -74,14 +65,14 @@ def check_languages(*tags: str) -> None:
         )
 
 
-def required_metadata(folder: Path) -> tuple[str, ...]:
+def required_metadata(run: RunRecords | None) -> tuple[str, ...]:
     """
     Metadata that the card must have. Without a run, the license, languages and scores may be unknown; for a run that
     started from another model, the license.
     """
-    if not (folder / RECIPE).is_file():
-        return tuple(key for key in REQUIRED_METADATA if key in METADATA)
-    return tuple(key for key in REQUIRED_METADATA if key != "license" or _default_license(folder))
+    if run is None:
+        return tuple(METADATA)
+    return tuple(key for key in REQUIRED_METADATA if key != "license" or _default_license(run))
 
 
 def check_card(text: str, required: Iterable[str] = REQUIRED_METADATA) -> None:
@@ -113,16 +104,18 @@ def check_card(text: str, required: Iterable[str] = REQUIRED_METADATA) -> None:
 def build_card(
     folder: Path,
     repo_id: str,
+    run: RunRecords | None,
     license: str | None = None,
     languages: Sequence[str] | None = None,
     author: str | None = None,
     has_space: bool = False,
 ) -> ModelCard:
     """
-    Generate the card of a model folder. A run must have ended, or have been evaluated at least once.
+    Generate the card of a model folder.
 
     Args:
         repo_id: where the model goes, user/name.
+        run: the run whose folder it is, if any.
         license: an identifier from https://huggingface.co/docs/hub/repositories-licenses. None: apache-2.0 for a run
             from random weights, unknown for any other model.
         languages: codes of source and target. None: those that the recipe or the tokenizer names, if any.
@@ -132,15 +125,14 @@ def build_card(
     Raises:
         UserError: a record is missing or damaged, or an argument is wrong.
     """
-    validate_repo_id(repo_id)
     if wrong := [tag for tag in languages or () if language_code(tag) is None]:
         raise UserError(f"--languages: {' and '.join(map(repr, wrong))} is not an ISO 639 code such as en or deu")
-    folder, languages = Path(folder), [tag.strip().replace("_", "-") for tag in languages or ()]
-    metadata = {"license": _default_license(folder) if license is None else check_license(license)}
-    if not (folder / RECIPE).is_file():
+    languages = [tag.strip().replace("_", "-") for tag in languages or ()]
+    metadata = {"license": _default_license(run) if license is None else check_license(license)}
+    if run is None:
         card = _card_of_model(folder, repo_id, languages, metadata, author)
     else:
-        card = card_of_run(RunRecords(folder), repo_id, languages, metadata, author)
+        card = card_of_run(run, repo_id, languages, metadata, author)
     if has_space:
         link = f"[try it on a page](https://huggingface.co/spaces/{repo_id}), where it translates in your browser."
         card.text = card.text.replace("\n## ", f"\nWithout installing anything, {link}\n\n## ", 1)

@@ -9,31 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import get_token
-from safetensors import SafetensorError, safe_open
 from transformers.utils import HF_MODULES_CACHE
 
 from ..errors import UserError
 from ..files import read_json
 from ..model.translation_pipeline import ScratchTranslationPipeline
-from ..redaction import TOKEN
-from ..runs.metrics_file import read_metrics
+from ..redaction import redact
 from . import probe
 from .allowed_files import copy_files
-from .run_records import samples_in
+from .model_folder import open_weights
+from .run_records import RunRecords
 
 TOLERANCE = 1e-6  # of float32 logits; both sides run the same code on the same machine
 # Sentences that tokenizers stumble over, tried besides the run's own samples.
 PROBES = ["Hello, world!", "Grüße aus Köln, naïve café.", "3.14 = 22/7?", "日本語 🙂", "<s> </s> <pad>", "a"]
-SAVE_AGAIN = (
-    "the code or the files in the folder are not what this version of modeling_scratch would save; load the model with "
-    "it, save it there again, and check again"
-)
 
 
-def check_folder(folder: Path, copy: Path) -> list[str]:
+def check_folder(folder: Path, copy: Path, run: RunRecords | None) -> list[str]:
     """
     Copy the files to push, except the card, to an empty folder, and check them there.
+
+    Args:
+        run: the run whose folder it is, if any; its samples are translated.
 
     Returns:
         A line for each check that passed.
@@ -42,8 +39,9 @@ def check_folder(folder: Path, copy: Path) -> list[str]:
         UserError: what is wrong, where, and what to do.
     """
     files = copy_files(folder, copy)
+    samples = [sample["source"] for sample in run.samples] if run else []
     try:
-        return _check_files(files, copy, [sample["source"] for sample in samples_in(read_metrics(folder))] + PROBES)
+        return _check_files(files, copy, samples + PROBES)
     except ValueError as error:  # name the user's folder, not the copy
         raise UserError(str(error).replace(str(copy), str(folder))) from error
 
@@ -77,15 +75,12 @@ def check_weights(files: dict[str, Path]) -> int:
     """The number of parameters. UserError if a file cannot be read, or holds a number that is not finite."""
     count = 0
     for path in (path for name, path in files.items() if name.endswith(".safetensors")):
-        try:
-            with safe_open(path, framework="pt") as weights:
-                for name in weights.keys():  # noqa: SIM118
-                    tensor = weights.get_tensor(name)
-                    count += tensor.numel()
-                    if not torch.isfinite(tensor).all():
-                        raise UserError(f"{path}: {name} holds NaN or infinite values; push an earlier checkpoint")
-        except SafetensorError as error:
-            raise UserError(f"{path}: cannot be read as safetensors, perhaps it is truncated ({error})") from None
+        with open_weights(path) as weights:
+            for name in weights.keys():  # noqa: SIM118
+                tensor = weights.get_tensor(name)
+                count += tensor.numel()
+                if not torch.isfinite(tensor).all():
+                    raise UserError(f"{path}: {name} holds NaN or infinite values; push an earlier checkpoint")
     return count
 
 
@@ -96,8 +91,7 @@ def check_texts(files: dict[str, Path]) -> None:
             read_json(path)
         if path.suffix not in (".safetensors", ".png", ".spm", ".model"):
             text = path.read_bytes().decode("utf-8", errors="replace")
-            token = get_token()
-            if TOKEN.search(text) or (token and token in text):
+            if redact(text) != text:
                 raise UserError(f"{path}: it holds what looks like a token (hf_...): remove it, and revoke it")
 
 
@@ -149,4 +143,8 @@ def compare(author: dict[str, Any], stranger: dict[str, Any]) -> None:
     if not difference <= TOLERANCE:
         differing.append(f"logits (by {difference:.1e})")
     if differing:
-        raise UserError(f"a clean process without this project gives other {', '.join(differing)}: {SAVE_AGAIN}")
+        raise UserError(
+            f"a clean process without this project gives other {', '.join(differing)}: the code or the files in the "
+            "folder are not what this version of modeling_scratch would save; load the model with it, save it there "
+            "again, and check again"
+        )

@@ -3,8 +3,6 @@
 import re
 from collections.abc import Iterable
 
-from ..card_markdown import escape
-
 # ISO 639-1. The nearly 8,000 three-letter codes of ISO 639-3 are recognized by their form alone.
 _LANGUAGES = """\
 aa Afar; ab Abkhazian; ae Avestan; af Afrikaans; ak Akan; am Amharic; an Aragonese; ar Arabic; as Assamese; av Avaric;
@@ -46,5 +44,5 @@ def language_name(tag: str) -> str:
     """English for en, Portuguese (pt-BR) for pt-BR; a tag without a known name stays as it is."""
     name = LANGUAGES.get(language_code(tag) or "")
     if name is None:
-        return escape(tag)
-    return name if len(tag) == 2 else f"{name} ({escape(tag)})"
+        return tag
+    return name if len(tag) == 2 else f"{name} ({tag})"

@@ -2,13 +2,15 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
 from .. import __version__
+from ..card_markdown import escape
 from ..errors import UserError
 from ..files import read_json, write_whole
 from ..model.configuration_scratch import ScratchConfig
@@ -50,17 +52,24 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
+@contextmanager
+def open_weights(path: Path) -> Iterator[safe_open]:
+    """A safetensors file. UserError if it cannot be read."""
+    try:
+        with safe_open(path, framework="pt") as weights:
+            yield weights
+    except SafetensorError as error:
+        raise UserError(f"{path}: cannot be read as safetensors, perhaps it is truncated ({error})") from None
+
+
 def _count_parameters(paths: Iterable[Path]) -> tuple[int, list[str]]:
     """The number of parameters in safetensors files (tied ones count once), and their dtypes. Reads only headers."""
     count, dtypes = 0, set()
     for path in paths:
-        try:
-            with safe_open(path, framework="pt") as weights:
-                tensors = [weights.get_slice(name) for name in weights.keys()]  # noqa: SIM118
-                count += sum(math.prod(each.get_shape()) for each in tensors)
-                dtypes |= {_DTYPES.get(each.get_dtype(), each.get_dtype()) for each in tensors}
-        except SafetensorError as error:
-            raise UserError(f"{path}: cannot be read as safetensors, perhaps it is truncated ({error})") from None
+        with open_weights(path) as weights:
+            tensors = [weights.get_slice(name) for name in weights.keys()]  # noqa: SIM118
+            count += sum(math.prod(each.get_shape()) for each in tensors)
+            dtypes |= {_DTYPES.get(each.get_dtype(), each.get_dtype()) for each in tensors}
     return count, sorted(dtypes)
 
 
@@ -117,7 +126,7 @@ def read_facts(folder: Path, tags: Iterable[str] = ()) -> ModelFacts:
         config,
         read_json(folder / "generation_config.json"),
         *_count_parameters(weight_files(folder)),
-        languages=list(map(language_name, tags)),
+        languages=[escape(language_name(tag)) for tag in tags],
         codes=language_codes(tags),
         tokenizers=sum((folder / part / "tokenizer_config.json").is_file() for part in ("", TARGET_FOLDER)),
         sentencepiece=any(folder.glob("*.spm")),

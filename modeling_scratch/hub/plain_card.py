@@ -51,11 +51,6 @@ class ModelFacts:
     sources: list[str] = field(default_factory=list)  # example sentences
 
     @property
-    def two_vocabularies(self) -> bool:
-        config = self.config
-        return config.decoder_vocab_size is not None and not config.share_encoder_decoder_embeddings
-
-    @property
     def direction(self) -> str:
         return " to ".join(self.languages)
 
@@ -202,7 +197,7 @@ def architecture(facts: ModelFacts) -> str:
     gated = ", gated" if config.gated_ffn else ""
     order = "before" if config.norm_position == "pre" else "after"
     vocabulary = f"{config.vocab_size:,} tokens"
-    if facts.two_vocabularies:
+    if config.decoder_vocab_size is not None and not config.share_encoder_decoder_embeddings:
         vocabulary = f"{config.vocab_size:,} source and {config.target_vocab_size:,} target tokens"
     biases = {"attention": config.attention_bias, "feed-forward": config.ffn_bias, "output": config.lm_head_bias}
     rows = {

@@ -27,7 +27,7 @@ def observe(
     Load a folder's model and tokenizers, and run sentences through them, or random ids if there is no tokenizer.
 
     Args:
-        pipeline_class: used instead of the folder's own.
+        pipeline_class: None: the folder's own.
 
     Returns:
         `input_ids`, `decoded` (the ids decoded again), `logits` (batch_size, 8, target vocabulary) for a fixed target,
@@ -53,9 +53,8 @@ def observe(
         logits = model(**inputs, decoder_input_ids=fixed).logits
     piped = []
     if source and "translation" in (getattr(model.config, "custom_pipelines", None) or {}):
-        chosen = {} if pipeline_class is None else {"pipeline_class": pipeline_class}
-        chosen |= {"device": "cpu", "trust_remote_code": trust_remote_code}  # an accelerator may be busy with training
-        translator = pipeline("translation", model=folder, **chosen)
+        options = {"pipeline_class": pipeline_class, "trust_remote_code": trust_remote_code}
+        translator = pipeline("translation", model=folder, device="cpu", **options)  # a GPU may be busy with training
         torch.manual_seed(0)
         lengths, longest = inputs["attention_mask"].sum(dim=1), model.config.max_position_embeddings
         taken = [text for text, length in zip(sentences, lengths, strict=True) if length <= longest]

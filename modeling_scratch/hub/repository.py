@@ -8,31 +8,27 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, RepoFile, get_session, get_token, hf_hub_url
+from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_session, get_token, hf_hub_url
 from huggingface_hub.errors import (
     EntryNotFoundError,
     HfHubHTTPError,
-    HFValidationError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, httpx, validate_repo_id
+from huggingface_hub.hf_api import ModelInfo, RepoFile, SpaceInfo
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, httpx
 
 from ..errors import UserError
 from ..redaction import RedactingFilter, redact
 from .bounded_client import ATTEMPTS, NoAnswer, bounded_requests
+from .options import PushOptions
 
 logger = logging.getLogger(__name__)
 
 COMMIT_ATTEMPTS = 2  # one without an answer takes half of the time limit
-COMMITS_BACK = 50  # how far back to look for a commit of ours
 UNREADABLE = (json.JSONDecodeError, KeyError, TypeError, AttributeError)  # a gateway's page, or a truncated answer
 COMMIT_ERRORS = (NoAnswer, httpx.TransportError, HfHubHTTPError, *UNREADABLE)
-
-
-class PushError(UserError):
-    """Something went wrong in a push. The message says what, what is on the Hub or may be, and what to do."""
 
 
 def has_identifier(content: bytes, identifier: str) -> bool:
@@ -53,9 +49,9 @@ def _status(error: Exception) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
-def _reason(error: HfHubHTTPError, doing: str, repo_id: str) -> str:
+def _reason(error: HfHubHTTPError, repo_id: str) -> str:
     status = _status(error)
-    if status == 401 and isinstance(error, RepositoryNotFoundError) and doing != "asking who you are":
+    if status == 401 and isinstance(error, RepositoryNotFoundError):
         return f"{repo_id} does not exist, or is private and this token may not see it"
     if status == 401:
         return "the token is not valid (any more); log in again with `hf auth login`"
@@ -76,96 +72,80 @@ def _may_have_arrived(error: Exception) -> bool:
 # -- the repository ----------------------------------------------------------------------------------------------------
 
 
-def check_name(repo_id: str) -> None:
-    """Raise PushError for anything but `user/name`."""
-    try:
-        validate_repo_id(repo_id)
-    except HFValidationError as error:
-        raise PushError(f"{repo_id!r} is not a repository's name: {error}") from None
-    if repo_id.count("/") != 1:
-        raise PushError(f"{repo_id!r} is not a repository's name; it must be user/name")
-
-
 @contextmanager
-def opened_repository(repo_id: str, timeout: float, repo_type: str = "model") -> Iterator["HubRepository"]:
-    """A repository whose requests fail once the Hub has not answered for `timeout` seconds."""
+def opened_repository(options: PushOptions) -> Iterator["HubRepository"]:
+    """The repository to push to. Its requests fail once the Hub has not answered for `options.timeout` seconds."""
     for handler in logging.getLogger("huggingface_hub").handlers:
         if not any(isinstance(each, RedactingFilter) for each in handler.filters):
             handler.addFilter(RedactingFilter())
             handler.addFilter(lambda record: "not supported by Xet Storage" not in record.msg)  # we send open files
-    with bounded_requests(timeout):
-        yield HubRepository(repo_id, repo_type)
+    with bounded_requests(options.timeout):
+        yield HubRepository(options)
 
 
 class HubRepository:
     """One repository, of a model or a static Space, as the token's owner sees it."""
 
-    def __init__(self, repo_id: str, repo_type: str = "model"):
-        check_name(repo_id)
-        self.api, self.repo_id, self.repo_type = HfApi(), repo_id, repo_type
+    def __init__(self, options: PushOptions):
+        self.api = HfApi()
+        self.repo_id, self.repo_type, self.place = options.repo_id, options.repo_type, options.place
         self.has_gitignore = False  # on the branch that is pushed to
-        self.place = repo_id if repo_type == "model" else f"{repo_type}s/{repo_id}"  # below the Hub's address
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
-        """Turn what huggingface_hub raises into a one-line PushError."""
+        """
+        Turn what huggingface_hub raises into a one-line UserError, which says what failed, what is on the Hub or may
+        be, and what to do.
+        """
         try:
             try:
                 yield
             except RuntimeError as error:  # huggingface_hub wraps errors in uploads of large files
                 raise error.__cause__ or error from None
-        except PushError:
+        except UserError:
             raise
         except OfflineModeIsEnabled:
-            raise PushError(f"{doing}: HF_HUB_OFFLINE is set; unset it to push") from None
+            raise UserError(f"{doing}: HF_HUB_OFFLINE is set; unset it to push") from None
         except NoAnswer as error:
-            raise PushError(f"{doing}: {_said(error)}; push again later") from error
+            raise UserError(f"{doing}: {_said(error)}; push again later") from error
         except HfHubHTTPError as error:
-            raise PushError(f"{doing}: {_reason(error, doing, self.repo_id)}") from error
+            raise UserError(f"{doing}: {_reason(error, self.repo_id)}") from error
         except UNREADABLE as error:
-            raise PushError(f"{doing}: the Hub's answer could not be read; push again") from error
+            raise UserError(f"{doing}: the Hub's answer could not be read; push again") from error
         except (ConnectionError, httpx.HTTPError) as error:
-            raise PushError(
+            raise UserError(
                 f"{doing}: no connection to the Hub, or it was lost ({_said(error)}); push again"
             ) from error
         except ValueError as error:  # the Hub refuses the card; or a token or an answer is not text
-            raise PushError(f"{doing}: {_said(error)}") from error
+            raise UserError(f"{doing}: {_said(error)}") from error
 
     def url(self, commit: str) -> str:
         return f"{self.api.endpoint}/{self.place}/commit/{commit}"
 
     def check_account(self, may_be_others: bool) -> None:
-        """Raise PushError if there is no valid token that may write, or the repository belongs to somebody else."""
+        """Raise UserError if there is no valid token that may write, or the repository belongs to somebody else."""
         if get_token() is None:
-            raise PushError("there is no token: log in with `hf auth login`, or set HF_TOKEN")
+            raise UserError("there is no token: log in with `hf auth login`, or set HF_TOKEN")
         with self._explained("asking who you are"):
             account = self.api.whoami()
             role = ((account.get("auth") or {}).get("accessToken") or {}).get("role")
             own = {account["name"], *(organization["name"] for organization in account.get("orgs") or [])}
         if role == "read":
-            raise PushError("this token may only read; make one with write permission at /settings/tokens")
+            raise UserError("this token may only read; make one with write permission at /settings/tokens")
         owner = self.repo_id.partition("/")[0]
         if owner not in own and not may_be_others:
-            raise PushError(
+            raise UserError(
                 f"{self.repo_id} belongs to {owner}, and you are {account['name']}; push to {account['name']}/..., or "
                 "open a pull request with --create-pr"
             )
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def is_gated(self) -> bool:
-        """Whether readers must ask for access."""
-        with self._explained("looking at the repository"):
-            try:
-                return bool(getattr(self.api.repo_info(self.repo_id, repo_type=self.repo_type), "gated", False))
-            except RepositoryNotFoundError:
-                return False
-
-    def is_private(self) -> bool | None:
+    def info(self) -> ModelInfo | SpaceInfo | None:
         """None: there is no such repository."""
         with self._explained("looking at the repository"):
             try:
-                return bool(self.api.repo_info(self.repo_id, repo_type=self.repo_type).private)
+                return self.api.repo_info(self.repo_id, repo_type=self.repo_type)
             except RepositoryNotFoundError as error:
                 if _status(error) == 401:
                     raise
@@ -194,26 +174,23 @@ class HubRepository:
                 content = answer.content
                 if has_identifier(content, identifier):
                     return content.decode("utf-8", errors="replace")
-        raise PushError(f"reading {path}: the Hub did not send all of it, in {ATTEMPTS} attempts; push again later")
+        raise UserError(f"reading {path}: the Hub did not send all of it, in {ATTEMPTS} attempts; push again later")
 
-    def changed_between(self, before: str, after: str) -> set[str] | None:
-        """Paths whose contents differ between two commits; None if one of them is gone."""
+    def changed_since(self, commit: str, tree: dict[str, str]) -> set[str] | None:
+        """Paths whose contents differ between a commit and a later tree; None if the commit is gone."""
         try:
-            first, second = self.tree(before), self.tree(after)
-        except PushError as error:
+            before = self.tree(commit)
+        except UserError as error:
             if isinstance(error.__cause__, RevisionNotFoundError | EntryNotFoundError):
                 return None
             raise
-        return {path for path in first | second if first.get(path) != second.get(path)}
+        return {path for path in before | tree if before.get(path) != tree.get(path)}
 
     def find_commit(self, revision: str, mark: str) -> str | None:
-        """The commit whose description holds a mark, among the newest of a revision; None if there is none."""
+        """The commit of a revision whose description holds a mark; None if there is none."""
         with self._explained("looking at the history"):
             commits = self.api.list_repo_commits(self.repo_id, revision=revision, repo_type=self.repo_type)
-            for commit in commits[:COMMITS_BACK]:
-                if mark in commit.message:
-                    return commit.commit_id
-        return None
+            return next((commit.commit_id for commit in commits if mark in commit.message), None)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -248,7 +225,7 @@ class HubRepository:
             The commit's id.
 
         Raises:
-            PushError: it was not made, or may have been made.
+            UserError: it was not made, or may have been made.
         """
         lost = False
         with self._explained("committing"):
@@ -263,7 +240,7 @@ class HubRepository:
                     if (found := self._find_arrived(revision, mark)) is not None:
                         return found
                     if attempt == COMMIT_ATTEMPTS or not _may_have_arrived(error):
-                        raise PushError(
+                        raise UserError(
                             f"the answer to the commit was lost, and the Hub does not show it ({_said(error)}); push "
                             "again: what has arrived is not sent twice"
                         ) from error
@@ -278,7 +255,7 @@ class HubRepository:
             except COMMIT_ERRORS as error:
                 if not _may_have_arrived(error):
                     raise
-                raise PushError(
+                raise UserError(
                     f"the answer was lost ({_said(error)}): look whether the pull request is at "
                     f"{self.api.endpoint}/{self.place}/discussions before you push again"
                 ) from error
@@ -317,8 +294,8 @@ class HubRepository:
         """The commit whose answer was lost; None if it did not arrive."""
         try:
             return self.find_commit(revision, mark)
-        except PushError as error:
-            raise PushError(
+        except UserError as error:
+            raise UserError(
                 "the connection was lost while the commit was on its way, and the Hub cannot be asked whether it "
                 f"arrived ({error}); push again: what has arrived is not sent twice"
             ) from error

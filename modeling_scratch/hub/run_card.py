@@ -1,11 +1,9 @@
 """Generate the model card of a run from its records: scores, samples, recipe, machine, curves, limits."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard
-from huggingface_hub.utils import yaml_dump
 
 from ..card_markdown import escape, hub_link, plural, table
 from ..metrics import METRICS, RESAMPLES, describe_heads, describe_score, scores_in, title_of
@@ -219,14 +217,13 @@ def _training(run: RunRecords) -> str:
         "Versions": ", ".join(f"{name} {machine[name]}" for name in PACKAGES if name in machine),
     }
     settings = table(["Setting", "Value"], ((name, value) for name, value in rows.items() if value))
-    content = yaml_dump(run.shown_recipe(), sort_keys=False, width=math.inf).strip()
     return f"""{settings}
 
 <details>
 <summary>The whole recipe</summary>
 
 ```yaml
-{content}
+{run.shown_recipe()}
 ```
 
 </details>"""

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import validate_repo_id, yaml_dump
 
 from ..card_markdown import escape
 from ..data.pair_source import Provenance, local_provenance
@@ -20,10 +20,7 @@ from ..runs.folder import RECIPE
 from ..runs.metrics_file import METRICS, read_metrics
 
 _LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")
-
-
-# The most rows in a table of evaluations, not counting the best.
-_ROWS = 20
+_ROWS = 20  # the most in a table of evaluations, not counting the best
 
 
 class RunRecords:
@@ -51,7 +48,7 @@ class RunRecords:
         self.evaluations = self._evaluations(records)
         self.train = next((record for record in reversed(records) if record["split"] == "train"), {})
         self.machine = next((record for record in reversed(records) if record["split"] == "run"), {})
-        self.samples = samples_in(records)
+        self.samples = _samples_in(records)
         data = self.recipe.data
         self.tags = [tag.strip().replace("_", "-") for tag in (data.source_language, data.target_language)]
 
@@ -81,13 +78,9 @@ class RunRecords:
                 train_loss = record.get("cross_entropy", train_loss)
             elif record["split"] == "validation" and not record.get("final"):
                 found.append(record | {"train_loss": train_loss})
-        every = -(-len(found) // _ROWS) or 1
-        best = min(found, key=self._judge, default=None)
-        return [
-            each
-            for left, each in zip(reversed(range(len(found))), found, strict=True)
-            if left % every == 0 or each is best
-        ]
+        every = math.ceil(len(found) / _ROWS)
+        best, last = min(found, key=self._judge, default=None), len(found) - 1
+        return [each for place, each in enumerate(found) if (last - place) % every == 0 or each is best]
 
     def _is_on_hub(self, name: str) -> bool:
         """Whether a name is a Hub repository's, and not that of a local folder that the run could see."""
@@ -137,14 +130,13 @@ class RunRecords:
             texts.append(found.text + (f" ({', '.join(said)})" if said else ""))
         return " and ".join(texts)
 
-    def shown_recipe(self) -> dict[str, Any]:
-        """The recipe without its `hub` section and the folders of the machine that it ran on."""
-        content = self.recipe.model_dump(mode="json")
-        content.pop("hub", None)
-        return self._shown(content, "")
+    def shown_recipe(self) -> str:
+        """The recipe as YAML, without its `hub` section, tokens and the folders of the machine that it ran on."""
+        content = self._shown(self.recipe.model_dump(mode="json", exclude={"hub"}), "")
+        return TOKEN.sub("hf_...", yaml_dump(content, sort_keys=False, width=math.inf).strip())
 
     def _shown(self, value: Any, key: str) -> Any:
-        """A value of the recipe, at or in the list or the test sets at `key`, without folders and tokens."""
+        """A value of the recipe, at or in the list or the test sets at `key`, without folders."""
         if isinstance(value, dict):
             return {name: self._shown(each, key if key == "test_sets" else name) for name, each in value.items()}
         if isinstance(value, list):
@@ -152,20 +144,25 @@ class RunRecords:
         if not isinstance(value, str):
             return value
         if key in ("name", "start_from", "existing"):
-            return TOKEN.sub("hf_...", self.shown_name(value))
+            return self.shown_name(value)
         is_path = key in ("output_dir", "config", "files", "test_sets") or key.endswith("_files")
-        return _file_name(value) if is_path or _LOCAL_PATH.match(value) else TOKEN.sub("hf_...", value)
+        return _file_name(value) if is_path or _LOCAL_PATH.match(value) else value
 
-    def shown_name(self, name: str | None) -> str | None:
+    def shown_name(self, name: str) -> str:
         """A repository's name, or the last part of a local path."""
-        return name if name is None or self._is_on_hub(name) else _file_name(name)
+        return name if self._is_on_hub(name) else _file_name(name)
 
 
 def _file_name(path: str) -> str:
     return TOKEN.sub("hf_...", PureWindowsPath(path).name)  # splits at / and \
 
 
-def samples_in(records: list[dict[str, Any]]) -> list[dict[str, str]]:
+def _samples_in(records: list[dict[str, Any]]) -> list[dict[str, str]]:
     """{source, reference, translation} of each sample that was recorded with the final scores; [] before."""
     samples = next((record["samples"] for record in reversed(records) if "samples" in record), [])
     return [{field: TOKEN.sub("hf_...", text.strip()) for field, text in sample.items()} for sample in samples]
+
+
+def run_of(folder: Path) -> RunRecords | None:
+    """The records of the run whose folder this is; None for any other model. UserError as for `RunRecords`."""
+    return RunRecords(folder) if (folder / RECIPE).is_file() else None

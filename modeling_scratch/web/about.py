@@ -1,6 +1,5 @@
 """Describes an exported model: languages, search settings, examples, and the facts that a page shows."""
 
-import html
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ def describe_origin(name: str, languages: list[str], license: str | None = None)
     return {
         "title": title_of_model(name, languages),
         "languages": languages,
-        "languageNames": _names(languages),
+        "languageNames": [language_name(tag) for tag in languages],
         "examples": examples,
         "facts": facts,
     }
@@ -101,11 +100,7 @@ def exported_search(
 
 def title_of_model(name: str, languages: list[str]) -> str:
     """The model's languages in English, or the last part of its name if they are unknown."""
-    return " to ".join(_names(languages)) or Path(name).name
-
-
-def _names(languages: list[str]) -> list[str]:
-    return [html.unescape(language_name(tag)) for tag in languages]  # `language_name` escapes for Markdown
+    return " to ".join(map(language_name, languages)) or Path(name).name
 
 
 def _technical_facts(model: ScratchForConditionalGeneration, is_quantized: bool) -> list[tuple[str, str]]:

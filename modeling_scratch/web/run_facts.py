@@ -37,6 +37,6 @@ def facts_of(run: RunRecords | None, license: str | None = None) -> list[tuple[s
     for record in run.scored:
         scores = ", ".join(f"{title_of(key)} {describe_score(record, key)}" for key in scores_in(record))
         facts.append((f"Scores on {scored_set(record)}", scores))
-    if (known := license_of(run.folder, license)) is not None:
+    if (known := license_of(run.folder, run, license)) is not None:
         facts.append(("License", known))
     return facts

@@ -14,9 +14,10 @@ from ..hub.allowed_files import CARD
 from ..hub.card import license_of
 from ..hub.destination import look
 from ..hub.options import PushOptions
-from ..hub.push import SPACE, Prepared, Pushed, push
+from ..hub.push import Prepared, Pushed, push
 from ..hub.record import LastPush, read_last_push
 from ..hub.repository import opened_repository
+from ..hub.run_records import run_of
 from .export import PAGE, export_page, read_described
 
 
@@ -31,31 +32,34 @@ def prepared_space(folder: Path, options: PushOptions) -> Iterator[Callable[[], 
         What pushes the page in one commit. To be called when the model is on the Hub.
 
     Raises:
-        PushError, UserError: as in `push` and `export_page`.
+        UserError: as in `push` and `export_page`.
     """
     with TemporaryDirectory() as temporary:
-        with opened_repository(options.repo_id, options.timeout) as model:
-            options = replace(options, private=options.private or bool(model.is_private()) or model.is_gated())
-        with opened_repository(options.repo_id, options.timeout, SPACE.repo_type) as space:
-            space.check_account(may_be_others=False)
-            look(space, options, read_last_push(folder, SPACE.key(options.repo_id), options.branch), SPACE.belongs)
+        with opened_repository(options) as model:
+            info = model.info()
+        is_private = options.private or (info is not None and bool(info.private or info.gated))
+        options = replace(options, private=is_private, repo_type="space")
+        with opened_repository(options) as space:
+            look(space, options, folder)
         page = Path(temporary) / "page"
         export_page(str(folder), page, license=options.license)
-        yield partial(push, folder, options, SPACE, partial(_prepare, page))
+        license = license_of(folder, run_of(folder), options.license)
+        yield partial(push, folder, options, partial(_prepare, page, license))
 
 
-def _prepare(page: Path, folder: Path, options: PushOptions, copy: Path, card_on_hub: str | None = None) -> Prepared:
+def _prepare(
+    page: Path, license: str | None, folder: Path, options: PushOptions, copy: Path, card_on_hub: str | None = None
+) -> Prepared:
     """The files of a page, and the card of its Space: the one on the Hub if it was edited there."""
-    last = read_last_push(folder, SPACE.key(options.repo_id), options.branch)
+    last = read_last_push(folder, options.place, options.branch)
     was_edited = card_on_hub is not None and last.card is not None and card_on_hub != last.card
-    card = card_on_hub if was_edited else _card(folder, options, read_described(page)["title"])
+    card = card_on_hub if was_edited else _card(license, options, read_described(page)["title"])
     files = {path.relative_to(page).as_posix(): path for path in sorted(page.rglob("*")) if path.is_file()}
     return Prepared(files, card, [], LastPush(card=card, files=sorted({*files, CARD})))
 
 
-def _card(folder: Path, options: PushOptions, title: str) -> str:
+def _card(license: str | None, options: PushOptions, title: str) -> str:
     """The Space's README.md, whose metadata make it a static Space of this model."""
-    license = license_of(folder, options.license)
     metadata = {
         "title": title,
         "emoji": "💬",

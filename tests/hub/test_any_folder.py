@@ -18,6 +18,7 @@ from modeling_scratch.hub import check, probe
 from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.hub.card import build_card, check_card, required_metadata
 from modeling_scratch.hub.check import check_folder
+from modeling_scratch.hub.run_records import run_of
 
 NO_FACTS = re.compile(r"None|nan|More Information Needed|\{\{")
 
@@ -25,12 +26,13 @@ NO_FACTS = re.compile(r"None|nan|More Information Needed|\{\{")
 def checked(folder: Path, tmp_path: Path) -> list[str]:
     copy = tmp_path / "copy"
     copy.mkdir()
-    return check_folder(folder, copy)
+    return check_folder(folder, copy, run_of(folder))
 
 
 def card_of(folder: Path, **options) -> ModelCard:
-    card = build_card(folder, "ada/tiny", **options)
-    check_card(str(card), required_metadata(folder))
+    run = run_of(folder)
+    card = build_card(folder, "ada/tiny", run, **options)
+    check_card(str(card), required_metadata(run))
     assert not NO_FACTS.search(str(card))
     return card
 
@@ -97,7 +99,7 @@ def test_a_model_that_was_saved(plain, tmp_path):
     assert known.data.language_bcp47 == ["pt-BR", "de"]
     assert "# tiny: Portuguese (pt-BR) to German" in known.text
     with pytest.raises(ValueError, match=r"--languages: 'english' is not an ISO 639 code"):
-        build_card(plain, "ada/tiny", languages=("english", "de"))
+        card_of(plain, languages=("english", "de"))
 
 
 def test_a_check_draws_no_random_numbers(plain, tmp_path, monkeypatch):
@@ -125,7 +127,7 @@ def test_a_folder_is_pushed_in_one_commit(converted, plain, hub, client, tmp_pat
         files = hub.files(name)
         assert set(files) - {".gitattributes"} == {*chosen_files(folder), "README.md"}
         card = files["README.md"].decode()
-        check_card(card, required=(*required_metadata(folder), "license", "language"))
+        check_card(card, required=(*required_metadata(None), "license", "language"))
         assert "Author: Ada. Shared by [ada]" in card
 
 
@@ -163,7 +165,11 @@ REFUSED = {
         ('{"model": 1}', "run cannot be loaded here: "),
     ],
     "metrics.jsonl": [("[" * 100_000 + "\n", "metrics.jsonl: no records yet")],
-    "conversion.json": [('{"kind": 1}', "conversion.json: not what a conversion writes")],
+    "conversion.json": [
+        ('{"kind": 1}', "conversion.json: not what a conversion writes"),
+        ('{"kind": "a", "name": "b", "largest_difference": null}', "conversion.json: not what a conversion writes"),
+        ('{"kind": "a", "name": "b", "largest_difference": NaN}', "not what a conversion writes .*is not finite"),
+    ],
 }
 CASES = [(name, content, message) for name, cases in REFUSED.items() for content, message in cases]
 
@@ -176,7 +182,7 @@ def test_json_of_another_shape_is_named(name, content, message, trained, tmp_pat
         (run / "recipe.yaml").unlink()
     (run / name).write_text(content)
     monkeypatch.delattr("modeling_scratch.hub.check.observe_as_a_stranger")
-    look = checked if name.endswith(("config.json", "tokenizer.json")) else lambda *_: build_card(run, "ada/tiny")
+    look = checked if name.endswith(("config.json", "tokenizer.json")) else lambda *_: card_of(run)
     with pytest.raises(ValueError, match=message) as error:
         look(run, tmp_path)
     assert str(tmp_path / "copy") not in str(error.value)

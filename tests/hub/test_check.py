@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from modeling_scratch.hub import probe
 from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.hub.check import check_folder, compare
+from modeling_scratch.hub.run_records import run_of
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 
@@ -92,7 +93,7 @@ def test_what_is_wrong_with_a_folder_is_found(how, run, tmp_path):
     copy = tmp_path / "copy"
     copy.mkdir()
     with pytest.raises(ValueError, match=DAMAGE[how]) as error:
-        check_folder(run, copy)
+        check_folder(run, copy, run_of(run))
     assert str(copy) not in str(error.value)
 
 

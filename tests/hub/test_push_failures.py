@@ -91,8 +91,9 @@ def client_after(folder: str, what: str) -> list[list]:
     """A push that something ends once its commit is there, and another."""
     from modeling_scratch.hub import push as pushing
     from modeling_scratch.hub import record as push_record
+    from modeling_scratch.hub.repository import HubRepository
 
-    commit, written = pushing.HubRepository.commit, pushing.write_whole
+    commit, written = HubRepository.commit, pushing.write_whole
     arrived = []
 
     def note(*arguments, **options):
@@ -106,9 +107,9 @@ def client_after(folder: str, what: str) -> list[list]:
             raise OSError(28, "No space left on device", str(path))
         written(path, text)
 
-    pushing.HubRepository.commit, pushing.write_whole, push_record.write_whole = note, write, write
+    HubRepository.commit, pushing.write_whole, push_record.write_whole = note, write, write
     first = client_upload(folder, NAME, tag="v1")
-    pushing.HubRepository.commit, pushing.write_whole, push_record.write_whole = commit, written, written
+    HubRepository.commit, pushing.write_whole, push_record.write_whole = commit, written, written
     return [first, client_upload(folder, NAME, tag="v1")]
 
 

@@ -7,6 +7,7 @@ from huggingface_hub import ModelCard
 from loopback_push import change_weights, client_upload
 
 from modeling_scratch.hub.card import license_of
+from modeling_scratch.hub.run_records import run_of
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 
 NAME, SPACE = "ada/model", "ada/space--model"  # as the loopback Hub keeps a Space
@@ -18,7 +19,7 @@ def client_upload_with_stand_in(folder: str, repo_id: str, **options) -> list:
 
     def write_page(name: str, page: Path, license: str | None) -> None:
         page.mkdir()
-        (page / "license").write_text(str(license_of(Path(name), license)))
+        (page / "license").write_text(str(license_of(Path(name), run_of(Path(name)), license)))
         (page / "index.html").write_text("<p>A page")
         (page / "model.json").write_text('{"title": "English to German"}')
         (page / "encoder.onnx").write_bytes((Path(name) / WEIGHTS).read_bytes())
@@ -84,9 +85,9 @@ def test_the_license_is_that_of_the_model(hub, client, run):
         assert "license: mit" in hub.files(name)["README.md"].decode()
     assert hub.files(SPACE)["license"] == b"mit"
     (run / "README.md").write_text("---\nlicense: [mit, CC BY 4.0]\n---\n")
-    assert license_of(run) == "mit, CC BY 4.0"
+    assert license_of(run, run_of(run)) == "mit, CC BY 4.0"
     (run / "README.md").write_text("---\nlicense: [\n---\n")
-    assert license_of(run) == "apache-2.0"
+    assert license_of(run, run_of(run)) == "apache-2.0"
 
 
 def test_somebody_else_s_space_is_not_replaced(hub, client, run):

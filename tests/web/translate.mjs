@@ -12,7 +12,7 @@ const [ort, { Tokenizer }, { search }, { Translator }] = await Promise.all(
 );
 ort.env.wasm.numThreads = 1;
 ort.env.wasm.wasmBinary = read(model.wasm);
-const translator = await Translator.load({ ort, Tokenizer, search }, async (name) => read(name));
+const translator = await Translator.load({ ort, Tokenizer, search }, model, async (name) => read(name));
 const { texts, cases } = JSON.parse(readFileSync(0));
 const translations = [];
 for (const [sentence, { alignmentHeads = model.alignmentHeads, ...options }] of cases) {

@@ -332,8 +332,8 @@ class Page {
 }
 
 // Starts a worker, and waits until it has loaded the model.
-async function load(model, description) {
-  const files = { "model.json": description, ...(await readAll(model.files, model.bytes)) };
+async function load(model) {
+  const files = await readAll(model.files, model.bytes);
   get("licenses").textContent = new TextDecoder().decode(files[model.licenses]);
   const worker = new Worker(URL.createObjectURL(new Blob([files["worker.js"]], { type: "text/javascript" })));
   const loaded = new Promise((resolve, reject) => {
@@ -341,7 +341,7 @@ async function load(model, description) {
     worker.onmessage = ({ data }) => (data.failed ? reject(new Error(data.failed)) : resolve());
   });
   const buffers = Object.values(files).map(({ buffer }) => buffer);
-  worker.postMessage({ load: { ...model, files } }, buffers);
+  worker.postMessage({ load: { model, files } }, buffers);
   await loaded;
   return worker;
 }
@@ -358,9 +358,8 @@ async function connect({ isKeyNeeded, mostCharacters }) {
 async function start() {
   say("Loading …");
   loading.hidden = false;
-  const description = await read("model.json");
-  const model = JSON.parse(new TextDecoder().decode(description));
-  const worker = await (model.service ? connect(model.service) : load(model, description));
+  const model = JSON.parse(new TextDecoder().decode(await read("model.json")));
+  const worker = await (model.service ? connect(model.service) : load(model));
   loading.hidden = true;
   say("");
   new Page(worker, model.directions ?? [model]); // translates at once what was typed during loading

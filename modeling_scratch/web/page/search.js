@@ -11,12 +11,6 @@ function forbid(logProbs, rows, settings, length) {
   }
 }
 
-function argmax(values) {
-  let best = 0;
-  for (let index = 1; index < values.length; index++) if (values[index] > values[best]) best = index;
-  return best;
-}
-
 // The `count` best continuations of all hypotheses, best first.
 function best(hypotheses, logProbs, count) {
   const size = logProbs.length / hypotheses.length;
@@ -34,29 +28,12 @@ function best(hypotheses, logProbs, count) {
   return found;
 }
 
-const extend = (hypothesis, token, row, score, weights) => ({
-  tokens: [...hypothesis.tokens, token],
-  weights: [...hypothesis.weights, weights],
-  row, // the row of the decoder's last step that the next step continues
-  score,
-});
-
-async function greedy(decoder, settings, checkpoint) {
-  let hypothesis = { tokens: [], weights: [], row: 0, score: 0 };
-  for (let length = 1; length <= settings.maxNewTokens; length++) {
-    await checkpoint();
-    const { logProbs, weights } = await decoder.step([hypothesis]);
-    const byModel = logProbs.slice();
-    forbid(logProbs, 1, settings, length);
-    const token = argmax(logProbs);
-    hypothesis = extend(hypothesis, token, 0, hypothesis.score + byModel[token], weights[0]);
-    if (settings.endTokens.includes(token)) break;
-  }
-  return [hypothesis];
-}
-
-async function beams(decoder, settings, checkpoint) {
-  const { numBeams, lengthPenalty, earlyStopping, maxNewTokens, endTokens } = settings;
+// The hypotheses found, best first: { tokens, weights, score }. `checkpoint` is awaited before each step, and may throw
+// to end the search.
+export async function search(decoder, settings, checkpoint) {
+  // Greedy search is a beam of one that ends with its first hypothesis.
+  const greedy = settings.numBeams === 1 ? { lengthPenalty: 0, earlyStopping: true } : {};
+  const { numBeams, lengthPenalty, earlyStopping, maxNewTokens, endTokens } = { ...settings, ...greedy };
   // Enough continuations that at least numBeams of them remain, however many end.
   const width = Math.max(2, 1 + endTokens.length) * numBeams;
   let running = [{ tokens: [], weights: [], row: 0, score: 0 }];
@@ -66,7 +43,10 @@ async function beams(decoder, settings, checkpoint) {
     const { logProbs, weights } = await decoder.step(running);
     forbid(logProbs, running.length, settings, length);
     const continuations = best(running, logProbs, width).map(({ score, token, row }) => ({
-      ...extend(running[row], token, row, score, weights[row]),
+      tokens: [...running[row].tokens, token],
+      weights: [...running[row].weights, weights[row]],
+      row, // of this step, which the next step continues
+      score,
       ended: length === maxNewTokens || endTokens.includes(token),
     }));
     running = continuations.filter(({ ended }) => !ended).slice(0, numBeams);
@@ -82,8 +62,3 @@ async function beams(decoder, settings, checkpoint) {
     if (!(Math.fround(running[0].score / reach ** lengthPenalty) > worst)) return finished;
   }
 }
-
-// The hypotheses found, best first: { tokens, weights, score }. `checkpoint` is awaited before each step, and may throw
-// to end the search.
-export const search = (decoder, settings, checkpoint) =>
-  (settings.numBeams === 1 ? greedy : beams)(decoder, settings, checkpoint);

@@ -74,8 +74,8 @@ function words(text, tag) {
 const overlaps = ([start, end], [from, to]) => start < to && from < end;
 
 export class Translator {
-  // `read` returns the bytes of a file of the exported model, given its name.
-  static async load({ ort, Tokenizer, search }, read) {
+  // `model` is the content of model.json; `read` returns the bytes of another file of the export, given its name.
+  static async load({ ort, Tokenizer, search }, model, read) {
     const json = async (name) => JSON.parse(new TextDecoder().decode(await read(name)));
     // With split_special_tokens, special tokens in typed text are plain text; only decoding needs them.
     const asText = ({ added_tokens, ...rest }) => ({ ...rest, added_tokens: added_tokens.filter(({ special }) => !special) });
@@ -87,7 +87,6 @@ export class Translator {
       return made;
     };
     const translator = new Translator();
-    const model = await json("model.json");
     Object.assign(translator, { ort, search, model, source: await tokenizer("", true) });
     translator.target = await tokenizer(model.hasTargetTokenizer ? "target_tokenizer/" : "", false);
     const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all" };

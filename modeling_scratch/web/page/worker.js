@@ -3,8 +3,6 @@
 let translator;
 let newest = 0;
 
-class Superseded extends Error {}
-
 const reason = (error) => String(error?.message ?? error);
 
 // Lets messages arrive, so that a newer request can end an older one. A timer would wait four milliseconds.
@@ -20,20 +18,19 @@ const breathe = () =>
 // In a page opened from a disk, a worker cannot be a module, and may import only blobs that it made itself.
 const importBytes = (bytes) => import(URL.createObjectURL(new Blob([bytes], { type: "text/javascript" })));
 
-async function load({ modules, wasm, files }) {
-  const imported = modules.map((name) => importBytes(files[name]));
+async function load({ model, files }) {
+  const imported = model.modules.map((name) => importBytes(files[name]));
   const [ort, { Tokenizer }, { search }, { Translator }] = await Promise.all(imported);
   ort.env.wasm.numThreads = 1; // more threads need headers that static servers seldom send
-  ort.env.wasm.wasmBinary = files[wasm];
-  translator = await Translator.load({ ort, Tokenizer, search }, async (name) => files[name]);
-  postMessage({ loaded: translator.model });
+  ort.env.wasm.wasmBinary = files[model.wasm];
+  translator = await Translator.load({ ort, Tokenizer, search }, model, async (name) => files[name]);
+  postMessage({ loaded: true });
 }
 
 async function translate({ number, sentences, options }) {
-  newest = number;
   const checkpoint = async () => {
     await breathe();
-    if (number !== newest) throw new Superseded();
+    if (number !== newest) throw new Error("superseded");
   };
   for (const [index, sentence] of sentences.entries()) {
     let translations;
@@ -43,7 +40,7 @@ async function translate({ number, sentences, options }) {
       translations = found.map(({ weights, ...each }) => each);
       translations[0].words = translator.explain(sentence, found[0]);
     } catch (error) {
-      if (error instanceof Superseded) return;
+      if (number !== newest) return;
       translations = [{ text: "", words: [], problem: reason(error) }]; // continue with the other sentences
     }
     postMessage({ translated: { number, index, translations } });
