@@ -10,7 +10,6 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from typing import Any, Protocol
 
@@ -91,11 +90,6 @@ class Worker:
         # At this process's end, before `multiprocessing` sends SIGTERM, which a worker ignores, and waits.
         Finalize(self, self.process.kill, exitpriority=10)
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process runs."""
-        return self.process.is_alive()
-
     def __call__(self, translator: Translator, *arguments) -> Any:
         """
         What `translator.translate(*arguments)` returns.
@@ -109,8 +103,8 @@ class Worker:
             found = pickle.loads(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise WorkerLost(f"a worker (process {self.process.pid}) has ended") from error
-        if isinstance(found, _Failure):
-            raise found.error()
+        if isinstance(found, Exception):
+            raise found
         return found
 
     def close(self) -> None:
@@ -118,21 +112,6 @@ class Worker:
         self.process.kill()
         self.process.join()
         self._connection.close()
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """The parts of an error in a worker, since some errors cannot be pickled."""
-
-    is_value_error: bool
-    text: str
-    shown: str
-    traceback: str
-
-    def error(self) -> Exception:
-        error = ValueError(self.text) if self.is_value_error else RuntimeError(self.shown)
-        error.add_note(f"In the worker: {self.traceback}")
-        return error
 
 
 def _end_with_parent() -> None:
@@ -153,5 +132,7 @@ def _work(connection, translators: list[Translator], threads: int, listener: soc
         try:
             found = translators[number].translate(*arguments)
         except Exception as error:
-            found = _Failure(isinstance(error, ValueError), str(error), repr(error), traceback.format_exc())
+            # Not the error itself, since some cannot be pickled.
+            found = ValueError(str(error)) if isinstance(error, ValueError) else RuntimeError(repr(error))
+            found.add_note(f"In the worker: {traceback.format_exc()}")
         connection.send_bytes(pickle.dumps(found))

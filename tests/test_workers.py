@@ -129,7 +129,7 @@ def test_a_lost_worker_is_noticed_and_the_other_goes_on(upper):
 def test_a_service_with_workers(folder):
     expected = dict(zip(SENTENCES, (each["translation_text"] for each in load(folder)(SENTENCES)), strict=True))
     directions = Directions([load_direction(f"en:de={folder}", TorchEngine)])
-    workers = start_workers([each.engine for each in directions.all.values()], 2, cores=2)
+    workers = start_workers([each.engine for each in directions.all], 2, cores=2)
 
     def ask(url, sentence):
         return post(f"{url}/translate", {"q": sentence, "source": "en", "target": "de"})
@@ -213,7 +213,7 @@ def test_a_worker_leaves_signals_to_its_parent(number, upper):
     os.kill(worker.process.pid, number)
     assert texts(worker(engine, ["a"], Search())) == ["A"]
     worker.close()
-    assert not worker.is_alive
+    assert not worker.process.is_alive()
 
 
 def test_workers_that_nobody_closes_end_with_their_parent(tmp_path):

@@ -46,7 +46,7 @@ def main(
     Translate for others until Ctrl-C: a page at /, and LibreTranslate's interface, so that its clients work. Requests
     that come together are translated together. Text is cut into sentences, and keeps its line breaks.
     """
-    log_to_terminal(logging.INFO)
+    log_to_terminal()
     with one_line_errors(debug), as_user_error():
         if api_key == "":
             raise UserError("--api-key: it is empty")
@@ -63,7 +63,7 @@ def main(
                 if engine == "ctranslate2":  # its threads are its own
                     load = partial(load, threads=threads)
                 directions = Directions(load_direction(model, load) for model in models)
-                forked = start_workers([each.engine for each in directions.all.values()], workers, threads, listener)
+                forked = start_workers([each.engine for each in directions.all], workers, threads, listener)
             limits = Limits(max_characters, max_waiting, timeout)
             service = Service(directions, limits, api_key, tuple(allow_origin or ()), forked)
             _run(service.app, listener)

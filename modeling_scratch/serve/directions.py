@@ -55,18 +55,19 @@ class Directions:
     """
 
     def __init__(self, directions: Iterable[Direction]):
-        self.all: dict[tuple[str, str], Direction] = {}
+        self._by_codes: dict[tuple[str, str], Direction] = {}
         for direction in directions:
-            pair = (direction.source, direction.target)
-            if pair in self.all:
-                raise UserError(f"two models translate from {pair[0]} to {pair[1]}; a service has one for a direction")
-            self.all[pair] = direction
+            source, target = direction.source, direction.target
+            if self.find(source, target) is not None:
+                raise UserError(f"two models translate from {source} to {target}; a service has one for a direction")
+            self._by_codes[_normalized(source), _normalized(target)] = direction
+        self.all = list(self._by_codes.values())
         self.names = {
             code: name
-            for direction in self.all.values()
+            for direction in self.all
             for code, name in zip(direction.described["languages"], direction.described["languageNames"], strict=True)
         }
-        self.sources = list(dict.fromkeys(direction.source for direction in self.all.values()))
+        self.sources = list(dict.fromkeys(direction.source for direction in self.all))
         self._detector = None
         if len(self.sources) > 1:
             detector = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
@@ -77,27 +78,18 @@ class Directions:
 
     def find(self, source: str, target: str) -> Direction | None:
         """The direction between two languages, whatever the case and separators of their codes; None if not served."""
-        wanted = _normalized(source), _normalized(target)
-        return next((each for pair, each in self.all.items() if tuple(map(_normalized, pair)) == wanted), None)
+        return self._by_codes.get((_normalized(source), _normalized(target)))
 
     def is_one_language(self, source: str, target: str) -> bool:
         """Whether these are two spellings of one language, which is served but not translated into itself."""
         one, known = _normalized(source), map(_normalized, self.names)
         return one == _normalized(target) and one in known and self.find(source, target) is None
 
-    def targets(self, source: str) -> list[str]:
-        """The languages that a language is translated into."""
-        return [target for each, target in self.all if each == source]
-
-    def detect(self, text: str, sources: list[str] | None = None) -> list[tuple[str, float]]:
+    def detect(self, text: str, sources: list[str]) -> list[tuple[str, float]]:
         """
-        The source languages that a text may be in, most likely first, with probabilities. These are equal if the
+        Which of some source languages a text may be in, most likely first, with probabilities. These are equal if the
         detector knows fewer than two of the languages served.
-
-        Args:
-            sources: choose among these; None: all.
         """
-        sources = self.sources if sources is None else sources
         if self._detector is None or len(sources) < 2:
             return [(source, 1.0 / len(sources)) for source in sources]
         likely = dict(self._detector.rank(text))

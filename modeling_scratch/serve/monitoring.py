@@ -2,15 +2,7 @@
 
 import time
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -28,10 +20,6 @@ class Metrics:
         self.seconds = Histogram("request_seconds", "Time until a request was answered.", ["path"], **shared)
         self.batches = Histogram("batch_sentences", "Sentences in a batch.", buckets=_BATCHES, **shared)
         self.waiting = Gauge("waiting_sentences", "Sentences that wait to be translated.", **shared)
-
-    def text(self) -> bytes:
-        """All metrics, in Prometheus' format."""
-        return generate_latest(self.registry)
 
 
 class Counted:

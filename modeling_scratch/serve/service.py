@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
+from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -15,20 +17,28 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..documents import FORMATS, WITH_INLINE_MARKUP
+from ..errors import UserError
 from ..workers import Worker
 from .batcher import Batcher, Busy
 from .directions import Direction, Directions
 from .engines import Search
 from .monitoring import Counted, Metrics
-from .page import page_files
 from .parameters import as_text, check_key, number_of, read_parameters, text_of
-from .texts import CannotTranslate, aside_if_long, cut_into_sentences, translate_sentences, translate_texts
+from .texts import aside_if_long, cut_into_sentences, translate_sentences, translate_texts
 
 AUTO = "auto"
 _MOST_ALTERNATIVES = 8
 _MOST_BEAMS = 16
 _LIKELIHOODS = 3  # languages that /detect returns
 _CLIENT_CLOSED_REQUEST = 499  # nginx's status; seen only in the metrics
+# Files of the page, with their types: a system's own table of types may be wrong.
+_PAGE = {
+    "index.html": "text/html",
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "service.js": "text/javascript",
+}
+_NO_CACHE = {"Cache-Control": "no-cache"}
 
 
 @dataclass(frozen=True)
@@ -67,11 +77,11 @@ class Service:
         workers: Sequence[Worker] = (),
     ):
         self.directions, self.limits, self.key = directions, limits, key
+        self.page = {name: (files("modeling_scratch.web") / "page" / name).read_bytes() for name in _PAGE}
         self.metrics = Metrics()
         self.workers = workers
         self.batcher = Batcher(limits.waiting, self.metrics.batches.observe, workers)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
-        self.page = page_files(directions, limits.characters, is_key_needed=key is not None)
         routes = [
             Route("/translate", self.translate, methods=["POST"]),
             Route("/detect", self.detect, methods=["POST"]),
@@ -81,7 +91,8 @@ class Service:
             Route("/metrics", self.show_metrics),
             Route("/page/sentences", self.cut_for_page, methods=["POST"]),
             Route("/page/translate", self.translate_for_page, methods=["POST"]),
-            *(Route(path, self.show_page) for path in self.page),
+            Route("/model.json", self.describe_models),
+            *(Route(f"/{name}".removesuffix("index.html"), self.show_page) for name in _PAGE),
         ]
         cors = {"allow_origins": origins, "allow_methods": ["GET", "POST"]}
         app = Starlette(
@@ -114,40 +125,40 @@ class Service:
         if format not in FORMATS:
             raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
         several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
-        direction, detected = None, None
-        if not self.directions.is_one_language(source, target):
-            whole = "\n".join(texts)
-            direction, detected = await aside_if_long(texts, 1, self._direction, source, target, whole)
-        if direction is None:  # nothing to do, as for LibreTranslate
+        answer: dict[str, Any] = {}
+        if source == AUTO:
+            source, probability = await aside_if_long(texts, 1, self._detect, "\n".join(texts), target)
+            answer["detectedLanguage"] = [_likelihood(source, probability)] * len(texts)
+        if self.directions.is_one_language(source, target):  # the text stays, as for LibreTranslate
             found = [[text] * several for text in texts]
         else:
+            direction = self._direction(source, target)
             search = Search(several=several, align=format in WITH_INLINE_MARKUP)
             work = translate_texts(texts, format, direction, search, self.batcher)
             found = await self._in_time(request, work)
-        answer: dict[str, Any] = {"translatedText": [each[0] for each in found]}
+        answer["translatedText"] = [each[0] for each in found]
         if several > 1:
             answer["alternatives"] = [each[1:] for each in found]
-        if source == AUTO:
-            answer["detectedLanguage"] = [detected] * len(texts)
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
     async def detect(self, request: Request) -> Response:
         """The source languages that `q` may be in."""
         text = text_of(await self._parameters(request), "q")
         self._check_length([text])
-        found = await aside_if_long([text], 1, self.directions.detect, text)
+        found = await aside_if_long([text], 1, self.directions.detect, text, self.directions.sources)
         return JSONResponse([_likelihood(*each) for each in found[:_LIKELIHOODS]])
 
     async def languages(self, request: Request) -> Response:
         """The languages, each with those it is translated into."""
-        names = self.directions.names.items()
-        return JSONResponse(
-            [{"code": code, "name": name, "targets": self.directions.targets(code)} for code, name in names]
-        )
+        found = []
+        for code, name in self.directions.names.items():
+            targets = [each.target for each in self.directions.all if each.source == code]
+            found.append({"code": code, "name": name, "targets": targets})
+        return JSONResponse(found)
 
     async def settings(self, request: Request) -> Response:
         """The settings that LibreTranslate's own front end requests."""
-        first = next(iter(self.directions.all.values()))
+        first = self.directions.all[0]
         sides = {
             side: {"code": code, "name": self.directions.names[code]}
             for side, code in (("source", first.source), ("target", first.target))
@@ -170,20 +181,29 @@ class Service:
 
     async def health(self, request: Request) -> Response:
         """Whether the service can translate. HTTPException 503 if not."""
-        if not self.batcher.is_alive or not all(worker.is_alive for worker in self.workers):
+        if not self.batcher.is_alive or not all(worker.process.is_alive() for worker in self.workers):
             raise HTTPException(503, "nothing is translated any more; its log says why")
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(self, request: Request) -> Response:
         """The metrics, for Prometheus."""
-        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(generate_latest(self.metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     # -- the page ------------------------------------------------------------------------------------------------------
 
     async def show_page(self, request: Request) -> Response:
-        """A file of the page."""
-        content, media_type = self.page[request.url.path]
-        return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
+        """A file of the page: that of `scratch export web`, which translates through the service here."""
+        name = request.url.path[1:] or "index.html"
+        return Response(self.page[name], media_type=_PAGE[name], headers=_NO_CACHE)
+
+    async def describe_models(self, request: Request) -> Response:
+        """What the page knows about the service and its models."""
+        directions = [
+            each.described | {"search": {"numBeams": each.engine.num_beams}, "isAligned": each.engine.can_align}
+            for each in self.directions.all
+        ]
+        service = {"isKeyNeeded": self.key is not None, "mostCharacters": self.limits.characters}
+        return JSONResponse({"service": service, "directions": directions}, headers=_NO_CACHE)
 
     async def cut_for_page(self, request: Request) -> Response:
         """Split `text`, in the language `source`, into parts, each with whether it is a sentence."""
@@ -200,10 +220,7 @@ class Service:
             raise HTTPException(400, "sentences must be a list")
         sentences = [as_text(sentence, "sentences") for sentence in sentences]
         self._check_length(sentences)
-        source = text_of(parameters, "source")
-        if source == AUTO:
-            raise HTTPException(400, "source must be a language")
-        direction, _ = self._direction(source, text_of(parameters, "target"), "")
+        direction = self._direction(text_of(parameters, "source"), text_of(parameters, "target"))
         most = max(_MOST_BEAMS, direction.engine.num_beams)
         beams = max(1, number_of(parameters, "numBeams", 1, most))
         search = Search(num_beams=beams, several=beams, align=True)
@@ -225,26 +242,25 @@ class Service:
             if count > limit:
                 raise HTTPException(413, f"{count:,} {what}; a request may have {limit:,}")
 
-    def _direction(self, source: str, target: str, text: str) -> tuple[Direction | None, dict[str, Any] | None]:
+    def _detect(self, text: str, target: str) -> tuple[str, float]:
         """
-        The requested direction, and the detected language if `source` is AUTO. If the text is in the target language,
-        there is no direction: as for LibreTranslate, it stays.
+        The most likely language of a text that is to be translated into `target`, and its probability; AUTO if no
+        language is translated into it. If the detector cannot tell, it is another language than `target`.
         """
-        find, is_one_language, detected = self.directions.find, self.directions.is_one_language, None
-        if source == AUTO:
-            sources = [each for each in self.directions.sources if find(each, target) or is_one_language(each, target)]
-            found = self.directions.detect(text, sources)
-            if found and any(find(each, target) for each in sources):
-                # If the detector cannot tell, there is something to translate.
-                likely = max(found, key=lambda each: (each[1], find(each[0], target) is not None))
-                source, detected = likely[0], _likelihood(*likely)
-                if is_one_language(source, target):
-                    return None, detected
+        find, is_one_language = self.directions.find, self.directions.is_one_language
+        sources = [each for each in self.directions.sources if find(each, target) or is_one_language(each, target)]
+        if not any(find(each, target) for each in sources):
+            return AUTO, 0.0
+        found = self.directions.detect(text, sources)
+        return max(found, key=lambda each: (each[1], find(each[0], target) is not None))
+
+    def _direction(self, source: str, target: str) -> Direction:
+        """The direction between two languages. HTTPException 400 if it is not served."""
         direction = self.directions.find(source, target)
         if direction is None:
-            served = ", ".join(f"{source} to {target}" for source, target in self.directions.all)
+            served = ", ".join(f"{each.source} to {each.target}" for each in self.directions.all)
             raise HTTPException(400, f"{source} to {target} is not served; there is {served}")
-        return direction, detected
+        return direction
 
     async def _in_time(self, request: Request, work: Coroutine[Any, Any, Any]) -> Any:
         """What `work` returns. HTTPException if it fails, takes too long, or the client disconnects."""
@@ -258,7 +274,7 @@ class Service:
             raise Busy(f"not translated within {self.limits.seconds:g} seconds; try again later, or send less")
         except Busy as error:
             raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
-        except CannotTranslate as error:
+        except UserError as error:
             raise HTTPException(400, str(error)) from None
         finally:
             task.cancel()

@@ -3,12 +3,12 @@
 import asyncio
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ..alignments import links_of
 from ..documents import read_document
-from ..errors import beginning
+from ..errors import UserError, beginning
 from ..files import one_line
 from ..paragraphs import Paragraphs, Translated, cut, guessed_links
 from .batcher import Batcher
@@ -22,10 +22,6 @@ _EACH = 50  # characters that take as long to read as an empty text
 Result = TypeVar("Result")
 
 
-class CannotTranslate(Exception):
-    """A text that its sender must change before it can be translated."""
-
-
 async def translate_texts(
     texts: Sequence[str], format: str, direction: Direction, search: Search, batcher: Batcher
 ) -> list[list[str]]:
@@ -37,7 +33,7 @@ async def translate_texts(
         format: a key of `documents.FORMATS`.
 
     Raises:
-        CannotTranslate: a text is not in this format, or a sentence has too many tokens.
+        UserError: a text is not in this format, or a sentence has too many tokens.
         Busy: as in `Batcher.translate`.
     """
     read = await aside_if_long(texts, 1, _read, texts, format, direction)
@@ -55,29 +51,22 @@ class _Read:
         self.paragraphs = Paragraphs(self.document.paragraphs, direction.source)
         self.sentences = self.paragraphs.sentences
 
-    def written(self, sentences: Iterable[Translated]) -> str:
+    def written(self, known: dict[str, list[Hypothesis]], rank: int) -> str:
+        """The text with the translation of this rank in place of each sentence."""
+        sentences = (_translated(sentence, known[sentence][rank]) for sentence in self.sentences)
         return self.document.write(self.paragraphs.translated(sentences, self.direction.target))
 
 
 def _read(texts: Sequence[str], format: str, direction: Direction) -> list[_Read]:
-    try:
-        read = [_Read(text, format, direction) for text in texts]
-    except ValueError as error:
-        raise CannotTranslate(str(error)) from error
+    read = [_Read(text, format, direction) for text in texts]
     for each in read:
         for problem in _too_long(direction.engine, each.sentences).values():
-            raise CannotTranslate(problem)
+            raise UserError(problem)
     return read
 
 
 def _written(read: list[_Read], known: dict[str, list[Hypothesis]], several: int) -> list[list[str]]:
-    return [
-        [
-            each.written(_translated(sentence, known[sentence][rank]) for sentence in each.sentences)
-            for rank in range(several)
-        ]
-        for each in read
-    ]
+    return [[each.written(known, rank) for rank in range(several)] for each in read]
 
 
 async def aside_if_long(texts: Sequence[str], times: int, work: Callable[..., Result], *arguments) -> Result:
@@ -156,16 +145,13 @@ def _words(sentence: str, hypothesis: Hypothesis) -> list[dict[str, Any]]:
     """
     units = [0, *itertools.accumulate(len(character.encode("utf-16-le")) // 2 for character in sentence)]
     read = [(units[match.start()], units[match.end()]) for match in re.finditer(r"\S+", sentence)]
-    found, number = [], 0
+    weights = None if hypothesis.weights is None else iter(hypothesis.weights.tolist())
+    found = []
     for part in re.findall(r"\S+|\s+", hypothesis.text):
-        is_word = hypothesis.weights is not None and not part.isspace()
-        made_from = []
-        if is_word:
-            weights = hypothesis.weights[number].tolist()
-            spans = zip(read, weights, strict=True)
-            made_from = [
-                {"start": start, "end": end, "weight": weight} for (start, end), weight in spans if weight > _LEAST
-            ]
-            number += 1
+        is_word = weights is not None and not part.isspace()
+        spans = zip(read, next(weights), strict=True) if is_word else []
+        made_from = [
+            {"start": start, "end": end, "weight": weight} for (start, end), weight in spans if weight > _LEAST
+        ]
         found.append({"text": part, "isWord": is_word, "from": made_from})
     return found

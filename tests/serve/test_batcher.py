@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from services import Slow
 
+from modeling_scratch.serve import batcher
 from modeling_scratch.serve.batcher import Batcher, Busy
 from modeling_scratch.serve.engines import Search
 from modeling_scratch.workers import WorkerLost
@@ -104,6 +105,18 @@ async def test_a_long_request_does_not_keep_a_short_one_waiting():
         queue.engine.go.set()
         await short
         assert "short" in queue.engine.batches[1]
+
+
+@running
+async def test_requests_take_turns():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batcher, "_LARGEST_BATCH", 1)
+        async with Queue() as queue:
+            await queue.begin("one")
+            requests = [await queue.enqueue(*each) for each in (["a1", "a2", "a3"], ["b1"], ["c1", "c2"])]
+            queue.engine.go.set()
+            await asyncio.gather(*requests)
+    assert queue.engine.batches == [["one"], ["a1"], ["b1"], ["c1"], ["a2"], ["c2"], ["a3"]]
 
 
 @running

@@ -124,7 +124,8 @@ def test_a_language_that_the_detector_does_not_know(folder):
         answer = post(f"{url}/translate", {"q": SENTENCES[0], "source": "auto", "target": "en"})[1]
         assert answer["detectedLanguage"] == {"confidence": 50.0, "language": "tlh"}
         parameters = {"sentences": ["a"], "source": "auto", "target": "en"}
-        assert post(f"{url}/page/translate", parameters) == (400, {"error": "source must be a language"})
+        said = "auto to en is not served; there is en to tlh, tlh to en"
+        assert post(f"{url}/page/translate", parameters) == (400, {"error": said})
 
 
 def test_forms_and_json_are_the_same(url, expected):
@@ -186,6 +187,13 @@ def test_into_its_own_language_a_text_stays(url):
 def test_what_is_refused(url, path, parameters, status, said):
     found, answer = post(f"{url}{path}", parameters)
     assert (found, said in answer["error"]) == (status, True), answer
+
+
+def test_a_document_that_its_parser_refuses(directions):
+    with running(Service(directions, Limits())) as url:
+        parameters = {"q": f"<p>A &#{'9' * 5_000};</p>", "source": "en", "target": "de", "format": "html"}
+        status, answer = post(f"{url}/translate", parameters)
+        assert (status, "digits" in answer["error"]) == (400, True)
 
 
 def test_a_type_that_is_neither_json_nor_a_form(url):
@@ -261,6 +269,21 @@ def test_the_language_of_several_texts_is_detected_once(url):
         _, answer = post(f"{url}/translate", {"q": texts, "source": "auto", "target": target})
         assert [each["language"] for each in answer["detectedLanguage"]] == [likely] * 2
         assert (answer["translatedText"] == texts) == (target == "de")
+
+
+def test_the_page_is_served(url):
+    for path, kind, inside in (
+        ("", "text/html", b"<!doctype html>"),
+        ("page.css", "text/css", b"body {"),
+        ("page.js", "text/javascript", b"class Page"),
+        ("service.js", "text/javascript", b"Service"),
+    ):
+        with urlopen(f"{url}/{path}", timeout=60) as answer:
+            assert answer.headers.get_content_type() == kind
+            assert inside in answer.read()
+    described = json.loads(get(f"{url}/model.json"))
+    assert described["service"] == {"isKeyNeeded": False, "mostCharacters": 2_000}
+    assert [each["languages"] for each in described["directions"]] == [["en", "de"], ["de", "en"], ["en", "fr"]]
 
 
 def test_the_page_s_sentences_are_those_that_are_translated(url):
