@@ -32,11 +32,14 @@ def is_lack_of_memory(error: Exception) -> bool:
 
 
 @contextmanager
-def as_user_error(prefix: str = "") -> Iterator[None]:
-    """Turn ValueErrors into UserErrors, where code that raises no UserError, such as a library, gets a user's input."""
+def as_user_error(prefix: str = "", kinds: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
+    """
+    Turn errors of these kinds into UserErrors, where code that raises no UserError, such as a library, gets a user's
+    input.
+    """
     try:
         yield
     except UserError:
         raise
-    except ValueError as error:
+    except kinds as error:
         raise UserError(f"{prefix}{' '.join(str(error).split())}") from error

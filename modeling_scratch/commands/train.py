@@ -52,8 +52,7 @@ def main(
     overrides = [each for each in overrides or [] if not automatic or each != "auto"]
     interrupted = "interrupted; if a checkpoint was written, --resume continues from it"
     with one_line_errors(debug, is_main_process(), interrupted):
-        _check_options(automatic, resume, resume_from, overwrite, evaluate, dry_run, processes)
-        _check_limits(evaluate, split, dry_run, max_minutes)
+        _check_options(automatic, resume, resume_from, max_minutes, overwrite, evaluate, split, dry_run, processes)
     if evaluate:
         evaluating.main(evaluate, overrides, config, split or "test", debug)
         return
@@ -74,9 +73,7 @@ def main(
             if dry_run:
                 lines = list(describe_run(recipe, accelerator, processes))
             else:
-                run = _open_run(recipe, accelerator, resume or resume_from, resume_from, automatic, overwrite, stop)
-                said = f"{recipe.output_dir} is finished; --resume alone scores it again"
-                lines = [said] if run is None else describe_result(_finished(run))
+                lines = _train(recipe, accelerator, stop, automatic, resume, resume_from, overwrite)
         if is_main_process():
             print_if_possible("\n".join(lines))
             if not dry_run and recipe.hub.repository is not None:
@@ -87,8 +84,10 @@ def _check_options(
     automatic: bool,
     resume: bool,
     resume_from: str | None,
+    max_minutes: float | None,
     overwrite: bool,
     evaluate: str | None,
+    split: str | None,
     dry_run: bool,
     processes: int | None,
 ) -> None:
@@ -106,37 +105,31 @@ def _check_options(
         raise UserError("--evaluate scores a model, and --dry-run describes a run; give one of them")
     if processes and not dry_run:
         raise UserError("--processes is for --dry-run only; accelerate launch starts processes")
-
-
-def _check_limits(evaluate: str | None, split: str | None, dry_run: bool, max_minutes: float | None) -> None:
-    """UserError for options that the others leave nothing to do."""
     if split and not evaluate:
         raise UserError("--split is for --evaluate only")
     if max_minutes is not None and (evaluate or dry_run):
         raise UserError("--max-minutes stops training; it does not go with --evaluate or --dry-run")
 
 
-def _open_run(recipe, accelerator, resume, checkpoint: str | None, automatic: bool, overwrite: bool, stop):
-    """Begin or resume a run, depending on the options. None if --resume auto finds it finished."""
+def _train(
+    recipe, accelerator, stop, automatic: bool, resume: bool, checkpoint: str | None, overwrite: bool
+) -> list[str]:
+    """Begin or resume a run, make its updates and score it. Returns what to print."""
     from ..runs.processes import on_main
-    from ..training.finish import is_finished
+    from ..training.finish import finish, is_finished
+    from ..training.loop import train
     from ..training.run import TrainingRun
 
     if automatic:
-        finished = on_main(accelerator, lambda: is_finished(recipe))
-        return None if finished else TrainingRun.begin_or_resume(recipe, accelerator, stop)
-    if resume:
-        return TrainingRun.resume(recipe, accelerator, checkpoint, stop)
-    return TrainingRun.begin(recipe, accelerator, overwrite, stop)
-
-
-def _finished(run) -> dict[str, Any]:
-    """Make the run's updates, and score it."""
-    from ..training.finish import finish
-    from ..training.loop import train
-
+        if on_main(accelerator, lambda: is_finished(recipe)):
+            return [f"{recipe.output_dir} is finished; --resume alone scores it again"]
+        run = TrainingRun.begin_or_resume(recipe, accelerator, stop)
+    elif resume or checkpoint:
+        run = TrainingRun.resume(recipe, accelerator, checkpoint, stop)
+    else:
+        run = TrainingRun.begin(recipe, accelerator, overwrite, stop)
     train(run)
-    return finish(run)
+    return describe_result(finish(run))
 
 
 def describe_result(result: dict[str, Any]) -> list[str]:
@@ -144,21 +137,15 @@ def describe_result(result: dict[str, Any]) -> list[str]:
     lines = []
     for sample in result["samples"]:
         lines += ["", *(f"  {field:<11}  {text}" for field, text in sample.items())]
-    minutes, rate = result["seconds"] / 60, result["target_tokens"] / result["seconds"]
+    step, minutes, rate = result["step"], result["seconds"] / 60, result["target_tokens"] / result["seconds"]
+    lines.append(f"\n{step:,} updates in {minutes:.1f} minutes of training, {rate:,.0f} target tokens a second")
+    for split, scores in result["scores"].items():
+        lines += [f"On {split}:", *evaluating.describe_scores(scores)]
+        if before := result["before"].get(split):
+            lines += ["  before fine-tuning:", *(f"  {line}" for line in evaluating.describe_scores(before))]
     command = f"{os.path.relpath(sys.executable)} -m modeling_scratch translate {shlex.quote(result['folder'])}"
-    scores = result["scores"].items()
-    before = {
-        split: ["  before fine-tuning:", *(f"  {line}" for line in evaluating.describe_scores(found))]
-        for split, found in result["before"].items()
-    }
     return [
         *lines,
-        f"\n{result['step']:,} updates in {minutes:.1f} minutes of training, {rate:,.0f} target tokens a second",
-        *(
-            line
-            for split, found in scores
-            for line in (f"On {split}:", *evaluating.describe_scores(found), *before.get(split, []))
-        ),
         f"The model is in {result['folder']}. Next, translate a sentence of your own:",
         f"  echo {shlex.quote(result['samples'][0]['source'])} | {command}",
     ]

@@ -93,13 +93,10 @@ class _Pairs(torch.utils.data.Dataset):
 
     def __getitems__(self, indices: list[int]) -> list[tuple[list[int], list[int]]]:
         if indices == [EMPTY]:
-            source, target = next(zip(*self._columns([0]), strict=True))
-            return [(source, [IGNORE_INDEX] * len(target))]
-        return list(zip(*self._columns(indices), strict=True))
-
-    def _columns(self, indices: list[int]) -> tuple[list, list]:
+            row = self.dataset[0]
+            return [(row["input_ids"], [IGNORE_INDEX] * len(row["labels"]))]
         rows = self.dataset[indices]
-        return rows["input_ids"], rows["labels"]
+        return list(zip(rows["input_ids"], rows["labels"], strict=True))
 
     def __len__(self) -> int:
         return len(self.dataset)

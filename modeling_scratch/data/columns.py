@@ -48,13 +48,12 @@ def text_of(value: Any, name: str, key: str | None, where: str) -> str:
     The text in a cell of column `name`, without surrounding whitespace; a missing text is empty. UserError, naming the
     place as `where`, if the cell holds something else.
     """
-    text = value
     try:
-        if value is not None and key is not None:
-            text = value.get(key)
-        if text is not None:
-            text.encode()
-        return "" if text is None else text.strip()
+        text = value if value is None or key is None else value.get(key)
+        if text is None:
+            return ""
+        text.encode()
+        return text.strip()
     except (AttributeError, UnicodeEncodeError):
         wanted = "a text" if key is None else "a text for each language"
         raise UserError(f"{where}: column {name!r} holds {value!r}, not {wanted}") from None

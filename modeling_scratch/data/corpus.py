@@ -17,6 +17,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 
+from ..files import write_lines
 from .corpus_words import (
     ADJECTIVES,
     ADVERBS,
@@ -276,7 +277,6 @@ def make_corpus(
     Draw three splits of English-German pairs that share no sentence, in either language.
 
     Args:
-        train_size, validation_size, test_size: pairs in each split.
         seed: the same seed gives the same corpus.
         marked: with the marks that `gold_links` reads.
 
@@ -324,5 +324,4 @@ def write_corpus(folder: Path, train_size: int = 24000, seed: int = 0) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for split, pairs in make_corpus(train_size, *HELD_OUT, seed).items():
         for language in ("en", "de"):
-            text = "".join(f"{pair[language]}\n" for pair in pairs)
-            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+            write_lines(folder / f"{split}.{language}", (pair[language] for pair in pairs))

@@ -24,15 +24,10 @@ def check_file(path: Path) -> None:
 def read_lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 text file, plain or gzipped, with their line ends. Only a line feed ends a line."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        lines = enumerate(file, start=1)
-        while True:
-            try:
-                number, line = next(lines)
-            except StopIteration:
-                return
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise UserError(f"{path}: not a complete gzip file ({error})") from None
-            try:
+        try:
+            for number, line in enumerate(file, start=1):
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise UserError(f"{path}: not a complete gzip file ({error})") from None

@@ -14,29 +14,39 @@ WHAT_CAN_BE_READ = (
 )
 
 
-def is_table(name: str) -> bool:
+def _is_table(name: str) -> bool:
     return Path(name).suffix.lower() in FORMATS
 
 
-def find_files(names: list[str], data: DataSection, key: str) -> list[Path] | list[tuple[Path, Path]]:
+def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ...]]:
     """
-    The tables, or the pairs of text files, that a recipe names. A `*` in a name matches any number of files, sorted.
+    The tables, each alone, or the pairs of text files, that a recipe names. A `*` in a name matches any number of
+    files, sorted.
 
     Args:
         key: the recipe's key, for messages.
 
     Raises:
-        UserError: a file is missing, files cannot be paired, or this kind of file is not supported.
+        UserError: a file is missing or empty, files cannot be paired, or this kind of file is not supported.
     """
     for name in names:
-        if name.lower().endswith(".gz") and is_table(name[:-3]):  # two would be taken for text files
+        if name.lower().endswith(".gz") and _is_table(name[:-3]):  # two would be taken for text files
             raise UserError(f"{key}: {name} is a compressed table; unpack it (gunzip -k)")
-    tables = [is_table(name) for name in names]
+    tables = [_is_table(name) for name in names]
+    if any(tables) and not all(tables):
+        raise UserError(f"{key}: tables and text files together: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
     if any(tables):
-        if not all(tables):
-            raise UserError(f"{key}: tables and text files together: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
-        return [path for name in names for path in _expand(name, key)]
-    has_tables = any(is_table(name) for each in data.files().values() for name in each)
+        found = [(path,) for name in names for path in _expand(name, key)]
+    else:
+        found = _find_text_files(names, data, key)
+    for paths in found:
+        for path in paths:
+            check_file(path)
+    return found
+
+
+def _find_text_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path, Path]]:
+    has_tables = any(_is_table(name) for each in data.files().values() for name in each)
     for side in ("source", "target"):
         if getattr(data, f"{side}_column") is not None and not (data.on_the_hub or has_tables):
             raise UserError(f"data.{side}_column: text files, as in {key}, have no columns; set it to null")
@@ -45,21 +55,20 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[Path] | li
         for one, other in (found, found[::-1]):
             if alone := one.keys() - other.keys():
                 raise UserError(f"{key}: {one[min(alone)]} has no partner in the other language")
-        sides = [list(side.values()) for side in found]
-    elif len(names) == 2:
-        if Path(names[0]).resolve() == Path(names[1]).resolve():
-            raise UserError(f"{key}: source and target are one file, {names[0]}")
-        found = [Path(name.removesuffix(".gz")).suffix for name in names]
-        if found == [f".{data.target_language}", f".{data.source_language}"] != found[::-1]:
-            raise UserError(f"{key}: the source comes first, and then the target: [{names[1]}, {names[0]}]")
-        sides = [_expand(name, key) for name in names]
-    else:
+        return list(zip(*(side.values() for side in found), strict=True))
+    if len(names) != 2:
         raise UserError(f"{key}: {len(names)} text files, {', '.join(names)}; name {WHAT_CAN_BE_READ}")
-    if len(sides[0]) != len(sides[1]):
+    if Path(names[0]).resolve() == Path(names[1]).resolve():
+        raise UserError(f"{key}: source and target are one file, {names[0]}")
+    endings = [Path(name.removesuffix(".gz")).suffix for name in names]
+    if endings == [f".{data.target_language}", f".{data.source_language}"]:
+        raise UserError(f"{key}: the source comes first, and then the target: [{names[1]}, {names[0]}]")
+    sources, targets = (_expand(name, key) for name in names)
+    if len(sources) != len(targets):
         raise UserError(
-            f"{key}: {len(sides[0])} source files and {len(sides[1])} target files; there must be as many of each"
+            f"{key}: {len(sources)} source files and {len(targets)} target files; there must be as many of each"
         )
-    return list(zip(*sides, strict=True))
+    return list(zip(sources, targets, strict=True))
 
 
 def _expand(name: str, key: str) -> list[Path]:
@@ -92,10 +101,10 @@ def check_files(data: DataSection) -> None:
     train: set[Path] = set()
     for place, each in enumerate(data.mixed()):
         if each.train_files:
-            train |= _checked(each.train_files, each, f"data.mix[{place}].files")
+            train |= _resolved(each.train_files, each, f"data.mix[{place}].files")
     for split, files in data.files().items():
         key = data.files_key(split)
-        found = _checked(files, data, key)
+        found = _resolved(files, data, key)
         both = train & found
         if split == "train":
             if both and data.validation_files is None:
@@ -108,14 +117,5 @@ def check_files(data: DataSection) -> None:
             raise UserError(f"{key}: {min(both)} is a training file too; name another one, or set the key to null")
 
 
-def _checked(files: list[str], data: DataSection, key: str) -> set[Path]:
-    """The files, resolved. UserError if one is missing or empty."""
-    paths = [path for entry in find_files(files, data, key) for path in as_paths(entry)]
-    for path in paths:
-        check_file(path)
-    return {path.resolve() for path in paths}
-
-
-def as_paths(entry: Path | tuple[Path, Path]) -> tuple[Path, ...]:
-    """The files in one entry of the result of `find_files`."""
-    return entry if isinstance(entry, tuple) else (entry,)
+def _resolved(files: list[str], data: DataSection, key: str) -> set[Path]:
+    return {path.resolve() for paths in find_files(files, data, key) for path in paths}

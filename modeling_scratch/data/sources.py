@@ -10,9 +10,8 @@ from ..alignments import Links
 from ..errors import UserError, beginning
 from ..recipe.schema import EMBEDDED_CORPUS, SOURCE, TARGET, DataSection
 from .corpus import HELD_OUT, gold_links, make_corpus, stream_corpus, unmarked
-from .file_sources import Tables, TextFiles
+from .file_sources import LocalFiles
 from .hub_source import HubDataset
-from .pair_files import is_table
 from .pair_source import PairSource, Provenance
 
 logger = logging.getLogger(__name__)
@@ -87,8 +86,7 @@ def source_of(split: str, data: DataSection, seed: int, key: str | None = None) 
     """
     files = data.files()
     if split in files:
-        kind = Tables if any(map(is_table, files[split])) else TextFiles
-        return kind(files[split], data, key or data.files_key(split))
+        return LocalFiles(files[split], data, key or data.files_key(split))
     if any(each in files for each in SPLITS):  # local files replace `data.name` for all splits
         return None
     if data.name == EMBEDDED_CORPUS:
@@ -97,14 +95,13 @@ def source_of(split: str, data: DataSection, seed: int, key: str | None = None) 
     return None if name is None else HubDataset(data, name)
 
 
-def load_pairs(data: DataSection, seed: int, only: str | None = None) -> DatasetDict:
+def load_pairs(data: DataSection, seed: int) -> DatasetDict:
     """
     The splits that a recipe names, with text columns `source` and `target`; without the training pairs if these are
     streamed (`streaming.open_stream`).
 
     Args:
         seed: for the embedded corpus, and for holding out validation pairs if the recipe names none.
-        only: load this split alone.
 
     Raises:
         UserError: a file is missing, empty, misaligned or not UTF-8; a column, language or split does not exist.
@@ -113,23 +110,19 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
     if any(split in files for split in SPLITS):
         if data.name != EMBEDDED_CORPUS:
             logger.info(f"data: local files, not {data.name}")
-        if only is None and "train" not in files:
+        if "train" not in files:
             raise UserError("data.train_files is not set, but other files are; name the training pairs too")
-    wanted = [split for split in (*SPLITS, *data.test_sets) if split != "train" or not data.streaming]
     pairs = {}
-    for split in [only] if only else wanted:
-        if (source := source_of(split, data, seed)) is not None:
-            pairs[split] = source.load()
-            if not any(map(all, _pairs_of(pairs[split]))):
-                raise UserError(f"the {split} split has no pair with text on both sides")
-            if not only:
-                first = " is ".join(map(beginning, pairs[split][0].values()))
-                languages = f"{data.source_language} to {data.target_language}"
-                logger.info(f"data: {len(pairs[split]):,} {split} pairs, {languages}, of {source.name}; {first}")
-    if only and only not in pairs:
-        raise UserError(f"the recipe names no {only} split; set data.{only}_files or data.{only}")
+    for split in (*SPLITS, *data.test_sets):
+        source = source_of(split, data, seed)
+        if source is None or (split == "train" and data.streaming):
+            continue
+        pairs[split] = _load(source, split)
+        first = " is ".join(map(beginning, pairs[split][0].values()))
+        languages = f"{data.source_language} to {data.target_language}"
+        logger.info(f"data: {len(pairs[split]):,} {split} pairs, {languages}, of {source.name}; {first}")
     train, named, held_out = pairs.get("train"), {split: pairs[split] for split in pairs if split != "train"}, None
-    if not only and "validation" not in pairs:
+    if "validation" not in pairs:
         if data.streaming:
             raise UserError(
                 "data.streaming: pairs for validation cannot be held out of a stream; name them in "
@@ -142,6 +135,24 @@ def load_pairs(data: DataSection, seed: int, only: str | None = None) -> Dataset
         if data.mix:
             pairs["train"] = _mix(pairs["train"], data, seed, named, held_out)
     return DatasetDict(pairs)
+
+
+def load_split(data: DataSection, seed: int, split: str) -> Dataset:
+    """The pairs of one split or further test set that a recipe names or holds out, as `load_pairs` returns them."""
+    if split in ("train", "validation") and source_of("validation", data, seed) is None:
+        data = data if split == "train" else data.model_copy(update={"mix": []})
+        return load_pairs(data, seed)[split]
+    if (source := source_of(split, data, seed)) is None:
+        raise UserError(f"the recipe names no {split} split; set data.{split}_files or data.{split}")
+    pairs = _load(source, split)
+    return _mix(pairs, data, seed, {}, None) if split == "train" and data.mix else pairs
+
+
+def _load(source: PairSource, split: str) -> Dataset:
+    pairs = source.load()
+    if not any(map(all, _pairs_of(pairs))):
+        raise UserError(f"the {split} split has no pair with text on both sides")
+    return pairs
 
 
 def mixed_sources(data: DataSection, seed: int) -> list[PairSource]:
@@ -177,13 +188,6 @@ def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset]
 def _tagged(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
     """The sources of a batch of pairs, with a tag before each that is not empty."""
     return {SOURCE: [text and f"{tag} {text}" for text in batch[SOURCE]]}
-
-
-def load_split(data: DataSection, seed: int, split: str) -> Dataset:
-    """The pairs of one split or further test set that a recipe names or holds out, as `load_pairs` returns them."""
-    held_out = split in ("train", "validation") and source_of("validation", data, seed) is None
-    data = data if split == "train" else data.model_copy(update={"mix": []})
-    return load_pairs(data, seed, None if held_out else split)[split]
 
 
 def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dataset]:

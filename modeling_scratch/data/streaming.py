@@ -15,7 +15,7 @@ import torch
 from datasets import IterableDataset
 from datasets.distributed import split_dataset_by_node
 
-from ..errors import UserError
+from ..errors import UserError, as_user_error
 from ..recipe.schema import SOURCE, TARGET, DataSection
 from .batching import PairCollator, plan_batches
 from .sources import source_of
@@ -41,13 +41,9 @@ class PairStream:
     def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
         """The first `limit` sentences of the first pass, in batches. UserError if the stream cannot be read."""
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
-        try:
+        with as_user_error("the training stream: ", (ValueError, OSError, RuntimeError)):  # as of a lost connection
             while batch := list(itertools.islice(pairs, _READ_ROWS)):
                 yield [pair[side] for side in sides for pair in batch]
-        except UserError:
-            raise
-        except (ValueError, OSError, RuntimeError) as error:  # as of a lost connection
-            raise UserError(f"the training stream: {' '.join(str(error).split())}") from error
 
 
 def open_stream(data: DataSection, seed: int) -> PairStream:
@@ -82,7 +78,6 @@ class StreamReader(torch.utils.data.IterableDataset):
     pairs: a resumed reader reads its pool again.
 
     Args:
-        stream: the pairs.
         tokenizer: tokenizes pairs, and drops those that are empty or too long.
         tokens_per_batch: the most source or target tokens in a batch, padding included.
         pool_size: pairs that are shuffled and sorted together, and held in memory.

@@ -33,18 +33,19 @@ class PairTokenizer:
         # An OPUS-MT tokenizer has a SentencePiece model for each side, so it must be told which.
         inputs = self.source_tokenizer(text=sources, add_special_tokens=True).input_ids
         labels = self.target_tokenizer(text_target=targets, add_special_tokens=True).input_ids
-        rows: dict[str, list] = {
-            name: [] for name in ("input_ids", "labels", "source_length", "target_length", "index")
+        kept = [
+            row
+            for row, (source_ids, target_ids) in enumerate(zip(inputs, labels, strict=True))
+            if sources[row] and len(source_ids) <= self.max_source_tokens
+            if targets[row] and len(target_ids) <= self.max_target_tokens
+        ]
+        return {
+            "input_ids": [inputs[row] for row in kept],
+            "labels": [labels[row] for row in kept],
+            "source_length": [len(inputs[row]) for row in kept],
+            "target_length": [len(labels[row]) for row in kept],
+            "index": [indices[row] for row in kept],
         }
-        for source, target, source_ids, target_ids, index in zip(
-            sources, targets, inputs, labels, indices, strict=True
-        ):
-            fits = len(source_ids) <= self.max_source_tokens and len(target_ids) <= self.max_target_tokens
-            if source and target and fits:
-                values = (source_ids, target_ids, len(source_ids), len(target_ids), index)
-                for column, value in zip(rows.values(), values, strict=True):
-                    column.append(value)
-        return rows
 
     @property
     def limits(self) -> str:

@@ -127,8 +127,8 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
             **tokenizer.special_tokens_map,
         )
     vocabulary = tokenizer.get_vocab()
-    missing = {role: SPECIAL_TOKENS[role] for role in ("pad_token", "bos_token", "eos_token")}
-    missing = {role: token for role, token in missing.items() if getattr(tokenizer, role) is None}
+    needed = ("pad_token", "bos_token", "eos_token")
+    missing = {role: SPECIAL_TOKENS[role] for role in needed if getattr(tokenizer, role) is None}
     for role, token in missing.items():
         if token in vocabulary:
             raise UserError(
@@ -138,12 +138,12 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if missing:
         tokenizer.add_special_tokens(missing)
         logger.info(f"tokenizer: added {', '.join(missing.values())} to {name!r} as new tokens")
-    roles = {role: getattr(tokenizer, f"{role}_id") for role in ("pad_token", "bos_token", "eos_token")}
-    for first, second in (("pad_token", "eos_token"), ("pad_token", "bos_token")):
-        if roles[first] == roles[second]:
+    pad = tokenizer.pad_token_id
+    for role, token_id in (("eos_token", tokenizer.eos_token_id), ("bos_token", tokenizer.bos_token_id)):
+        if pad == token_id:
             raise UserError(
-                f"tokenizer.existing: in {name!r} {first} and {second} are the same token (id {roles[first]}), so "
-                "padding cannot be told from text; give pad_token a token of its own and save the tokenizer to a folder"
+                f"tokenizer.existing: in {name!r} pad_token and {role} are the same token (id {pad}), so padding "
+                "cannot be told from text; give pad_token a token of its own and save the tokenizer to a folder"
             )
     if tokenizer("a").input_ids[-1] != tokenizer.eos_token_id:
         if not tokenizer.is_fast:

@@ -29,24 +29,19 @@ def _is_an_activation(name: str) -> str:
     return name
 
 
+_FIELDS = {name: ScratchConfig.fields()[name] for name in ScratchConfig.field_names()}
+_TYPES: dict[str, Any] = {
+    name: _Size if field.annotation is int else field.annotation for name, field in _FIELDS.items()
+}
 # Narrower types than the annotations in ScratchConfig.
-_TYPES: dict[str, Any] = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), Probability)
+_TYPES |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), Probability)
 _TYPES |= {"norm_eps": _Positive, "init_std": _Positive | None, "decoder_vocab_size": _Size | None}
 _TYPES |= {"rope_parameters": _RopeParameters | None}
 _TYPES |= dict.fromkeys(("pad_token_id", "bos_token_id", "unk_token_id", "decoder_start_token_id"), _Id | None)
 _TYPES |= {"eos_token_id": _Id | Annotated[list[_Id], Field(min_length=1)] | None}
 _TYPES |= {"activation_function": Annotated[str, AfterValidator(_is_an_activation)]}
-
-
-def _type_of(name: str, annotation: Any) -> Any:
-    return _TYPES.get(name, _Size if annotation is int else annotation)
-
-
-_FIELDS = {name: ScratchConfig.fields()[name] for name in ScratchConfig.field_names()}
 Architecture = create_model(
-    "Architecture",
-    __base__=Section,
-    **{name: (_type_of(name, field.annotation), field.default) for name, field in _FIELDS.items()},
+    "Architecture", __base__=Section, **{name: (_TYPES[name], field.default) for name, field in _FIELDS.items()}
 )
 
 
@@ -55,4 +50,4 @@ def check_fields(fields: dict[str, Any], where: str) -> None:
     try:
         Architecture.model_validate(fields)
     except ValidationError as error:
-        raise UserError(f"{where}: {describe(error, Architecture, [])}") from None
+        raise UserError(f"{where}: {describe(error, Architecture)}") from None

@@ -26,14 +26,8 @@ _ELSEWHERE |= {"out": "output_dir", "output": "output_dir"}
 _ELSEWHERE |= ScratchConfig.attribute_map
 
 
-def describe(error: ValidationError, recipe: type[BaseModel], architecture: list[str]) -> str:
-    """
-    Pydantic's findings in one line.
-
-    Args:
-        recipe: the schema that was violated.
-        architecture: the valid keys of model.overrides.
-    """
+def describe(error: ValidationError, recipe: type[BaseModel]) -> str:
+    """Pydantic's findings in one line; `recipe` is the schema that was violated."""
     lines: dict[str, str] = {}
     for item in error.errors():
         parts = item["loc"]
@@ -41,7 +35,7 @@ def describe(error: ValidationError, recipe: type[BaseModel], architecture: list
             parts, item = parts[:-1], item | {"type": "invalid_key"}
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
         if item["type"] == "extra_forbidden":
-            lines[key] = f"unknown recipe key {key!r}{_advice(key, recipe, architecture)}"
+            lines[key] = f"unknown recipe key {key!r}{_advice(key, recipe)}"
         else:
             lines.setdefault(key, _finding(key, item))
     return "; ".join(lines.values())
@@ -64,20 +58,22 @@ def _section(of: type[BaseModel], name: str) -> type[BaseModel] | None:
     return next((each for each in classes if issubclass(each, BaseModel)), None)
 
 
-def valid_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+def _valid_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """The dotted keys of all values in a section."""
     for name in section.model_fields:
         nested = _section(section, name)
         if nested is None:
             yield prefix + name
         else:
-            yield from valid_keys(nested, f"{prefix}{name}.")
+            yield from _valid_keys(nested, f"{prefix}{name}.")
 
 
-def _advice(key: str, recipe: type[BaseModel], architecture: list[str]) -> str:
+def _advice(key: str, recipe: type[BaseModel]) -> str:
     """A suggestion: the key that was probably meant, or a list of the valid ones."""
     above, _, name = re.sub(r"\[\d+\]", "", key).rpartition(".")
-    valid = [*recipe.model_fields, *valid_keys(recipe), *(f"model.overrides.{field}" for field in architecture)]
+    valid = [*recipe.model_fields, *_valid_keys(recipe)]
+    if "model" in recipe.model_fields:
+        valid += [f"model.overrides.{field}" for field in ScratchConfig.field_names()]
     here = [each for each in valid if above and each.rpartition(".")[0] == above]
     by_name = {each.rpartition(".")[2]: each for each in [*valid[::-1], *here]}
     plain = name.lower().replace("-", "_")

@@ -1,5 +1,6 @@
 """Read recipes from YAML files and KEY=VALUE overrides."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,22 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def apply_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+def _check_model_file(content: dict[str, Any], overrides: Sequence[str]) -> None:
+    """UserError if the command line names a model file for a run's recipe, which has the fields of its model."""
+    named, model = {each.partition("=")[0] for each in overrides}, content.get("model")
+    if "model.config" not in named or "model.overrides" in named or not isinstance(model, dict):
+        return
+    fields = model.get("overrides")
+    if model.get("config") is None and isinstance(fields, dict) and "d_model" in fields:
+        raise UserError(
+            "command line: model.config: this recipe sets the sizes of its model in model.overrides, which win; add "
+            "model.overrides={}"
+        )
+
+
+def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Apply `["optimization.learning_rate=1e-3", ...]` in order; values are YAML, and {} empties a mapping."""
+    changed = content
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
@@ -45,47 +60,29 @@ def apply_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, 
             raise UserError(f"{key}: {text!r} is not a YAML value: {error}") from None
         for part in reversed(key.split(".")):
             value = {part: value}
-        content = _merge(content, value)
-    return content
+        changed = _merge(changed, value)
+    _check_model_file(content, overrides)
+    return changed
 
 
-def parse_recipe(content: dict[str, Any]) -> Recipe:
-    """A recipe from plain values. UserError names the key and value at fault, and suggests a key for an unknown one."""
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe from a YAML file, with KEY=VALUE overrides applied. UserError names the key, and what would be right."""
+    content = apply_overrides(read_yaml(path), overrides)
     try:
-        return Recipe.model_validate(content)
-    except ValidationError as error:
-        raise UserError(describe(error, Recipe, ScratchConfig.field_names())) from None
-
-
-def load_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
-    """
-    A recipe from a YAML file, with KEY=VALUE overrides applied. UserError names the key, the value and what would be
-    right.
-    """
-    content = read_yaml(path)
-    changed = apply_overrides(content, overrides or [])
-    check_model_file(content, overrides or [])
-    try:
-        return checked_recipe(changed)
+        return checked_recipe(content)
     except ValueError as error:
         raise UserError(f"{'the recipe' if overrides else path.name}: {error}") from None
 
 
-def check_model_file(content: dict[str, Any], overrides: list[str]) -> None:
-    """UserError if the command line names a model file for a run's recipe, which has the fields of its model."""
-    named, model = {each.partition("=")[0] for each in overrides}, content.get("model")
-    if "model.config" not in named or "model.overrides" in named or not isinstance(model, dict):
-        return
-    if model.get("config") is None and "d_model" in (model.get("overrides") or {}):
-        raise UserError(
-            "command line: model.config: this recipe sets the sizes of its model in model.overrides, which win; add "
-            "model.overrides={}"
-        )
-
-
 def checked_recipe(content: dict[str, Any]) -> Recipe:
-    """Like `parse_recipe`, but checks the architecture, and copies the fields of the model's file to its overrides."""
-    recipe = parse_recipe(content)
+    """
+    A recipe from plain values, with the fields of its model's file as overrides. UserError names the key and value at
+    fault, and suggests a key for an unknown one.
+    """
+    try:
+        recipe = Recipe.model_validate(content)
+    except ValidationError as error:
+        raise UserError(describe(error, Recipe)) from None
     if recipe.model.start_from is None:
         recipe.model = ModelSection(overrides=model_fields(recipe.model))
         planned_config(recipe)

@@ -2,7 +2,6 @@
 
 from typing import Any, Literal
 
-from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from pydantic import Field, field_validator, model_validator
 
@@ -122,25 +121,22 @@ class DataSection(Section):
             same = (each.name, each.subset) == (self.name, self.subset)
             if same and each.split in (self.validation, self.test):
                 raise ValueError(f"data.mix: {each.split!r} is data.validation or data.test")
+            holds_out = self.validation is None and self.validation_files is None
+            if same and each.split == self.train and holds_out:
+                raise ValueError(f"data.mix: pairs for validation are held out of {each.split!r}; name data.validation")
         if self.on_the_hub and self.train in (self.validation, self.test):
             raise ValueError(f"data.train is {self.train!r}, and so is data.validation or data.test")
         return self
 
     def mixed(self) -> list["DataSection"]:
-        """For each entry of `mix`, a section that has it as its training pairs, and nothing else."""
-        return [
-            self.model_copy(
-                update={
-                    "name": each.name or self.name,
-                    "train": each.split,
-                    "train_files": each.files,
-                    **{key: getattr(each, key) for key in ("subset", "revision", "source_column", "target_column")},
-                    **{"validation": None, "validation_files": None, "test": None, "test_files": None},
-                    **{"test_sets": {}, "mix": []},
-                }
-            )
-            for each in self.mix
-        ]
+        """For each entry of `mix`, a section that has it as its training pairs, and no other files."""
+        sections = []
+        for each in self.mix:
+            changes = each.model_dump(include={"subset", "revision", "source_column", "target_column"})
+            changes |= {"name": each.name or self.name, "train": each.split, "train_files": each.files}
+            changes |= {"validation_files": None, "test_files": None, "test_sets": {}, "mix": []}
+            sections.append(self.model_copy(update=changes))
+        return sections
 
     def files(self) -> dict[str, list[str]]:
         """The local files of each split and further test set, the training files first."""
@@ -224,6 +220,10 @@ class EvaluationSection(Section):
     batch_size: int = Field(128, ge=1, description="the most sentences that a process translates at once")
     batch_tokens: int = Field(4096, ge=1, description="the most source tokens at once, padding included")
 
+    def batch_limits(self) -> dict[str, int]:
+        """The most sentences and the most source tokens that a process translates at once."""
+        return {"batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
+
 
 class CheckpointSection(Section):
     """How often checkpoints are written, how many are kept, and how many are averaged."""
@@ -263,11 +263,9 @@ class HubSection(Section):
     @field_validator("repository")
     @classmethod
     def _is_a_name(cls, value: str | None) -> str | None:
-        try:
-            if value is not None and (value.count("/") != 1 or validate_repo_id(value)):
-                raise ValueError(f"{value!r} is not a repository; write user/name")
-        except HFValidationError as error:
-            raise ValueError(f"{value!r} is not a repository: {' '.join(str(error).split())}") from None
+        if value is not None and value.count("/") != 1:
+            raise ValueError(f"{value!r} is not a repository; write user/name")
+        validate_repo_id(value)
         return value
 
     @model_validator(mode="after")

@@ -9,20 +9,20 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 _DURATION = r"[1-9]\d*[mh]"
 
 
-def _is_an_interval(value: Any) -> Any:
-    if value != "epoch" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+def _is_interval(value: Any) -> bool:
+    return value == "epoch" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+
+
+def _check_interval(value: Any) -> Any:
+    if not _is_interval(value):
         raise ValueError(f"{value!r} is not epoch or a number of updates (at least 1)")
     return value
 
 
-def _is_an_interval_or_a_time(value: Any) -> Any:
-    if isinstance(value, str) and re.fullmatch(_DURATION, value):
-        return value
-    try:
-        return _is_an_interval(value)
-    except ValueError:
-        known = "epoch, a number of updates (at least 1) or a time such as 10m or 2h"
-        raise ValueError(f"{value!r} is not {known}") from None
+def _check_interval_or_time(value: Any) -> Any:
+    if not _is_interval(value) and not re.fullmatch(_DURATION, str(value)):
+        raise ValueError(f"{value!r} is not epoch, a number of updates (at least 1) or a time such as 10m or 2h")
+    return value
 
 
 def _as_list(value: Any) -> Any:
@@ -30,15 +30,17 @@ def _as_list(value: Any) -> Any:
 
 
 def _are_test_sets(value: Any) -> Any:
-    for name in value if isinstance(value, dict) else []:
+    if not isinstance(value, dict):
+        return value
+    for name in value:
         if name in ("train", "validation", "test") or not re.fullmatch(r"\w[\w.-]*", str(name)):
             raise ValueError(f"{name!r} cannot be a test set's name; letters, digits, . _ - can")
     # null on the command line takes away a set of the recipe
-    return {name: files for name, files in value.items() if files is not None} if isinstance(value, dict) else value
+    return {name: files for name, files in value.items() if files is not None}
 
 
-Interval = Annotated[int | str, BeforeValidator(_is_an_interval)]
-IntervalOrTime = Annotated[int | str, BeforeValidator(_is_an_interval_or_a_time)]
+Interval = Annotated[int | str, BeforeValidator(_check_interval)]
+IntervalOrTime = Annotated[int | str, BeforeValidator(_check_interval_or_time)]
 Files = Annotated[Annotated[list[str], Field(min_length=1)] | None, BeforeValidator(_as_list)]
 TestSets = Annotated[dict[str, Files], BeforeValidator(_are_test_sets)]
 Betas = Annotated[list[Probability], Field(min_length=2, max_length=2)]

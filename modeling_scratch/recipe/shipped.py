@@ -23,6 +23,4 @@ def find_recipe(name: str) -> Path:
         return path
     if name in shipped:
         return shipped[name]
-    if path.exists():
-        return path  # a folder; `read_yaml` reports that
     raise UserError(f"--config: {name!r} is neither a file nor one of {', '.join(shipped)}")

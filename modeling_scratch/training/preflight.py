@@ -12,7 +12,7 @@ from ..data.pair_files import check_files
 from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
-from ..recipe.schema import DataSection, Recipe
+from ..recipe.schema import Recipe
 from .alignment_scores import check_alignments
 from .sharding import is_sharded
 
@@ -29,20 +29,10 @@ def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Acc
         config: the config of the model to train.
     """
     check_files(recipe.data)
-    _check_mix(recipe.data)
     check_alignments(recipe)
     _check_workers(recipe.data.num_workers)
     check_positions(recipe, config)
     _check_memory(config, accelerator)
-
-
-def _check_mix(data: DataSection) -> None:
-    """UserError if pairs that are held out for validation come back with data.mix."""
-    if not data.on_the_hub or data.validation is not None or data.validation_files is not None:
-        return
-    for each in data.mix:
-        if (each.name, each.subset, each.split) == (data.name, data.subset, data.train):
-            raise UserError(f"data.mix: pairs for validation are held out of {each.split!r}; name data.validation")
 
 
 def _check_workers(workers: int) -> None:

@@ -38,7 +38,7 @@ def text_files(folder, name="train", pairs=PAIRS, compress=False):
 
 
 def loaded(section, split="train"):
-    dataset = load_pairs(section, 0, only=split)[split]
+    dataset = source_of(split, section, 0).load()
     return list(zip(dataset["source"], dataset["target"], strict=True))
 
 
@@ -201,10 +201,25 @@ def test_the_held_out_pairs_are_those_of_the_datasets_library(tmp_path):
     """As in runs begun before copies were left out."""
     pairs = [(f"s{i}", f"t{i}") for i in range(60)]
     section = DataSection(train_files=text_files(tmp_path, pairs=pairs), validation_size=20)
-    expected = load_pairs(section, 5, only="train")["train"].train_test_split(test_size=20, seed=5)
+    expected = source_of("train", section, 5).load().train_test_split(test_size=20, seed=5)
     found = load_pairs(section, 5)
     assert found["validation"].to_dict() == expected["test"].to_dict()
     assert found["train"].to_dict() == expected["train"].to_dict()
+
+
+def test_a_split_alone_is_that_of_all(tmp_path):
+    mix = [{"files": text_files(tmp_path, "others", [("Four.", "Vier.")]), "weight": 2}]
+    section = DataSection(train_files=text_files(tmp_path), validation_files=text_files(tmp_path, "held"), mix=mix)
+    for split, pairs in load_pairs(section, 0).items():
+        assert load_split(section, 0, split).to_dict() == pairs.to_dict()
+    with pytest.raises(UserError, match=r"the recipe names no test split; set data\.test_files or data\.test"):
+        load_split(section, 0, "test")
+
+
+def test_compressed_files_without_lines(tmp_path):
+    section = DataSection(train_files=text_files(tmp_path, pairs=[], compress=True))
+    with pytest.raises(UserError, match=r"train\.en\.gz has 0 lines and .*train\.de\.gz has 0"):
+        load_pairs(section, 0)
 
 
 def test_how_many_are_held_out_by_default(tmp_path):
@@ -270,8 +285,8 @@ def test_names_of_files(kind, streaming, tmp_path):
     link = tmp_path / "pairs [v2]" / f"link.{kind}"
     link.symlink_to(path)
     section = DataSection(train_files=str(link), streaming=streaming)
-    rows = source_of("train", section, 0).stream() if streaming else load_pairs(section, 0, only="train")["train"]
-    assert [list(row.values()) for row in rows] == [["a", "b"]]
+    source = source_of("train", section, 0)
+    assert [list(row.values()) for row in (source.stream() if streaming else source.load())] == [["a", "b"]]
 
 
 def test_compressed_links(tmp_path):
@@ -316,7 +331,7 @@ CORRUPT[len(CORRUPT) // 2] ^= 255
     [
         ("none.en", None, "none.en: no such file"),
         ("empty.en", b"", "empty.en: the file is empty"),
-        ("empty.en.gz", gzip.compress(b"", mtime=0), "empty.en.gz: the file is empty"),
+        ("empty.en.gz", gzip.compress(b"", mtime=0), "empty.en.gz has 0 lines and .*good.de has 4"),
         ("short.en", b"one\n", "short.en has 1 lines and .*good.de has 4"),
         ("latin.en", b"fine\nfine\ncaf\xe9\nfine\n", "latin.en, line 3: not valid UTF-8"),
         ("cut.en.gz", COMPRESSED[:-10], "cut.en.gz: not a complete gzip file"),
@@ -403,7 +418,7 @@ def test_tokenize_filters_and_counts(caplog):
 
 
 def test_tokenized_once(tmp_path):
-    dataset = load_pairs(DataSection(train_files=text_files(tmp_path)), 0, only="train")["train"]
+    dataset = source_of("train", DataSection(train_files=text_files(tmp_path)), 0).load()
     first, again, other = (
         tokenize_pairs(dataset, PairTokenizer(*[train_tokenizer(iter([["a b"]]), 300)] * 2, limit, 256), "train")
         for limit in (256, 256, 99)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from modeling_scratch.recipe.reading import parse_recipe
+from modeling_scratch.recipe.schema import Recipe
 from modeling_scratch.training.due import Due, due_after, out_of_patience, total_updates
 
 MIDDLE, LAST_OF_EPOCH, STREAM = {"epoch": 0, "update": 7}, {"epoch": 1, "update": 0}, {"readers": 2}
 
 
 def recipe(evaluation="epoch", checkpoints="epoch", logging_steps=50, **optimization):
-    return parse_recipe(
+    return Recipe.model_validate(
         {
             "output_dir": "run",
             "logging_steps": logging_steps,

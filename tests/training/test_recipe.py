@@ -114,3 +114,6 @@ def test_a_model_file_for_a_run_s_own_recipe(tmp_path):
         fields
         == load_recipe(shipped_recipes()["embedded"], ["model.config=small", "model.overrides={}"]).model.overrides
     )
+    path.write_text("output_dir: run\nmodel: {overrides: 3}\noptimization: {max_steps: 1}\n")
+    with pytest.raises(UserError, match=r"model\.overrides: must be a mapping"):
+        load_recipe(path, ["model.config=small"])
