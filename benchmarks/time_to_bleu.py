@@ -195,7 +195,7 @@ def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up:
             minutes = (began - self.began - self.evaluating) / 60
             sources, references = texts(pairs["validation"])
             settings = {"max_new_tokens": recipe.evaluation.max_new_tokens, "num_beams": 1, "do_sample": False}
-            translations = translate(model, *tokenizers, sources, progress=None, **settings)
+            translations = translate(model, *tokenizers, sources, **settings)
             found = score(sources, translations, references, final=False)["bleu"]
             curve.append((minutes, found))
             said = f"update {state.global_step}, {minutes:.1f} minutes, BLEU {found:.2f}"

@@ -23,7 +23,7 @@ import peers
 from trainer_commands import RECIPE, TRAINERS, Trainer, Work
 from transformers import PreTrainedTokenizerBase
 
-from modeling_scratch.data.sources import load_pairs
+from modeling_scratch.data.sources import source_of
 from modeling_scratch.data.tokenization import texts
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.recipe.reading import load_recipe, model_fields
@@ -41,7 +41,7 @@ def prepare(prefix: str, folder: Path, pairs: int | None) -> Work:
     """Write the data and vocabularies that all trainers read, from this many pairs (None: all)."""
     recipe = load_recipe(RECIPE)
     section = DataSection(train_files=prefix, source_language="en", target_language="de")
-    sources, targets = texts(load_pairs(section, 0, only="train")["train"])
+    sources, targets = texts(source_of("train", section, 0).load())
     tokenizer = train_tokenizer(iter([sources, targets]), recipe.tokenizer.vocab_size)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder / "tokenizer")

@@ -182,33 +182,31 @@ def load_together(
             tokens.
     """
     options = [{"revision": revision} for revision in revisions or [None] * len(names)]
-    tokenizers = load_tokenizers(names[0], **options[0])
-    if len(names) > 1:
-        _check_tokenizers(names, options, tokenizers)
-    members = [load_translator(name, **each) for name, each in zip(names, options, strict=True)]
     if len(names) == 1:
-        return members[0], *tokenizers
-    for name, member in zip(names[1:], members[1:], strict=True):
-        _check_tokens(name, member, names[0], members[0])
-    return Ensemble(members), *tokenizers
-
-
-def _check_tokenizers(
-    names: Sequence[str],
-    options: Sequence[dict[str, str | None]],
-    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
-) -> None:
-    """UserError if a model is of another kind, or its tokenizers differ from the first's, given as `tokenizers`."""
-    contents = [_content(tokenizer) for tokenizer in tokenizers]
-    check_is_scratch(names[0], **options[0])
-    for name, each in zip(names[1:], options[1:], strict=True):
+        tokenizers = load_tokenizers(names[0], **options[0])
+        return load_translator(names[0], **options[0]), *tokenizers
+    for name, each in zip(names, options, strict=True):
         check_is_scratch(name, **each)
-        for side, known, found in zip(("source", "target"), contents, load_tokenizers(name, **each), strict=True):
-            if _content(found) != known:
-                raise UserError(
-                    f"{name}: its {side} tokenizer is not that of {names[0]}; models that translate together need the "
-                    "same"
+    # Compared before weights are loaded, or downloaded.
+    tokenizers = [load_tokenizers(name, **each) for name, each in zip(names, options, strict=True)]
+    sides = ("source tokenizer", "target tokenizer")
+    _check_equal(names, [dict(zip(sides, map(_content, pair), strict=True)) for pair in tokenizers])
+    members = [load_translator(name, **each) for name, each in zip(names, options, strict=True)]
+    _check_equal(names, [_tokens(member) for member in members])
+    return Ensemble(members), *tokenizers[0]
+
+
+def _check_equal(names: Sequence[str], found: Sequence[dict[str, Any]]) -> None:
+    """UserError if what was found for a model differs from what was found for the first."""
+    first, known = names[0], found[0]
+    for name, values in zip(names[1:], found[1:], strict=True):
+        for what, value in values.items():
+            if value != known[what]:
+                is_number = isinstance(value, int)
+                differs = (
+                    f"is {value}, but that of {first} is {known[what]}" if is_number else f"is not that of {first}"
                 )
+                raise UserError(f"{name}: its {what} {differs}; models that translate together need the same")
 
 
 def _content(tokenizer: PreTrainedTokenizerBase) -> tuple:
@@ -226,14 +224,3 @@ def _tokens(model: PreTrainedModel) -> dict[str, Any]:
     """What members must agree on besides their tokenizers."""
     special = {token: getattr(model.generation_config, token) for token in _TOKENS}
     return {"target vocabulary": model.config.target_vocab_size, **special}
-
-
-def _check_tokens(name: str, member: PreTrainedModel, first: str, leader: PreTrainedModel) -> None:
-    """UserError if a member's target vocabulary or special tokens differ from those of the first."""
-    known = _tokens(leader)
-    for what, value in _tokens(member).items():
-        if value != known[what]:
-            raise UserError(
-                f"{name}: its {what} is {value}, but that of {first} is {known[what]}; models that translate together "
-                "need the same"
-            )

@@ -25,7 +25,6 @@ from torch.utils.data import DataLoader
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, cli
 from modeling_scratch.commands import improve, train
 from modeling_scratch.figures import curves
-from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.runs import agreement, folder, processes
 from modeling_scratch.runs.faults import explained_loss_of_a_process
@@ -203,5 +202,5 @@ def translate_in_shards(folder: str, shards: str, sentences: list[str], size: in
     accelerator = processes.make_accelerator()
     with patch.object(corpus_translation, "SHARD", size), patch.object(corpus_translation, "translate", noted):
         translation = corpus_translation.ShardedTranslation(Path(shards), sentences, "translating")
-        translation.complete(load_translator(folder), load_tokenizers(folder), accelerator, StopRequest(), 60)
+        translation.complete(load_recipe(Path(folder) / "recipe.yaml"), accelerator, StopRequest())
     cli.wait_for_threads()

@@ -60,12 +60,12 @@ def attention(
         from ..figures.attention import attention_maps, parse_layer, save_attention
         from ..loading import best_device, load_tokenizers, load_translator
 
-        parse_layer(layer)  # fail before loading anything
+        number = parse_layer(layer)  # fails before anything is loaded
         tokenizers = load_tokenizers(model)
         translator = load_translator(model).to(best_device())
         with as_user_error():
             maps = attention_maps(translator, *tokenizers, sentence, beams)
-        paths = save_attention(maps, out, layer)
+        paths = save_attention(maps, out, number)
         print_if_possible(maps.translation)
         for path in paths:
             print_if_possible(str(path))

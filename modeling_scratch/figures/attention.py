@@ -215,23 +215,22 @@ def parse_layer(text: str) -> int | None:
     return int(text)
 
 
-def save_attention(maps: AttentionMaps, folder: Path, layer: str = "last") -> list[Path]:
+def save_attention(maps: AttentionMaps, folder: Path, layer: int | None) -> list[Path]:
     """
     Draw each kind of attention to FOLDER/KIND-layer-N.png. Returns the files.
 
     Args:
-        layer: "last", "all", or a number, counted from 1.
+        layer: as `parse_layer` returns it.
 
     Raises:
         UserError: a stack has no such layer.
     """
-    number = parse_layer(layer)
     chosen = []
     for kind, (field, _, _) in KINDS.items():
         depth = len(getattr(maps, field))
-        if number is not None and number > depth:
-            raise UserError(f"--layer is {number}, but {kind} has {depth} layers; 'all' draws every layer")
-        chosen += [(kind, each) for each in ([number or depth] if number is not None else range(1, depth + 1))]
+        if layer is not None and layer > depth:
+            raise UserError(f"--layer is {layer}, but {kind} has {depth} layers; 'all' draws every layer")
+        chosen += [(kind, each) for each in ([layer or depth] if layer is not None else range(1, depth + 1))]
     return [
         save(attention_figure(maps, kind, each), folder / f"{kind.replace(' ', '-')}-layer-{each}.png")
         for kind, each in chosen

@@ -40,7 +40,7 @@ def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
     lines["loss"].append((_points(validation, "loss"), VERMILLION))
     titles = {"loss": "Cross-entropy per target token (nats)"}
     both = [record for record in train if record.get("cross_entropy") is not None]
-    if not both or any(record.get("loss") != record["cross_entropy"] for record in both):
+    if (train and not both) or any(record.get("loss") != record["cross_entropy"] for record in both):
         lines["objective"] = [(_points(train, "loss"), BLUE)]
         titles["objective"] = "Training loss as minimized (nats)"
     lines |= {key: [(_points(validation, key), VERMILLION)] for key in scores}

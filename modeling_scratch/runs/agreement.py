@@ -19,15 +19,6 @@ _SECONDS_TO_SEE = 20  # how long a file from another node may take to appear
 _PATHS = ("output_dir", "data.train_files", "data.validation_files", "data.test_", "data.mix")
 
 
-def open_folder(path: str, accelerator: Accelerator, resume: bool, overwrite: bool) -> RunFolder:
-    """Check and lock a run's folder. UserError if it conflicts with the command line, or a process cannot see it."""
-    folder = RunFolder(path)
-    on_main(accelerator, lambda: folder.check(resume, overwrite))
-    if accelerator.num_processes > 1:
-        check_folder(accelerator, folder)
-    return folder
-
-
 def check_folder(accelerator: Accelerator, folder: RunFolder) -> None:
     """UserError if a process does not see what the main one writes to the run's folder."""
     token = folder.path / f"{SEEN}{uuid.uuid4().hex}"

@@ -43,9 +43,16 @@ class CheckpointStore:
         return self.folder / f"step-{step:07d}"
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, ascending."""
+        """
+        Steps that have a checkpoint, ascending. One that was being replaced when the process was killed is put back
+        first, so the folder must be locked.
+        """
         if not self.folder.is_dir():
             return []
+        for replaced in self.folder.glob(".step-*.old"):  # killed between the two renames of `finish`
+            final = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".old"))
+            if not final.exists():
+                os.rename(replaced, final)
         matches = (_CHECKPOINT.fullmatch(path.name) for path in self.folder.iterdir() if path.is_dir())
         return sorted(int(match[1]) for match in matches if match)
 
@@ -114,10 +121,6 @@ class CheckpointStore:
 
     def newest(self) -> tuple[Path, list[str]]:
         """The newest complete checkpoint, and why each newer one is not. UserError if there is none."""
-        for replaced in self.folder.glob(".step-*.old"):  # killed between the two renames of `finish`
-            final = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".old"))
-            if not final.exists():
-                os.rename(replaced, final)
         passed_over = []
         for step in reversed(self.steps()):
             try:

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..files import written_whole
 from ..recipe.reading import load_recipe
 from .checkpoint_store import WEIGHTS, CheckpointStore, Snapshots, verify_checkpoint
-from .metrics_file import METRICS, forget_after, read_metrics
+from .metrics_file import METRICS, forget_after
 from .translations import TRANSLATIONS
 
 logger = logging.getLogger(__name__)
@@ -78,21 +78,14 @@ class RunFolder:
             return False
         return True
 
-    def precision(self) -> str | None:
-        """The precision that the run trained in last, as Accelerate names it; None if it has not trained yet."""
-        records = read_metrics(self.path)
-        return next((each["mixed_precision"] for each in reversed(records) if "mixed_precision" in each), None)
-
-    def can_go_on(self) -> bool:
-        """Whether there is a run to resume: one that has written a checkpoint, even a damaged one, or weights."""
-        replaced = self.checkpoints.folder.glob(".step-*.old")
-        return self.is_run() and bool(self.checkpoints.steps() or any(replaced) or (self.path / WEIGHTS).exists())
-
     def locked_can_go_on(self) -> bool:
-        """The same once no other process writes to the folder, so that it stays true. UserError if it is in use."""
+        """
+        Whether there is a run to resume: one that has written a checkpoint, even a damaged one, or weights. Locks the
+        folder, so that it stays true. UserError if it is in use.
+        """
         if self.path.is_dir():
             self.lock()
-        return self.can_go_on()
+        return self.is_run() and bool(self.checkpoints.steps() or (self.path / WEIGHTS).exists())
 
     def check(self, resume: bool, overwrite: bool) -> None:
         """Lock the folder, if it exists. UserError if it conflicts with the command line, or is in use."""

@@ -8,7 +8,7 @@ import torch
 
 from ..model.fast_cpu import is_amd_cpu
 from ..recipe.schema import Recipe
-from .folder import RunFolder
+from .metrics_file import read_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ def choose_precision(recipe: Recipe, before: Path | None = None) -> str | None:
         return None
     if recipe.precision != "auto":
         return _AS_ACCELERATE_NAMES_IT[recipe.precision]
-    kept = None if before is None else RunFolder(before).precision()
+    records = [] if before is None else read_metrics(before)
+    kept = next((each["mixed_precision"] for each in reversed(records) if "mixed_precision" in each), None)
     chosen = kept or ("bf16" if is_faster_in_bf16() else "no")
     why = "as the run trained before" if kept else "precision=float32 and precision=bf16 override this"
     logger.info(f"precision: {_AS_PEOPLE_NAME_IT.get(chosen, chosen)}; {why}")

@@ -148,18 +148,6 @@ def versions() -> dict[str, str]:
 
 
 @contextmanager
-def _long_patience() -> Iterator[None]:
-    if not torch.distributed.is_initialized():
-        yield
-        return
-    _set_pg_timeout(PATIENCE_WITH_WORK)  # for later collectives; there is no public API
-    try:
-        yield
-    finally:
-        _set_pg_timeout(PATIENCE)
-
-
-@contextmanager
 def _exchange(accelerator: Accelerator, what: str, when: str) -> Iterator[None]:
     """
     Wrap an exchange that may have to wait for long work. The last process of each machine reports what it is waiting
@@ -169,11 +157,18 @@ def _exchange(accelerator: Accelerator, what: str, when: str) -> Iterator[None]:
         what: what to wait for.
         when: as for `explained_loss_of_a_process`.
     """
+    if accelerator.num_processes == 1:
+        yield
+        return
     is_last = accelerator.local_process_index == int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1
     speaks = is_last and not accelerator.is_main_process
     said = _said_while_waiting(what, _SECONDS_WITH_WORK) if speaks else nullcontext()
-    with _long_patience(), explained_loss_of_a_process(accelerator, lambda: when), said:
-        yield
+    _set_pg_timeout(PATIENCE_WITH_WORK)  # for later collectives; there is no public API
+    try:
+        with explained_loss_of_a_process(accelerator, lambda: when), said:
+            yield
+    finally:
+        _set_pg_timeout(PATIENCE)
 
 
 def on_main(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working for all") -> Any:

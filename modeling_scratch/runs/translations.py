@@ -9,14 +9,9 @@ from ..files import write_lines
 TRANSLATIONS = "translations"
 
 
-def translations_file(run: Path, name: str) -> Path:
-    """The file of a split's or further test set's translations, one per line."""
-    return run / TRANSLATIONS / f"{name}.txt"
-
-
 def write_translations(run: Path, name: str, translations: Sequence[str]) -> None:
-    """Write the translations of a split or test set, replacing earlier ones; line breaks become spaces."""
-    path = translations_file(run, name)
+    """Write the translations of a split or further test set, one a line, replacing earlier ones."""
+    path = run / TRANSLATIONS / f"{name}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_lines(path, translations)
 
@@ -28,7 +23,7 @@ def read_translations(run: Path, name: str) -> list[str]:
     Raises:
         UserError: there are none, or the file is not UTF-8.
     """
-    path = translations_file(run, name)
+    path = run / TRANSLATIONS / f"{name}.txt"
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:

@@ -1,8 +1,6 @@
 """Compile encoder and decoder layers for training, into two graphs that serve all batches."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from accelerate import Accelerator
@@ -47,16 +45,6 @@ def longest(config: PreTrainedConfig) -> int | None:
     return config.max_position_embeddings if config.position_embedding_type == "learned" else None
 
 
-@contextmanager
-def explained_failure_to_compile() -> Iterator[None]:
-    """Turn a failing or missing compiler into a UserError that says what to do."""
-    try:
-        yield
-    except (TorchDynamoException, InductorError) as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UserError(f"the layers cannot be compiled here ({first}); set compile=false") from error
-
-
 def example_batch(model: PreTrainedModel, device: torch.device) -> dict[str, torch.Tensor]:
     """A batch to trace the graphs with, before the first real one."""
     limit = longest(model.config)
@@ -73,14 +61,24 @@ def not_compiled():
     return torch.compiler.set_stance("force_eager")
 
 
-def make_graphs(
-    model: PreTrainedModel, step: TrainingStep, accelerator: Accelerator, optimizer: torch.optim.Optimizer
-) -> None:
-    """Compile the layers for training, using a batch that no update is made from."""
+def make_graphs(model: PreTrainedModel, step: TrainingStep) -> None:
+    """
+    Compile the layers of the step's model for training, using a batch that no update is made from.
+
+    Args:
+        model: not wrapped.
+
+    Raises:
+        UserError: the compiler fails or is missing.
+    """
     logger.info("compiling the layers, which takes a minute or two")
     compile_layers(model)
-    batch = example_batch(model, accelerator.device)
-    devices = [accelerator.device] if accelerator.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), explained_failure_to_compile():
-        accelerator.backward(step.losses(batch, batch["labels"].numel())[0])
-    optimizer.zero_grad()
+    device = step.accelerator.device
+    batch = example_batch(model, device)
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            step.accelerator.backward(step.losses(batch, batch["labels"].numel())[0])
+    except (TorchDynamoException, InductorError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(f"the layers cannot be compiled here ({first}); set compile=false") from error
+    step.optimizer.zero_grad()

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accelerate import Accelerator
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import Stopped, UserError
 from ..files import write_lines
+from ..loading import load_tokenizers, load_translator
+from ..recipe.schema import Recipe
 from ..runs.processes import on_all, on_main
-from ..runs.stopping import StopDecoding, StopRequest
+from ..runs.stopping import StopRequest
 from .evaluation import translate
 from .log import spoken_duration
 
@@ -57,38 +58,31 @@ class ShardedTranslation:
     def _sentences(self, number: int) -> Sequence[str]:
         return self.sentences[number * SHARD : (number + 1) * SHARD]
 
-    def complete(
-        self,
-        model: PreTrainedModel,
-        tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
-        accelerator: Accelerator,
-        stop: StopRequest,
-        longest: int,
-        **options,
-    ) -> None:
+    def complete(self, recipe: Recipe, accelerator: Accelerator, stop: StopRequest) -> None:
         """
-        Translate what is missing. All processes call this together, each with the whole model.
-
-        Args:
-            longest: sentences with more source tokens than this get empty translations.
-            options: of `evaluation.translate`.
+        Translate what is missing with the model in a recipe's folder. All processes call this together, each with the
+        whole model. Sentences of more than `data.max_source_tokens`, which take no part in training either, get empty
+        translations.
 
         Raises:
             Stopped: a process was asked to stop; the shards that are complete stay.
         """
+        if not (missing := on_main(accelerator, self.missing)):
+            return
+        on_main(accelerator, lambda: self.folder.mkdir(parents=True, exist_ok=True))
+        model = load_translator(recipe.output_dir).to(accelerator.device)
+        tokenizers = load_tokenizers(recipe.output_dir)
+        longest, limits = recipe.data.max_source_tokens, recipe.evaluation.batch_limits()
 
         def work(number: int) -> None:
             """Translate a shard and write it, unless asked to stop meanwhile."""
             sentences = self._sentences(number)
             lengths = [len(ids) for ids in tokenizers[0](list(sentences), verbose=False).input_ids]
             sentences = [text if length <= longest else "" for text, length in zip(sentences, lengths, strict=True)]
-            criteria = {"stopping_criteria": [StopDecoding(stop)]}
-            translations = translate(model, *tokenizers, sentences, progress=None, **criteria, **options)
+            translations = translate(model, *tokenizers, sentences, stop=stop, **limits)
             if not stop:  # otherwise the last sentences may be unfinished
                 write_lines(self._path(number), translations)
 
-        on_main(accelerator, lambda: self.folder.mkdir(parents=True, exist_ok=True))
-        missing = on_main(accelerator, self.missing)
         mine = missing[accelerator.process_index :: accelerator.num_processes]
         began = time.monotonic()
         rounds = -(-len(missing) // accelerator.num_processes)

@@ -18,9 +18,7 @@ from .due import total_updates
 from .global_batches import BatchShare, EpochBatches
 from .inputs import Inputs, prepare_inputs
 from .log import spoken_duration
-from .optimization import make_optimizer
 from .preflight import BYTES_A_PARAMETER
-from .sharding import prepare
 from .step import TrainingStep
 
 _MIB = 2**20
@@ -70,12 +68,10 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
 def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int) -> str:
     """An estimate from a few updates made here, on a model that is then discarded."""
     choose_threads(accelerator)
-    optimizer = make_optimizer(inputs.model, recipe.optimization, accelerator.mixed_precision)
-    model, optimizer = prepare(accelerator, inputs.model, optimizer)
+    step = TrainingStep(accelerator, inputs.model, recipe.optimization)
     if is_compiled(recipe, accelerator):
-        compile_layers(accelerator.unwrap_model(model))
-    step = TrainingStep(accelerator, model, optimizer, recipe.optimization)
-    model.train()
+        compile_layers(accelerator.unwrap_model(step.model))
+    step.model.train()
 
     def seconds(batch: BatchShare) -> float:
         started = time.perf_counter()

@@ -1,11 +1,10 @@
-"""Compute a model's loss and translations, and score an existing model."""
+"""Translate with a model and score its translations, during training or of an existing model."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from datasets import Dataset
@@ -13,9 +12,8 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 
-from ..data.batching import PairCollator, make_loader, plan_batches
 from ..data.sources import load_split
-from ..data.tokenization import pair_lengths, texts
+from ..data.tokenization import texts
 from ..ensemble import first_member, load_together
 from ..errors import Stopped, as_user_error
 from ..metrics import score
@@ -24,11 +22,7 @@ from ..recipe.schema import Recipe
 from ..runs.processes import main_first, on_main
 from ..runs.stopping import StopDecoding, StopRequest
 from .alignment_scores import alignment_scores
-from .loss import fused_cross_entropy
 from .sharding import is_sharded
-
-# The most tokens in a batch whose loss is evaluated: a global batch of many GPUs does not fit on one.
-EVALUATION_TOKENS = 4096
 
 
 def leave_if_asked(stop: StopRequest | None, accelerator: Accelerator | None) -> None:
@@ -57,53 +51,14 @@ def evaluating(model: nn.Module, accelerator: Accelerator | None) -> Iterator[No
             model.forward = wrapped
 
 
-@torch.no_grad()
-def corpus_loss(
-    model: nn.Module,
-    dataset: Dataset,
-    tokens_per_batch: int,
-    pad_token_id: int,
-    accelerator: Accelerator,
-    stop: StopRequest | None = None,
-) -> float:
-    """
-    Cross-entropy per target token of tokenized pairs, in nats, without label smoothing; the processes share the pairs.
-
-    Raises:
-        Stopped: a process was asked to stop.
-    """
-    source_lengths, target_lengths = pair_lengths(dataset)
-    batches = plan_batches(source_lengths, target_lengths, tokens_per_batch, None)
-    mine = [batch.tolist() for batch in batches[accelerator.process_index :: accelerator.num_processes]]
-    rounds, total = -(-len(batches) // accelerator.num_processes), 0.0
-    own = len(mine)
-    mine += [batches[0].tolist()] * (rounds - own) if is_sharded(accelerator) else []  # their loss is not counted
-    loader = iter(make_loader(dataset, mine, PairCollator(pad_token_id)))
-    training = model.training
-    model.eval()
-    try:
-        for number in range(rounds):
-            leave_if_asked(stop, accelerator)
-            batch = next(loader, None)
-            if batch is not None:
-                batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
-                with evaluating(model, accelerator):
-                    loss = model(**batch, num_items_in_batch=1, fused_loss=fused_cross_entropy).loss.item()
-                total += loss if number < own else 0.0
-    finally:
-        model.train(training)
-    return sum(gather_object([total])) / int(target_lengths.sum())
-
-
 def translate(
     model: nn.Module,
     source_tokenizer: PreTrainedTokenizerBase,
     target_tokenizer: PreTrainedTokenizerBase,
     sentences: list[str],
-    batch_size: int | None = 128,
+    batch_size: int = 128,
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
     accelerator: Accelerator | None = None,
-    progress: Callable | None = tqdm,
     stop: StopRequest | None = None,
     **generation,
 ) -> list[str]:
@@ -113,11 +68,11 @@ def translate(
 
     Args:
         model: not wrapped (see Accelerator.unwrap_model).
-        batch_size: the most sentences in a batch, since memory grows with their number too; None: no limit.
+        batch_size: the most sentences in a batch, since memory grows with their number too.
         batch_tokens: the most source tokens in a batch, padding included.
-        accelerator: splits the batches among its processes; None: this process translates all.
-        progress: wraps the range of batches, like tqdm; None: no progress bar.
-        stop: checked before and within each batch, if there is an accelerator.
+        accelerator: splits the batches among its processes, and shows a progress bar on the main process's terminal;
+            None: this process translates all.
+        stop: once made, ends `generate` at its next token.
         generation: arguments of `model.generate`.
 
     Returns:
@@ -125,7 +80,7 @@ def translate(
 
     Raises:
         ValueError: a sentence exceeds learned positions.
-        Stopped: a process was asked to stop.
+        Stopped: a process was asked to stop. Without an accelerator nothing is raised, and translations are incomplete.
     """
     rank, processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
     # Only learned positions limit the source length; others extend beyond max_position_embeddings.
@@ -137,7 +92,8 @@ def translate(
     if stop is not None:
         generation["stopping_criteria"] = StoppingCriteriaList([StopDecoding(stop)])
     translated = [(index, "") for index, row in enumerate(ids) if not row and rank == 0]
-    for number in progress(rounds, desc="translating", leave=False, disable=None) if progress else rounds:
+    hidden = None if accelerator is not None and accelerator.is_main_process else True  # None: shown on a terminal
+    for number in tqdm(rounds, desc="translating", leave=False, disable=hidden):
         leave_if_asked(stop, accelerator)
         batch = mine[number] if number < len(mine) else []
         if batch or is_sharded(accelerator):
@@ -152,10 +108,36 @@ def translate(
     return [text for _, text in sorted(translated)]
 
 
-def score_options(recipe: Recipe) -> dict[str, Any]:
-    """The arguments of `metrics.score` that a recipe sets."""
+def translate_and_score(
+    recipe: Recipe,
+    model: nn.Module,
+    tokenizers: Sequence[PreTrainedTokenizerBase],
+    pairs: Dataset,
+    accelerator: Accelerator,
+    explained: AbstractContextManager[None],
+    final: bool = True,
+    **options,
+) -> tuple[list[str], dict[str, Any]]:
+    """
+    Translate the sources of pairs and score their translations, as a recipe's evaluation section says.
+
+    Args:
+        explained: a context for the translating alone, which explains its errors.
+        final: include what `metrics.score` leaves out during training.
+        options: of `translate`, whose errors these are too.
+
+    Returns:
+        The translations; and their number, `sentences`, with their scores as `metrics.score` names them.
+    """
+    sources, references = texts(pairs)
     section = recipe.evaluation
-    return {"chosen": section.metric, "also": section.also, "language": recipe.data.target_language}
+    options |= section.batch_limits() | {"accelerator": accelerator}
+    with explained:
+        translations = translate(model, *tokenizers, sources, **options)
+    asked = {"chosen": section.metric, "also": section.also, "language": recipe.data.target_language}
+    score_them = partial(score, sources, translations, references, final, **asked)
+    scores = on_main(accelerator, score_them, "scoring the translations")
+    return translations, {"sentences": len(sources), **scores}
 
 
 def score_model(
@@ -172,19 +154,13 @@ def score_model(
         For each split the number of sentences, the translations, and their scores as `metrics.score` names them.
     """
     model, *tokenizers = load_together(names)
-    model = model.to(accelerator.device)
-    section, results = recipe.evaluation, {}
+    model, results = model.to(accelerator.device), {}
     for split in splits:
         pairs = main_first(accelerator, lambda split=split: load_split(recipe.data, recipe.seed, split))
-        sources, references = texts(pairs)
-        options = {"batch_size": section.batch_size, "batch_tokens": section.batch_tokens, "accelerator": accelerator}
-        with as_user_error(f"{' + '.join(names)}, the {split} split: "):
-            translations = translate(model, *tokenizers, sources, **options, **generation)
-        texts_to_score = (sources, translations, references)
-        scores = on_main(
-            accelerator, partial(score, *texts_to_score, **score_options(recipe)), "scoring the translations"
-        )
+        explained = as_user_error(f"{' + '.join(names)}, the {split} split: ")
+        given = (recipe, model, tokenizers, pairs, accelerator, explained)
+        translations, scores = translate_and_score(*given, **generation)
         with evaluating(model, accelerator):
             scores |= alignment_scores(recipe, first_member(model), tokenizers, split, pairs)
-        results[split] = {"sentences": len(sources), "translations": translations, **scores}
+        results[split] = {"translations": translations, **scores}
     return results

@@ -9,16 +9,18 @@ from typing import Any
 from safetensors.torch import load_file
 from transformers.utils import GENERATION_CONFIG_NAME
 
+from ..alignments import Aligner, choose_heads
 from ..data.sources import source_of
 from ..data.tokenization import texts
 from ..errors import Stopped, UserError
+from ..metrics import describe_heads
 from ..recipe.reading import ALIKE, differing_keys, load_recipe
 from ..recipe.schema import Recipe
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder
 from ..runs.metrics_file import finally_scored
 from ..runs.processes import on_main
-from .alignment_scores import choose_alignment_heads
+from .alignment_scores import gold_links_of
 from .checkpoints import stored_weights
 from .compilation import not_compiled
 from .evaluation import evaluating
@@ -65,9 +67,12 @@ def finish(run: TrainingRun) -> dict[str, Any]:
 
 def _choose_alignment_heads(run: TrainingRun) -> None:
     """Choose the heads that best align the validation split, and write them to the generation config."""
+    gold, config = gold_links_of(run.recipe, "validation"), run.unwrapped.generation_config
     with not_compiled(), evaluating(run.unwrapped, run.accelerator):
-        choose_alignment_heads(run.recipe, run.unwrapped, run.tokenizers, run.pairs["validation"])
-    config = run.unwrapped.generation_config
+        weights = Aligner(run.unwrapped, *run.tokenizers).weights_by_head(*texts(run.pairs["validation"]))
+        config.alignment_heads, rate = choose_heads(weights, gold)
+    (described,) = describe_heads({"alignment_heads": config.alignment_heads})
+    logger.info(f"{described}; their alignment error rate on the validation split is {rate:.2f}")
     run.log.write(GENERATION_CONFIG_NAME, lambda: config.save_pretrained(run.folder.path))
 
 

@@ -9,9 +9,9 @@ import itertools
 import json
 import logging
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -51,51 +51,17 @@ class BatchShare:
     target_tokens: int  # over all processes
 
 
-class GlobalBatches(ABC):
+class EpochBatches:
     """
-    The global batches of a run. All processes call every method together. (Accelerate's data loaders are not used:
-    their batches depend on the number of processes.)
-    """
-
-    revision: str | None = None  # the commit of a stream on the Hub
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Identifies the training pairs: a run resumes only with those that it began with."""
-
-    @abstractmethod
-    def epochs(self) -> float:
-        """The number of passes made over the data, which may be a fraction."""
-
-    @abstractmethod
-    def batches_in(self, epochs: int) -> int | None:
-        """The number of batches in the first epochs. None: a stream, whose length is unknown."""
-
-    @abstractmethod
-    def position(self) -> dict[str, Any]:
-        """The position of the next batch, the same on all processes, for a checkpoint."""
-
-    @abstractmethod
-    def save_readers(self, folder: Path) -> None:
-        """Write the state of this process's readers, which `position` does not hold, into a checkpoint."""
-
-    @abstractmethod
-    def go_to(self, position: dict[str, Any], folder: Path) -> None:
-        """Continue from the position in a checkpoint."""
-
-    @abstractmethod
-    def iterate(self) -> Iterator[BatchShare]:
-        """Yield batches from the current position on, forever."""
-
-
-class EpochBatches(GlobalBatches):
-    """
-    Global batches of a tokenized data set, planned an epoch at a time. They do not depend on the number of processes.
+    Global batches of a tokenized data set, planned an epoch at a time. Unlike those of Accelerate's data loaders, they
+    do not depend on the number of processes. All processes call every method together.
 
     Args:
         dataset: the pairs, tokenized.
         weights: how often an epoch has the pair of each `index`; None: once.
     """
+
+    revision = None  # the commit of the data, which only a stream records
 
     def __init__(
         self,
@@ -108,29 +74,27 @@ class EpochBatches(GlobalBatches):
         self.dataset, self.recipe, self.collate, self.accelerator = dataset, recipe, collate, accelerator
         self.lengths = pair_lengths(dataset)
         self.weights = None if weights is None else weights[dataset.with_format("numpy")["index"][:]]
-        self.longest_source = int(self.lengths[0].max())  # in tokens
         self.epoch, self.next_batch = 0, 0
-        self._planned: tuple[int, EpochPlan] | None = None  # the epoch that was planned last
+        self._plan = lru_cache(maxsize=1)(self._plan_epoch)
 
     def plan(self) -> EpochPlan:
         """The batches of the current epoch."""
-        if self._planned is None or self._planned[0] != self.epoch:
-            self._planned = self.epoch, self._plan(self.epoch)
-        return self._planned[1]
+        return self._plan(self.epoch)
 
-    def _plan(self, epoch: int) -> EpochPlan:
+    def _plan_epoch(self, epoch: int) -> EpochPlan:
         return plan_epoch(
             *self.lengths, self.recipe.optimization.tokens_per_batch, self.recipe.seed, epoch, self.weights
         )
 
     def batches_in(self, epochs: int) -> int:
+        """The number of batches in the first epochs."""
         if self.weights is None or not (self.weights % 1).any():
             # The same in every epoch, since the sorted lengths alone determine where batches are cut.
             return epochs * len(self.plan())
         return sum(len(self._plan(epoch)) for epoch in range(epochs))  # of pairs that are drawn at random
 
     def fingerprint(self) -> str:
-        """A hash of all token ids."""
+        """A hash of all token ids: a run resumes only with the pairs that it began with."""
         digest = hashlib.sha256()
         for batch in self.dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(10_000):
             for column in batch.columns:
@@ -139,19 +103,23 @@ class EpochBatches(GlobalBatches):
         return digest.hexdigest()
 
     def epochs(self) -> float:
+        """The number of passes made over the data, which may be a fraction."""
         done = self.next_batch / len(self.plan()) if self.next_batch else 0.0  # at an epoch's start, do not plan it yet
         return round(self.epoch + done, 4)
 
     def position(self) -> dict[str, Any]:
+        """The position of the next batch, the same on all processes, for a checkpoint."""
         return {"epoch": self.epoch, "update": self.next_batch}
 
     def save_readers(self, folder: Path) -> None:
-        """Nothing to save: `position` is complete."""
+        """Nothing to write into a checkpoint: `position` is complete."""
 
     def go_to(self, position: dict[str, Any], folder: Path) -> None:
+        """Continue from the position in a checkpoint."""
         self.epoch, self.next_batch = position["epoch"], position["update"]
 
     def iterate(self) -> Iterator[BatchShare]:
+        """Yield batches from the current position on, forever."""
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
             plan = self.plan()
@@ -174,10 +142,11 @@ class EpochBatches(GlobalBatches):
                 yield BatchShare(itertools.islice(batches, accumulation), accumulation, tokens)
 
 
-class StreamBatches(GlobalBatches):
+class StreamBatches:
     """
-    Global batches of a stream. A global batch is made of one batch from each reader. The number of readers, processes
-    times accumulation steps, is fixed when the run begins; any number of processes that divides it can resume the run.
+    Global batches of a stream, with the methods of `EpochBatches`. A global batch is made of one batch from each
+    reader. The number of readers, processes times accumulation steps, is fixed when the run begins; any number of
+    processes that divides it can resume the run.
 
     Args:
         readers: the number of readers of a resumed run; None: a new run.
@@ -195,30 +164,25 @@ class StreamBatches(GlobalBatches):
         self.stream, self.tokenizer, self.recipe = stream, tokenizer, recipe
         self.revision = stream.revision
         self.collate, self.accelerator, self._told = collate, accelerator, False
-        self._divide(readers or accelerator.num_processes * recipe.optimization.gradient_accumulation_steps)
-        self.positions = {reader: Position() for reader in self.mine}
-
-    def _divide(self, readers: int) -> None:
-        processes = self.accelerator.num_processes
+        processes = accelerator.num_processes
+        self.readers = readers = readers or processes * recipe.optimization.gradient_accumulation_steps
         if readers % processes:
             fitting = " or ".join(str(number) for number in range(1, readers + 1) if readers % number == 0)
             raise UserError(
                 f"the run cut its stream into {readers} parts, which {processes} processes cannot share evenly; resume "
                 f"it on {fitting} processes"
             )
-        tokens = self.tokens_per_batch(readers)
-        longest = max(self.tokenizer.max_source_tokens, self.tokenizer.max_target_tokens)
+        # The most source or target tokens in one reader's part of a global batch, padding included.
+        self.tokens_per_batch = tokens = recipe.optimization.tokens_per_batch // readers
+        longest = max(tokenizer.max_source_tokens, tokenizer.max_target_tokens)
         if tokens < longest:
             raise UserError(
                 f"optimization.tokens_per_batch leaves {tokens} tokens to each of {readers} parts of the stream, which "
                 f"must hold the longest pair that data.max_source_tokens and data.max_target_tokens allow ({longest})"
             )
-        self.readers, share = readers, readers // processes
-        self.mine = range(self.accelerator.process_index * share, (self.accelerator.process_index + 1) * share)
-
-    def tokens_per_batch(self, readers: int) -> int:
-        """The most source or target tokens in one reader's part of a global batch, padding included."""
-        return self.recipe.optimization.tokens_per_batch // readers
+        share, rank = readers // processes, accelerator.process_index
+        self.mine = range(rank * share, (rank + 1) * share)
+        self.positions = {reader: Position() for reader in self.mine}
 
     def fingerprint(self) -> str:
         return self.stream.fingerprint
@@ -228,7 +192,7 @@ class StreamBatches(GlobalBatches):
         return float(self.positions[self.mine[0]].passes)
 
     def batches_in(self, epochs: int) -> None:
-        return None
+        """None: the length of a stream is unknown."""
 
     def position(self) -> dict[str, Any]:
         return {"readers": self.readers}
@@ -237,6 +201,7 @@ class StreamBatches(GlobalBatches):
         return folder / f"reader-{reader}.json"
 
     def save_readers(self, folder: Path) -> None:
+        """Write the state of this process's readers, which `position` does not hold, into a checkpoint."""
         for reader, position in self.positions.items():
             self._file(folder, reader).write_text(json.dumps(asdict(position)), encoding="utf-8")
 
@@ -254,7 +219,7 @@ class StreamBatches(GlobalBatches):
             self.stream,
             self.tokenizer,
             self.collate,
-            self.tokens_per_batch(self.readers),
+            self.tokens_per_batch,
             max(1, recipe.data.shuffle_buffer // self.readers),
             recipe.seed,
             reader,
@@ -294,3 +259,6 @@ class StreamBatches(GlobalBatches):
                 f"data: dropped {first.dropped:,} of the {first.seen:,} training pairs so far "
                 f"({first.dropped / first.seen:.0%}) that were empty or longer than {self.tokenizer.limits}"
             )
+
+
+GlobalBatches = EpochBatches | StreamBatches

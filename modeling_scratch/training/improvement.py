@@ -57,7 +57,9 @@ def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) 
         recipe = plan.recipe_of(*model)
         if not on_main(accelerator, lambda model=model: plan.has_model(*model)):
             _train(recipe, accelerator, stop)
-        _translate(plan, str(plan.folder(*model)), recipe, by_model, accelerator, stop)
+        advice = advice_to_halve(recipe.evaluation)
+        with _stage(by_model.name), explained_lack_of_memory(accelerator, by_model.name, advice), stop:
+            by_model.complete(recipe, accelerator, stop)
     on_main(accelerator, lambda: _merge(plan, pairs["train"], translations))
     return _train(plan.final, accelerator, stop)
 
@@ -88,11 +90,11 @@ def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs, accelerator: Accele
     """Measured on a few sentences, with the run's own model."""
     folder, sample = str(plan.options.run), pairs[0][:: -(-len(pairs[0]) // _SAMPLE)]
     model, tokenizers = load_translator(folder).to(accelerator.device), load_tokenizers(folder)
-    longest = plan.recipe.data.max_source_tokens
+    longest, limits = plan.recipe.data.max_source_tokens, plan.final.evaluation.batch_limits()
     sample = [text for text in sample if len(tokenizers[0](text).input_ids) <= longest]
-    translate(model, *tokenizers, sample[:2], progress=None)  # the first call is slower
+    translate(model, *tokenizers, sample[:2], **limits)  # the first call is slower
     began = time.perf_counter()
-    translate(model, *tokenizers, sample, progress=None)
+    translate(model, *tokenizers, sample, **limits)
     return (time.perf_counter() - began) / max(1, len(sample))
 
 
@@ -129,24 +131,6 @@ def _translations(plan: ImprovementPlan, pairs: Pairs) -> dict[tuple[str, int], 
         folder = plan.work / "translations" / name
         found[direction, number] = ShardedTranslation(folder, sentences[direction], f"translating by {name}")
     return found
-
-
-def _translate(
-    plan: ImprovementPlan,
-    folder: str,
-    recipe: Recipe,
-    translations: ShardedTranslation,
-    accelerator: Accelerator,
-    stop: StopRequest,
-) -> None:
-    """Translate what is missing with the model in a folder, which was trained by this recipe."""
-    if not on_main(accelerator, translations.missing):
-        return
-    model, tokenizers = load_translator(folder).to(accelerator.device), load_tokenizers(folder)
-    longest, sizes = recipe.data.max_source_tokens, plan.sizes()  # longer ones take no part in training either
-    advice = advice_to_halve(plan.final.evaluation)
-    with _stage(translations.name), explained_lack_of_memory(accelerator, translations.name, advice), stop:
-        translations.complete(model, tokenizers, accelerator, stop, longest, **sizes)
 
 
 def _merge(plan: ImprovementPlan, pairs: Pairs, translations: dict[tuple[str, int], ShardedTranslation]) -> None:

@@ -13,15 +13,7 @@ from ..errors import UserError
 from ..files import read_json, sha256, write_whole
 from ..hub.run_records import RunRecords
 from ..model.configuration_scratch import ScratchConfig
-from ..recipe.reading import (
-    ALIKE,
-    adopts_two,
-    apply_overrides,
-    check_model_file,
-    checked_recipe,
-    differing_keys,
-    load_recipe,
-)
+from ..recipe.reading import ALIKE, adopts_two, apply_overrides, checked_recipe, differing_keys, load_recipe
 from ..recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder, holds_other_things
@@ -111,6 +103,7 @@ class ImprovementPlan:
             train_files=str(self.pairs_file("train")),
             validation_files=str(self.pairs_file("validation")),
         )
+        evaluation = {"also": [], "alignments": False} | self.final.evaluation.batch_limits()
         changes = {
             "output_dir": str(self.folder(direction, number)),
             "data": section,
@@ -118,15 +111,11 @@ class ImprovementPlan:
             "optimization": recipe.optimization.model_copy(
                 update={"gradient_accumulation_steps": self.final.optimization.gradient_accumulation_steps}
             ),
-            "evaluation": recipe.evaluation.model_copy(update={"also": [], "alignments": False, **self.sizes()}),
+            "evaluation": recipe.evaluation.model_copy(update=evaluation),
             "hub": HubSection(),
             "trackers": [],
         }
         return recipe.model_copy(update=changes)
-
-    def sizes(self) -> dict[str, int]:
-        """How much is translated at once, by every model."""
-        return {name: getattr(self.final.evaluation, name) for name in ("batch_size", "batch_tokens")}
 
     def _final_recipe(self) -> Recipe:
         """
@@ -154,8 +143,7 @@ class ImprovementPlan:
         if recipe.tokenizer.shared:
             changes["tokenizer"] = recipe.tokenizer.model_copy(update={"existing": str(options.run.resolve())})
         content = recipe.model_copy(update=changes).model_dump(mode="json")
-        check_model_file(content, list(options.overrides))
-        return checked_recipe(apply_overrides(content, list(options.overrides)))
+        return checked_recipe(apply_overrides(content, options.overrides))
 
     def _check_output(self) -> None:
         out = self.options.out

@@ -4,7 +4,6 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,12 +22,13 @@ from ..data.tokenization import PairTokenizer, texts, tokenize_pairs
 from ..data.tokenizer import adopt_tokenizer, sample_sentences, train_tokenizer
 from ..errors import UserError, as_user_error
 from ..loading import load_config, load_tokenizers, load_translator, vocabulary_size
+from ..model.batched_generation import tokenize
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.architecture import check_fields
 from ..recipe.reading import adopts_two, fields_of_new_model, planned_config
-from ..recipe.schema import SOURCE, TARGET, Recipe
+from ..recipe.schema import SOURCE, TARGET, EvaluationSection, Recipe
 from ..runs.processes import main_first, on_all, on_main
 from .checkpoints import read_progress
 from .compilation import LENGTHS_OF, is_compiled, longest
@@ -108,7 +108,13 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) ->
                 decoder_start_token_id=target.bos_token_id,
             )
         model = ScratchForConditionalGeneration(config)
-    _check_vocabulary(model.config.vocab_size, model.config.decoder_vocab_size, sizes)
+    rows = {"vocab_size": model.config.vocab_size, "decoder_vocab_size": model.config.target_vocab_size}
+    for name, size in sizes.items():
+        if size > rows[name]:
+            raise UserError(
+                f"the tokenizer has {size:,} tokens, but the model's {name} is {rows[name]:,}: leave {name} out, or "
+                "make the tokenizer smaller"
+            )
     return model
 
 
@@ -132,16 +138,6 @@ def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
     for name, value in section.overrides.items():
         setattr(config, name, value)
     return config
-
-
-def _check_vocabulary(vocab_size: int, decoder_vocab_size: int | None, needed: dict[str, int]) -> None:
-    given = {"vocab_size": vocab_size, "decoder_vocab_size": decoder_vocab_size or vocab_size}
-    for name, size in given.items():
-        if needed[name] > size:
-            raise UserError(
-                f"the tokenizer has {needed[name]:,} tokens, but the model's {name} is {size:,}: leave {name} out, or "
-                "make the tokenizer smaller"
-            )
 
 
 @dataclass
@@ -183,13 +179,13 @@ def prepare_inputs(
         tokenizers = adopted or on_main(accelerator, train_them, "training the tokenizer")
         model = on_all(accelerator, lambda: make_model(recipe, tokenizers, config))
     _check_lengths(model.config, tokenizers[0], pairs)
-    _set_generation(recipe, model)
+    model.generation_config = generation_settings(model, recipe.evaluation)
     use_fast_layers(model)
     tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
 
     def tokenized(split: str) -> Dataset:
-        tokenize = partial(tokenize_pairs, pairs[split], tokenizer, split, recipe.data.num_workers)
-        return main_first(accelerator, tokenize, f"tokenizing the {split} pairs")
+        make = partial(tokenize_pairs, pairs[split], tokenizer, split, recipe.data.num_workers)
+        return main_first(accelerator, make, f"tokenizing the {split} pairs")
 
     shapes = {}
     if is_compiled(recipe, accelerator):
@@ -202,7 +198,7 @@ def prepare_inputs(
         weights = np.asarray(train["weight"][:]) if recipe.data.mix else None
         batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights)
         # For a warning by `scratch translate`.
-        model.generation_config.longest_training_source = batches.longest_source
+        model.generation_config.longest_training_source = int(batches.lengths[0].max())
         _check_length_limit(recipe, int(batches.lengths[1].max()))
     return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
 
@@ -217,35 +213,23 @@ def _check_length_limit(recipe: Recipe, longest: int) -> None:
 
 def _check_lengths(config: ScratchConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]) -> None:
     """UserError, before hours of training rather than after, if a sentence exceeds learned positions."""
-    if config.position_embedding_type != "learned":
+    limit = longest(config)
+    if limit is None:
         return
-    limit = config.max_position_embeddings
     for split in set(pairs) - {"train"}:
-        for number, ids in enumerate(source_tokenizer(texts(pairs[split])[0]).input_ids, start=1):
-            if len(ids) > limit:
-                raise UserError(
-                    f"source {number} of the {split} split has {len(ids)} tokens, but learned positions end at "
-                    f"max_position_embeddings ({limit})"
-                )
+        with as_user_error(f"the {split} split: "):
+            tokenize(source_tokenizer, texts(pairs[split])[0], limit, first=1)
 
 
-def generation_settings(
-    num_beams: int, length_penalty: float, max_new_tokens: int, tokens: dict[str, Any]
-) -> GenerationConfig:
+def generation_settings(model: PreTrainedModel, section: EvaluationSection) -> GenerationConfig:
     """
-    How a translator decodes. A hypothesis's log-probability is divided by length^length_penalty; the paper's 0.6
+    How the model is to decode. A hypothesis's log-probability is divided by length^length_penalty; the paper's 0.6
     belongs to ((5 + length) / 6)^0.6 (Wu et al. 2016), which is nearly the same for sentences.
     """
-    beam = {"num_beams": num_beams, "length_penalty": length_penalty, "early_stopping": False} if num_beams > 1 else {}
-    return GenerationConfig(max_new_tokens=max_new_tokens, do_sample=False, **beam, **tokens)
-
-
-def _set_generation(recipe: Recipe, model: PreTrainedModel) -> None:
-    section = recipe.evaluation
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-    tokens = {name: getattr(model.config, name) for name in names}
-    before, settings = model.generation_config, (section.num_beams, section.length_penalty, section.max_new_tokens)
-    model.generation_config = generation_settings(*settings, tokens)
-    for name in _KEPT:
-        if (value := getattr(before, name, None)) is not None:
-            setattr(model.generation_config, name, value)
+    fields = {name: getattr(model.config, name) for name in names}
+    kept = {name: getattr(model.generation_config, name, None) for name in _KEPT}
+    fields |= {name: value for name, value in kept.items() if value is not None}
+    if section.num_beams > 1:
+        fields |= {"num_beams": section.num_beams, "length_penalty": section.length_penalty, "early_stopping": False}
+    return GenerationConfig(max_new_tokens=section.max_new_tokens, do_sample=False, **fields)

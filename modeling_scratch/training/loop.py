@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from typing import NoReturn
 
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm
@@ -37,19 +38,24 @@ def train(run: TrainingRun) -> None:
             out; another process is gone.
     """
     progress, accelerator = run.progress, run.accelerator
+    if run.recipe.trackers:  # the Accelerator may have those of another run, as in `scratch improve`
+        run.log.open_trackers(progress.tracked_as)
     run.record({"split": "run", **describe_data(run.pairs, run.batches), **describe(accelerator, run.unwrapped)})
     run.model.train()
     lost = explained_loss_of_a_process(accelerator, lambda: f"in or after update {progress.step}")
     with run.stoppable(), lost:
-        if run.recipe.model.start_from and progress.step == 0:
-            _score_start(run)
-        if progress.compiled and progress.step < run.total_updates:
-            make_graphs(run.unwrapped, run.training_step, accelerator, run.optimizer)
-        if progress.unsettled:  # stopped between an update and what was due after it
-            _do_what_is_due(run, _due(run))
-        # Not before: the time left is estimated from here on, and compiling would inflate it.
-        with run.log.progress_bar(progress.step, run.total_updates) as bar:
-            _make_updates(run, bar)
+        try:
+            if run.recipe.model.start_from and progress.step == 0:
+                score_start(run)
+            if progress.compiled and progress.step < run.total_updates:
+                make_graphs(run.unwrapped, run.training_step)
+            if progress.unsettled:  # stopped between an update and what was due after it
+                _do_what_is_due(run, _due(run))
+            # Not before: the time left is estimated from here on, and compiling would inflate it.
+            with run.log.progress_bar(progress.step, run.total_updates) as bar:
+                _make_updates(run, bar)
+        except Stopped:
+            _stop_here(run)
 
 
 def _make_updates(run: TrainingRun, bar: tqdm) -> None:
@@ -68,13 +74,6 @@ def _make_updates(run: TrainingRun, bar: tqdm) -> None:
             _log_training(run)
         said = f"{progress.without_better} evaluations in a row were no better (evaluation.patience)"
         logger.info(f"training ends after update {progress.step}: {said}")
-
-
-def _score_start(run: TrainingRun) -> None:
-    try:
-        score_start(run)
-    except Stopped:
-        _stop_here(run)
 
 
 def _update(run: TrainingRun, batch: BatchShare, started: float) -> StepResult:
@@ -131,7 +130,7 @@ def _do_what_is_due(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> 
     # On request too: if the run resumes with a shorter length, it ends here.
     progress.unsettled = due.evaluation or due.checkpoint or asked_to_stop
     if asked_to_stop:
-        _stop_here(run)
+        raise Stopped
     if due.evaluation:
         _evaluate(run, due.end)
     progress.unsettled = False
@@ -146,7 +145,8 @@ def _do_what_is_due(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> 
         on_main(run.accelerator, lambda: try_push(run.recipe, message), "pushing the best model")
 
 
-def _stop_here(run: TrainingRun) -> None:
+def _stop_here(run: TrainingRun) -> NoReturn:
+    """Write a checkpoint, and raise Stopped with how to continue."""
     progress = run.progress
     save_checkpoint(run, is_averaged=False)
     asked = next((reason for reason in gather_object([run.stop.reason]) if reason), "")
@@ -161,8 +161,6 @@ def _evaluate(run: TrainingRun, end: bool) -> None:
     try:
         with_translations = (run.progress.evaluations + 1) % run.recipe.evaluation.translate_every == 0 or end
         record = validate(run, with_translations)
-    except Stopped:
-        _stop_here(run)
     except ProcessError:  # out of memory: the run can resume from here with smaller batches
         if run.accelerator.num_processes == 1:
             save_checkpoint(run, is_averaged=False)

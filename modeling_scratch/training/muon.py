@@ -4,9 +4,8 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate
 
-from .sharding import gathered
+from .sharding import cut_like, gathered
 
 MOMENTUM = 0.95
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic iteration, as in torch.optim.Muon
@@ -75,7 +74,7 @@ class Muon(torch.optim.AdamW):
         updates = torch.stack([gathered(update) for update in updates])
         dtype = self.dtype if updates.dtype == torch.float32 else updates.dtype
         directions = orthogonalized(updates.to(dtype)).to(updates.dtype).unbind()
-        directions = [_cut_like(each, parameter) for each, parameter in zip(directions, parameters, strict=True)]
+        directions = [cut_like(parameter, each) for each, parameter in zip(directions, parameters, strict=True)]
         torch._foreach_mul_(parameters, 1 - rate * weight_decay)
         torch._foreach_add_(parameters, directions, alpha=-rate * 0.2 * math.sqrt(max(parameters[0].shape)))
 
@@ -87,11 +86,3 @@ def _by_shape(parameters: list[torch.Tensor]) -> list[list[torch.Tensor]]:
         if parameter.grad is not None:
             found.setdefault(parameter.shape, []).append(parameter)
     return list(found.values())
-
-
-def _cut_like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A whole tensor, sharded like a parameter."""
-    if not isinstance(parameter, DTensor):
-        return tensor
-    mesh = parameter.device_mesh
-    return DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim).redistribute(placements=parameter.placements)

@@ -18,7 +18,7 @@ from ..files import write_whole
 from ..hub.push import check_destination
 from ..recipe.reading import recipe_text
 from ..recipe.schema import Recipe
-from ..runs.agreement import check_run, open_folder
+from ..runs.agreement import check_folder, check_run
 from ..runs.folder import RECIPE, RunFolder
 from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
@@ -28,15 +28,20 @@ from .compilation import is_compiled
 from .due import total_updates
 from .inputs import Inputs, prepare_inputs
 from .log import RunLog
-from .optimization import make_optimizer
-from .sharding import prepare
 from .step import TrainingStep
 
 logger = logging.getLogger(__name__)
 
 
 def _claim_folder(recipe: Recipe, accelerator: Accelerator, resume: bool, overwrite: bool = False) -> RunFolder:
-    folder = open_folder(recipe.output_dir, accelerator, resume, overwrite)
+    """
+    Lock a run's folder, and check where the run will be pushed. UserError if the folder conflicts with the command
+    line, or a process cannot see it.
+    """
+    folder = RunFolder(recipe.output_dir)
+    on_main(accelerator, lambda: folder.check(resume, overwrite))
+    if accelerator.num_processes > 1:
+        check_folder(accelerator, folder)
     if recipe.hub.repository is not None:
         on_main(accelerator, lambda: check_destination(recipe))
     return folder
@@ -80,7 +85,9 @@ class TrainingRun:
             )
         self.saved_at = time.monotonic()
         check_run(accelerator, recipe, self.progress.compiled, self.progress.fingerprint, self.total_updates)
-        self._distribute(inputs)
+        set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
+        self.training_step = TrainingStep(accelerator, inputs.model, recipe.optimization)
+        self.model, self.optimizer = self.training_step.model, self.training_step.optimizer
 
     @classmethod
     def begin(
@@ -106,7 +113,6 @@ class TrainingRun:
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator), stop)
         # Last: what was there is deleted.
         on_main(accelerator, lambda: run._create_folder(overwrite))
-        run._open_trackers()
         return run
 
     @classmethod
@@ -130,7 +136,6 @@ class TrainingRun:
         set_seed(recipe.seed)
         run = cls(recipe, accelerator, folder, prepare_inputs(recipe, accelerator, path), stop)
         run._restore(path)
-        run._open_trackers()
         return run
 
     @classmethod
@@ -154,18 +159,6 @@ class TrainingRun:
         self.folder.create()
         write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
         save_model_files(self, self.folder.path)
-
-    def _open_trackers(self) -> None:
-        if self.recipe.trackers:  # the Accelerator may have those of another run, as in `scratch improve`
-            self.log.open_trackers(self.progress.tracked_as)
-
-    def _distribute(self, inputs: Inputs) -> None:
-        """Wrap or shard the model and put it on its device, as the launcher's settings say."""
-        recipe, accelerator = self.recipe, self.accelerator
-        set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
-        optimizer = make_optimizer(inputs.model, recipe.optimization, accelerator.mixed_precision)
-        self.model, self.optimizer = prepare(accelerator, inputs.model, optimizer)
-        self.training_step = TrainingStep(accelerator, self.model, self.optimizer, recipe.optimization)
 
     def _restore(self, checkpoint: Path) -> None:
         self.progress = before = load_checkpoint(self, checkpoint)

@@ -65,6 +65,13 @@ def gathered(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def cut_like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """This process's part of a whole tensor that is the same on all processes, if the parameter is sharded."""
+    if not isinstance(parameter, DTensor):
+        return tensor
+    return distribute_tensor(tensor, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
 def load_whole_weights(accelerator: Accelerator, model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
     """Load whole weights into a model, which may be sharded."""
     if is_sharded(accelerator):
@@ -101,10 +108,7 @@ def load_whole_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str
     def cut(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
         if parameter.device.type == "cpu":  # otherwise it would remain a part of the memory-mapped file
             value = value.clone()
-        if not isinstance(parameter, DTensor) or value.shape != parameter.shape:  # a count of steps
-            return value
-        mesh = parameter.device_mesh
-        return distribute_tensor(value.to(mesh.device_type), mesh, parameter.placements, src_data_rank=None)
+        return cut_like(parameter, value) if value.shape == parameter.shape else value  # otherwise a count of steps
 
     cut_state = {
         index: {name: cut(value, parameters[index]) for name, value in values.items()}

@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from accelerate import Accelerator
-from torch import nn
+from transformers import PreTrainedModel
 
 from ..recipe.schema import OptimizationSection
 from ..runs.faults import explained_lack_of_memory
 from .global_batches import BatchShare
 from .loss import TrainingLoss
-from .sharding import gathered
+from .optimization import make_optimizer
+from .sharding import gathered, prepare
 
 
 @dataclass(frozen=True)
@@ -28,21 +29,16 @@ class StepResult:
 
 class TrainingStep:
     """
-    Makes updates.
+    Makes updates. Wraps or shards the model and puts it on its device, as the launcher's settings say.
 
-    Args:
-        model, optimizer: as prepared by Accelerate.
+    Raises:
+        UserError: the model cannot be sharded with these settings (see `sharding.prepare`).
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        optimization: OptimizationSection,
-    ):
-        self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
-        self.optimization = optimization
+    def __init__(self, accelerator: Accelerator, model: PreTrainedModel, optimization: OptimizationSection):
+        self.accelerator, self.optimization = accelerator, optimization
+        optimizer = make_optimizer(model, optimization, accelerator.mixed_precision)
+        self.model, self.optimizer = prepare(accelerator, model, optimizer)
         self.fused_loss = TrainingLoss(optimization.label_smoothing)
 
     def losses(self, batch: dict[str, torch.Tensor], target_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,9 +61,12 @@ class TrainingStep:
         # Filled on the device: copying numbers there would wait for it.
         own = [torch.full_like(losses[:1], float(ask())) for ask in questions.values()]
         sums = torch.cat([losses, *own])
-        norm, loss, cross_entropy, *counts = self._clip(self.accelerator.reduce(sums, "sum"))
-        finite = math.isfinite(loss) and math.isfinite(norm)
-        with self._within_memory_of_optimizer():
+        sums = self.accelerator.reduce(sums, "sum")
+        advice = f"use a smaller model, or {self._smaller_batches(self.optimization.gradient_accumulation_steps)}"
+        doing = "for the optimizer, whose states are 8 bytes a parameter"
+        with explained_lack_of_memory(self.accelerator, doing, advice):
+            norm, loss, cross_entropy, *counts = self._clip(sums)
+            finite = math.isfinite(loss) and math.isfinite(norm)
             if finite:
                 self.optimizer.step()
             elif self.accelerator.scaler is not None:
@@ -96,10 +95,8 @@ class TrainingStep:
     def _clip(self, sums: torch.Tensor) -> list[float]:
         """Clip the gradient. Returns its norm and the sums; only here do we wait for the device."""
         limit = self.optimization.max_grad_norm
-        with self._within_memory_of_optimizer():
-            norm = self.accelerator.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
-            norm = gathered(norm).to(sums.dtype)
-            return torch.cat([norm[None], sums]).tolist()
+        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
+        return torch.cat([gathered(norm).to(sums.dtype)[None], sums]).tolist()
 
     def _smaller_batches(self, pieces: int) -> str:
         """Advice for when an update's share of a process takes too much memory in this many pieces."""
@@ -107,11 +104,4 @@ class TrainingStep:
             f"set optimization.gradient_accumulation_steps={2 * pieces}, which changes no batch, or halve "
             f"optimization.tokens_per_batch (now {self.optimization.tokens_per_batch}) and begin anew; with "
             "data.streaming=true, begin anew for either"
-        )
-
-    def _within_memory_of_optimizer(self) -> AbstractContextManager:
-        return explained_lack_of_memory(
-            self.accelerator,
-            "for the optimizer, whose states are 8 bytes a parameter",
-            f"use a smaller model, or {self._smaller_batches(self.optimization.gradient_accumulation_steps)}",
         )

@@ -224,7 +224,7 @@ def test_every_layer_is_drawn(shared_vocabulary, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(attention, "save", lambda figure, path: drawn.append(path.name) or path)
     monkeypatch.setattr(attention, "attention_figure", lambda maps, kind, layer: None)
-    attention.save_attention(attention.attention_maps(*shared_vocabulary, SENTENCE), tmp_path, "all")
+    attention.save_attention(attention.attention_maps(*shared_vocabulary, SENTENCE), tmp_path, None)
     depths = {"encoder-self-attention": 2, "decoder-self-attention": 3, "cross-attention": 3}
     assert drawn == [f"{kind}-layer-{layer}.png" for kind, depth in depths.items() for layer in range(1, depth + 1)]
 

@@ -250,13 +250,13 @@ def test_a_checkpoint_that_another_process_has_written_meanwhile_stays(two_updat
     with pytest.raises(SystemExit):
         quick_run(run, *TWO_UPDATES, "auto", resume=True)
     assert "already holds a run: continue it with --resume" in capsys.readouterr().err
-    assert RunFolder(run).can_go_on()
+    assert RunFolder(run).locked_can_go_on()
 
 
 def test_resume_auto_deletes_nothing_that_took_time(two_updates, capsys):
     for weights in two_updates.glob("checkpoints/step-*/model.safetensors"):
         weights.write_bytes(b"damaged")
-    assert RunFolder(str(two_updates)).can_go_on()
+    assert RunFolder(str(two_updates)).locked_can_go_on()
     with pytest.raises(SystemExit):
         quick_run(two_updates, "optimization.max_steps=3", "auto", resume=True)
     assert "holds no checkpoint to resume from" in capsys.readouterr().err

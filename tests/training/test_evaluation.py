@@ -17,7 +17,7 @@ from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.model.cache import SearchCache
 from modeling_scratch.model.pretrained import CACHE_NAME
 from modeling_scratch.model.stacks import ScratchDecoder
-from modeling_scratch.recipe.schema import DataSection
+from modeling_scratch.recipe.schema import DataSection, EvaluationSection
 from modeling_scratch.training.evaluation import translate
 from modeling_scratch.training.inputs import generation_settings
 
@@ -31,10 +31,10 @@ def translator():
     fields = {"vocab_size": len(tokenizer), "tie_word_embeddings": False, "lm_head_bias": True, "init_std": 0.5}
     torch.manual_seed(0)
     model = ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | SHALLOW | fields))).eval()
-    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
     with torch.no_grad():
-        model.lm_head.bias[tokens["eos_token_id"]] = 5
-    model.generation_config = generation_settings(2, 1.0, 8, tokens)
+        model.lm_head.bias[model.config.eos_token_id] = 5
+    section = EvaluationSection(num_beams=2, length_penalty=1.0, max_new_tokens=8)
+    model.generation_config = generation_settings(model, section)
     return model, tokenizer, tokenizer
 
 
@@ -125,9 +125,9 @@ def test_what_is_held_out_is_not_trained_on():
 
 
 def test_settings_are_valid_for_one_beam_and_many(translator, tmp_path):
-    tokens = {"pad_token_id": 0, "eos_token_id": 2}
     for beams in (1, 4):
-        settings = generation_settings(beams, 0.6, 33, tokens)
+        section = EvaluationSection(num_beams=beams, length_penalty=0.6, max_new_tokens=33)
+        settings = generation_settings(translator[0], section)
         settings.save_pretrained(tmp_path)
         assert settings.max_new_tokens == 33
         assert settings.num_beams == (None if beams == 1 else 4)

@@ -243,7 +243,7 @@ def test_a_new_metric_is_evaluated(run_with_a_new_metric):
 
 
 def test_a_new_metric_is_in_the_card(run_with_a_new_metric):
-    card = build_card(run_with_a_new_metric, "ada/tiny")
+    card = build_card(run_with_a_new_metric, "ada/tiny", RunRecords(run_with_a_new_metric))
     (test,) = read_metrics(run_with_a_new_metric, "test")
     assert re.search(r"^\| Test set \| BLEU \| .*\| Length \| Sentences \|$", card.text, re.MULTILINE)
     assert f"| {test['length']:.2f} ± 12.50 | {test['sentences']} |" in card.text

@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.hub.card import build_card
+from modeling_scratch.hub.run_records import run_of
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.pipelines import load_pipeline
 from modeling_scratch.recipe.reading import load_recipe
@@ -152,6 +153,16 @@ def test_translations_that_will_be_cut_are_told(tmp_path, capsys):
     assert "max_new_tokens" not in capsys.readouterr().err
 
 
+def test_a_sentence_beyond_learned_positions_is_told_before_training(tmp_path, capsys):
+    """Longer training pairs are dropped, but what is to be translated at the end is not."""
+    positions = ["model.overrides.position_embedding_type=learned", "model.overrides.max_position_embeddings=12"]
+    with pytest.raises(SystemExit):
+        quick_run(tmp_path / "run", *positions, "data.max_source_tokens=12", "data.max_target_tokens=12")
+    said = r"error: the (test|validation) split: input \d+ has \d\d tokens, but the model takes 12 \(max_position_emb"
+    assert re.search(said, capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_tracker_that_cannot_start(tmp_path, monkeypatch, capsys):
     pytest.importorskip("tensorboard")
     from accelerate import Accelerator
@@ -244,6 +255,6 @@ def test_further_test_sets_are_scored_by_name(tmp_path, capsys):
     run_training(evaluate=str(run))
     scores = re.findall(r"40 sentences of (\S+)\n  BLEU ([\d.]+)", capsys.readouterr().out)
     assert scores == [(name or "test", f"{record['bleu']:.2f}") for name, record in final.items()]
-    card = str(build_card(run, "ada/model"))
+    card = str(build_card(run, "ada/model", run_of(run)))
     assert f"| held-out | {final['held-out']['bleu']:.2f} ± " in card
     assert test.removesuffix("/test") not in card
