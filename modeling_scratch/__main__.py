@@ -34,14 +34,8 @@ class _Commands(TyperGroup):
         return name, typer.main.get_command(app), rest
 
 
-app = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
-
-
-@app.callback()
-def describe() -> None:
-    """Train a Transformer translator from sentence pairs, score it, translate with it, share it."""
-
-
+_HELP = "Train a Transformer translator from sentence pairs, score it, translate with it, share it."
+app = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
 for _name, _what in COMMANDS.items():
     app.command(_name, help=_what)(lambda: None)  # a placeholder, which `resolve_command` replaces
 

@@ -39,7 +39,7 @@ class _BarHandler(logging.Handler):
             tqdm.write(prefix + self.format(record), file=sys.stderr)
 
 
-def log_to_terminal(level: int) -> None:
+def log_to_terminal(level: int = logging.INFO) -> None:
     """Send this package's log to stderr, above any progress bar, and keep the libraries' own bars out of the way."""
     logger = logging.getLogger("modeling_scratch")
     logger.setLevel(level)

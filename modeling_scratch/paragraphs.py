@@ -4,7 +4,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from typing import NamedTuple
 
 # Languages, by ISO 639, that put no space between sentences.
 WITHOUT_SPACES = {"bo", "ja", "km", "lo", "my", "th", "yue", "zh"}
@@ -19,8 +19,7 @@ _BEFORE_ORDINALS = r"am|beim|das|dem|den|der|des|die|ihr\w*|im|ins|sein\w*|vom|z
 _ORDINAL = re.compile(rf"\b(?:{_BEFORE_ORDINALS})[ \t]+\d{{1,2}}\.[ \t]+\Z", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A sentence, and the white space around it; the sentence is empty where there is nothing to translate."""
 
     before: str
@@ -95,17 +94,14 @@ def base_language(language: str) -> str:
     return _OTHER_CODES.get(base, base)
 
 
-def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str) -> list[tuple[str, str, str]]:
-    """
-    Each translation, with the white space before and after it. Sentences on one line are separated by a space if the
-    target language puts one there.
-    """
+def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str) -> list[Piece]:
+    """The translated pieces. Sentences on one line are separated by a space if the target language puts one there."""
     spaceless, written = base_language(language) in WITHOUT_SPACES, []
     for place, (piece, translation) in enumerate(zip(pieces, translations, strict=True)):
         after = piece.after
         if piece.sentence and place + 1 < len(pieces) and (after == " " or not after + pieces[place + 1].before):
             after = "" if spaceless else " "
-        written.append((piece.before, translation, after))
+        written.append(Piece(piece.before, translation, after))
     return written
 
 
@@ -135,17 +131,14 @@ class Paragraphs:
 
     @staticmethod
     def _joined(row: list[Piece], found: Iterator[Translated], language: str) -> Translated:
-        sentences = list(islice(found, sum(bool(piece.sentence) for piece in row)))
-        rest = iter(sentences)
-        texts = [next(rest).text if piece.sentence else "" for piece in row]
-        written = _spaced(row, texts, language)
-        sources = _first_words([(piece.before, piece.sentence, piece.after) for piece in row])
-        starts = zip(sources, _first_words(written), strict=True)
-        starts = [start for start, piece in zip(starts, row, strict=True) if piece.sentence]
+        translations = [next(found) if piece.sentence else Translated("") for piece in row]
+        written = _spaced(row, [each.text for each in translations], language)
         links = [
             (source + first_source, target + first_target)
-            for (first_source, first_target), sentence in zip(starts, sentences, strict=True)
-            for source, target in sentence.links
+            for first_source, first_target, each in zip(
+                _first_words(row), _first_words(written), translations, strict=True
+            )
+            for source, target in each.links
         ]
         return Translated("".join(map("".join, written)), links)
 
@@ -166,7 +159,7 @@ def translate_paragraphs(
     return cut_up.translated(translate(cut_up.sentences), target_language)
 
 
-def _first_words(pieces: Sequence[tuple[str, str, str]]) -> list[int]:
+def _first_words(pieces: Sequence[Piece]) -> list[int]:
     """For each piece, the index in the whole text of the word in which its sentence begins."""
     text = "".join(map("".join, pieces))
     words = [match.start() for match in re.finditer(r"\S+", text)]

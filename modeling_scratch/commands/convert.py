@@ -1,16 +1,5 @@
-"""
-`scratch convert`: convert models from and to other codebases, with weights, generation settings and tokenizers.
+"""`scratch convert`: convert models from and to other codebases."""
 
-    scratch convert marian SRC OUT        a Marian model (OPUS-MT) to a Scratch folder
-    scratch convert to-marian SRC OUT     a Scratch model to a Marian folder
-    scratch convert torch SRC.pt OUT ...  the state dict of a translator around torch.nn.Transformer to a Scratch folder
-    scratch convert to-torch SRC OUT.pt   a Scratch model to such a state dict
-    scratch convert ctranslate2 SRC OUT   a Scratch model to CTranslate2, optionally quantized
-
-Each command ends by running the original and the result on the same random ids, and discards a result that differs.
-"""
-
-import logging
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,15 +14,11 @@ _Quantization = Annotated[
     Literal["float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16", "int8_bfloat16"],
     typer.Option(help="type of the stored weights"),
 ]
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
-
-
-@app.callback()
-def describe() -> None:
-    """
-    Convert models from and to other codebases, with weights, generation settings and tokenizers. Each command ends by
-    running the original and the result on the same random ids, and discards a result that differs.
-    """
+_HELP = """
+Convert models from and to other codebases, with weights, generation settings and tokenizers. Each command ends by
+running the original and the result on the same random ids, and discards a result that differs.
+"""
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
 
 
 @app.command("marian")
@@ -43,7 +28,7 @@ def marian_command(
     debug: Debug = False,
 ) -> None:
     """Convert a Marian model, such as an OPUS-MT translator, to a Scratch folder that translates the same."""
-    log_to_terminal(logging.INFO)
+    log_to_terminal()
     with one_line_errors(debug):
         from ..convert.checking import convert_folder, new_output
         from ..convert.marian import from_marian
@@ -63,7 +48,7 @@ def to_marian_command(
     debug: Debug = False,
 ) -> None:
     """Convert a Scratch model to a Marian folder, which Transformers loads without this project's code."""
-    log_to_terminal(logging.INFO)
+    log_to_terminal()
     with one_line_errors(debug):
         from ..convert.checking import convert_folder, new_output
         from ..convert.marian import to_marian
@@ -100,7 +85,7 @@ def torch_command(
     Convert the state dict of a translator around torch.nn.Transformer to a Scratch folder. Embeddings and output
     projection have the names of PyTorch's tutorial unless others are given. Save the tokenizer beside the result.
     """
-    log_to_terminal(logging.INFO)
+    log_to_terminal()
     with one_line_errors(debug), as_user_error():
         from ..convert.checking import new_output, verify
         from ..convert.torch_reading import load_state_dict_file, read_torch
@@ -139,14 +124,13 @@ def to_torch_command(
     debug: Debug = False,
 ) -> None:
     """Convert a Scratch model to the state dict of a translator like that of PyTorch's tutorial."""
-    log_to_terminal(logging.INFO)
+    log_to_terminal()
     with one_line_errors(debug):
         import torch
 
         from ..convert.checking import load_model, new_output, verify
         from ..convert.torch_reading import load_state_dict_file
-        from ..convert.torch_transformer import to_torch
-        from ..convert.torch_translator import TorchTranslator
+        from ..convert.torch_transformer import TorchTranslator, to_torch
 
         with new_output(out) as file:
             model = load_model(src, "scratch")
@@ -176,7 +160,7 @@ def ctranslate2_command(
     Convert a Scratch model for CTranslate2's Translator, which runs without PyTorch. Beside it are written the
     tokenizers and generation.json, the model's generation settings as arguments of translate_batch.
     """
-    log_to_terminal(logging.INFO)
+    log_to_terminal()
     with one_line_errors(debug):
         from ..convert.checking import new_output
         from ..convert.ctranslate2 import write_ctranslate2

@@ -1,6 +1,6 @@
 """Translates a whole document sentence by sentence, with all its sentences in one call."""
 
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from ..errors import UserError, as_user_error, beginning
 from ..files import one_line
 from ..paragraphs import Translated, guessed_links, translate_paragraphs
 from ..pipelines import CommandPipeline
-from .text_input import CUT, CUT_ADVICE, Remarks, remark_lengths
+from .text_input import CUT, CUT_ADVICE, UNUSUAL, Remarks, check_lengths, whole_input
 
 
+@dataclass(frozen=True)
 class SentenceTranslator:
     """
     Translates sentences; the translations contain no line breaks.
@@ -24,20 +25,14 @@ class SentenceTranslator:
             sentence.
         options: passed to the pipeline.
         keep_going: leave a sentence that cannot be translated as it is, with a warning; otherwise it is an error.
-        is_seen: show a progress bar.
+        quiet: show no progress bar.
     """
 
-    def __init__(
-        self,
-        pipeline: CommandPipeline,
-        aligner: Aligner | None,
-        options: dict[str, Any],
-        keep_going: bool,
-        is_seen: bool,
-    ):
-        self.pipeline, self.aligner, self.options = pipeline, aligner, options
-        self.keep_going, self.is_seen = keep_going, is_seen
-        self.remarks = Remarks("sentence")
+    pipeline: CommandPipeline
+    aligner: Aligner | None
+    options: dict[str, Any]
+    keep_going: bool
+    quiet: bool
 
     def __call__(self, sentences: list[str]) -> list[Translated]:
         """
@@ -46,55 +41,42 @@ class SentenceTranslator:
         Raises:
             UserError: without `keep_going`, a sentence is too long for the model; nothing has been translated yet.
         """
-        fitting, kept = self._fitting(sentences)
-        bar = tqdm(total=len(fitting), unit=" sentences", disable=not self.is_seen)
+        remarks = Remarks("sentence")
+        kept, unusual = check_lengths(self.pipeline, sentences)
+        for place, what in kept.items():
+            what = f"{what} ({beginning(sentences[place])})"
+            if not self.keep_going:
+                raise UserError(f"sentence {place + 1}: {what}")
+            remarks.add("could not be translated and stay as they are", place + 1, f"{what}; left as it is")
+        for place, what in unusual.items():
+            remarks.add(UNUSUAL, place + 1, what)
+        fitting = ["" if place in kept else sentence for place, sentence in enumerate(sentences)]
+        bar = tqdm(total=len(fitting), unit=" sentences", disable=self.quiet or None)  # None: shown on a terminal
         with bar, as_user_error():  # for invalid options
             results = self.pipeline(fitting, progress=bar.update, num_return_sequences=1, **self.options)
         texts = [one_line(result["translation_text"]) for result in results]
         links = self.aligner.align(fitting, texts) if self.aligner else map(guessed_links, fitting, texts)
         translated = [Translated(text, found) for text, found in zip(texts, links, strict=True)]
-        for number, sentence in enumerate(sentences, start=1):
-            if number in kept:
-                translated[number - 1] = Translated(sentence, guessed_links(sentence, sentence))
-            elif results[number - 1].get("cut"):
-                self.remarks.add(CUT, number, CUT_ADVICE)
-        self.remarks.close()
+        for place, sentence in enumerate(sentences):
+            if place in kept:
+                translated[place] = Translated(sentence, guessed_links(sentence, sentence))
+            elif results[place].get("cut"):
+                remarks.add(CUT, place + 1, CUT_ADVICE)
+        remarks.close()
         return translated
-
-    def _fitting(self, sentences: list[str]) -> tuple[list[str], set[int]]:
-        """The sentences, with those too long for the model blanked, and the numbers of the blanked ones, from 1."""
-        fitting, kept, lengths = list(sentences), set(), self.pipeline.lengths(sentences)
-        for place, (sentence, length) in enumerate(zip(sentences, lengths, strict=True)):
-            if length > self.pipeline.limit:
-                what = f"{length} tokens, but the model takes {self.pipeline.limit} ({beginning(sentence)})"
-                if not self.keep_going:
-                    raise UserError(f"sentence {place + 1}: {what}")
-                self.remarks.add("could not be translated and stay as they are", place + 1, f"{what}; left as it is")
-                fitting[place], lengths[place] = "", 0
-                kept.add(place + 1)
-        remark_lengths(self.remarks, self.pipeline, lengths)
-        return fitting, kept
 
 
 def translated_document(
-    path: Path | None, format: str, languages: tuple[str, str], translate: SentenceTranslator
+    path: Path | None, format: str, languages: tuple[str, str | None], translate: SentenceTranslator
 ) -> str:
     """
-    Read a document and translate its text.
-
-    Args:
-        path: a file; None: standard input.
-        format: a key of `documents.FORMATS`.
-        languages: source and target language.
+    Read a document, from a file or standard input (None), and translate its text from one language to the other.
 
     Raises:
         UserError: standard input is closed, the document is not UTF-8 or not in this format, or a sentence is too
             long for the model.
     """
-    if path is None and sys.stdin is None:
-        raise UserError("standard input is closed; give a file with --input")
-    content = sys.stdin.buffer.read() if path is None else path.read_bytes()
-    name = path or "standard input"
+    content, name = whole_input(path), path or "standard input"
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,6 +1,5 @@
 """`scratch export`: export a model for use without this project, as a web page or for transformers.js."""
 
-import logging
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +8,9 @@ import typer
 
 from ..cli import log_to_terminal, one_line_errors, print_if_possible
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+_HELP = "Make something of a model that people use without this project."
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
 Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
-
-
-@app.callback()
-def describe() -> None:
-    """Make something of a model that people use without this project."""
 
 
 @app.command("web")
@@ -29,7 +24,7 @@ def web_command(
     Write a page that translates in the browser, on the reader's own device. A folder is for any static server; a file
     that ends in .html holds everything, and browsers open it from a disk.
     """
-    log_to_terminal(logging.INFO)
+    log_to_terminal()
     with one_line_errors(debug):
         from ..convert.checking import new_output
         from ..web.export import export_one_file, export_page
@@ -53,7 +48,7 @@ def transformersjs_command(
     Write a folder that transformers.js loads, with 32-bit and with 8-bit weights. Its README.md has the lines of
     JavaScript that translate.
     """
-    log_to_terminal(logging.INFO)
+    log_to_terminal()
     with one_line_errors(debug):
         from ..convert.checking import new_output
         from ..web.transformersjs import export_transformersjs
@@ -66,7 +61,7 @@ def transformersjs_command(
 @app.command("runtime")
 def runtime_command(debug: Debug = False) -> None:
     """Fetch what pages run on, once, as `scratch export web` does where it is missing."""
-    log_to_terminal(logging.INFO)
+    log_to_terminal()
     with one_line_errors(debug):
         from ..web.runtime import runtime_files
 

@@ -5,9 +5,10 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread
 
 from ..errors import UserError
@@ -16,9 +17,10 @@ from ..pipelines import CommandPipeline
 
 logger = logging.getLogger(__name__)
 
-# Warnings about translations that were cut off.
+# Kinds of warnings.
 CUT = "were cut at the greatest length"
 CUT_ADVICE = "the translation was cut at its greatest length (--max-new-tokens)"
+UNUSUAL = "are longer than anything in training"
 
 _TOLD = 3  # warnings shown of each kind
 _CHUNK = 2**16  # bytes: the capacity of a pipe
@@ -37,14 +39,10 @@ class TextInput:
     """
 
     def __init__(self, path: Path | None):
-        if path is None and sys.stdin is None:
-            raise UserError("standard input is closed; give a file with --input")
         self.name = "standard input" if path is None else str(path)
         self._descriptor = _descriptor_to_wait_for() if path is None else None
         self.is_terminal = self._descriptor is not None and os.isatty(self._descriptor)
-        self._lines: list[bytes] | None = None
-        if self._descriptor is None:
-            self._lines = _split(sys.stdin.buffer.read() if path is None else path.read_bytes())
+        self._lines = _split(whole_input(path)) if self._descriptor is None else None
 
     @property
     def total(self) -> int | None:
@@ -68,14 +66,9 @@ class TextInput:
         rest, ended = b"", False
         while not ended:
             before_waiting()
-            while not ended and b"\n" not in rest:
+            # Wait for a line, but not for more of them.
+            while not ended and (b"\n" not in rest or (rest.count(b"\n") < SENTENCES_AHEAD and not chunks.empty())):
                 chunk = chunks.get()
-                rest, ended = rest + chunk, not chunk
-            while not ended and rest.count(b"\n") < SENTENCES_AHEAD:
-                try:
-                    chunk = chunks.get_nowait()
-                except Empty:
-                    break
                 rest, ended = rest + chunk, not chunk
             end = len(rest) if ended else rest.rindex(b"\n") + 1
             lines, rest = _split(rest[:end]), rest[end:]
@@ -92,12 +85,21 @@ def workers_for(path: Path | None) -> int | None:
     return None if stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE else 0
 
 
+def whole_input(path: Path | None) -> bytes:
+    """The content of a file, or of standard input (None). UserError if standard input is closed."""
+    if path is not None:
+        return path.read_bytes()
+    if sys.stdin is None:
+        raise UserError("standard input is closed; give a file with --input")
+    return sys.stdin.buffer.read()
+
+
 def _descriptor_to_wait_for() -> int | None:
     """Standard input's file descriptor if lines may arrive one by one (a pipe, a terminal); None for a regular file."""
     try:
         descriptor = sys.stdin.buffer.fileno()
         return None if stat.S_ISREG(os.fstat(descriptor).st_mode) else descriptor
-    except (io.UnsupportedOperation, OSError):  # replaced by an object without a descriptor
+    except (AttributeError, io.UnsupportedOperation, OSError):  # closed, or an object without a descriptor
         return None
 
 
@@ -120,22 +122,6 @@ def _split(text: bytes) -> list[bytes]:
     if lines[-1] == b"":
         lines.pop()
     return lines
-
-
-def _decode(line: bytes, number: int) -> str:
-    """
-    Decode a line, dropping a byte order mark from the first.
-
-    Args:
-        number: line number, from 1.
-
-    Raises:
-        UserError: it is not UTF-8.
-    """
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"not valid UTF-8 ({error.reason})") from None
 
 
 class Remarks:
@@ -166,21 +152,23 @@ class Remarks:
                 logger.warning(f"{len(told):,} {self.unit}s {kind}, the last of them {self.unit} {max(told)}")
 
 
-def remark_lengths(remarks: Remarks, pipeline: CommandPipeline, lengths: list[int], first: int = 0) -> None:
+def check_lengths(pipeline: CommandPipeline, sentences: Sequence[str]) -> tuple[dict[int, str], dict[int, str]]:
     """
-    Warn about sentences longer than any in training, if the model's generation config records the longest.
-
-    Args:
-        lengths: of the sentences, in tokens.
-        first: how many sentences precede these.
+    What is wrong with each sentence that has too many tokens for the model, and what to remark on others that are
+    longer than any in training, if the model's generation config records the longest; both by index.
     """
     longest = getattr(pipeline.model.generation_config, "longest_training_source", None)
-    for number, length in enumerate(lengths, start=first + 1):
-        if longest is not None and length > longest:
+    problems, unusual = {}, {}
+    for place, length in enumerate(pipeline.lengths(sentences)):
+        if length > pipeline.limit:
+            problems[place] = f"{length} tokens, but the model takes {pipeline.limit}"
+        elif longest is not None and length > longest:
             what = f"{length} tokens, and the longest sentence in training had {longest}: its translation may be poor"
-            remarks.add("are longer than anything in training", number, what)
+            unusual[place] = what
+    return problems, unusual
 
 
+@dataclass(frozen=True)
 class LineReader:
     """
     Decodes lines into sentences that the model can translate.
@@ -190,11 +178,12 @@ class LineReader:
         keep_going: leave a line that cannot be translated empty, with a warning; otherwise it is an error.
     """
 
-    def __init__(self, pipeline: CommandPipeline, name: str, keep_going: bool = False):
-        self.pipeline, self.name, self.keep_going = pipeline, name, keep_going
-        self.remarks = Remarks()
+    pipeline: CommandPipeline
+    name: str
+    keep_going: bool
+    remarks: Remarks = field(default_factory=Remarks)
 
-    def check(self, text: "TextInput") -> None:
+    def check(self, text: TextInput) -> None:
         """UserError for the first line that cannot be translated. Tokenizes one window at a time, to save memory."""
         first = 0
         for lines in text.windows():
@@ -205,36 +194,26 @@ class LineReader:
     def read(self, lines: list[bytes], first: int) -> tuple[list[str], UserError | None]:
         """
         The sentence on each line, and None. Without `keep_going`, if a line cannot be translated: the sentences before
-        it, and its error.
+        it, and its error. A byte order mark at the beginning of the text is dropped.
 
         Args:
             first: how many lines precede these.
         """
-        sentences: list[str] = []
-        for number, line in enumerate(lines, start=first + 1):
+        sentences, problems = [], {}
+        for place, line in enumerate(lines):
             try:
-                sentences.append(_decode(line, number).strip())
-            except UserError as error:
-                if not self.keep_going:
-                    return self._fitting(sentences, first, self._error(number, str(error)))
-                sentences.append(self._left_empty(number, str(error)))
-        return self._fitting(sentences, first, None)
-
-    def _fitting(self, sentences: list[str], first: int, error: UserError | None) -> tuple[list[str], UserError | None]:
-        """Blank sentences that are too long for the model; without `keep_going`, stop before the first of them."""
-        lengths = self.pipeline.lengths(sentences)
-        for place, length in enumerate(lengths):
-            if length > self.pipeline.limit:
-                what = f"{length} tokens, but the model takes {self.pipeline.limit}"
-                if not self.keep_going:
-                    return sentences[:place], self._error(first + place + 1, what)
-                sentences[place], lengths[place] = self._left_empty(first + place + 1, what), 0
-        remark_lengths(self.remarks, self.pipeline, lengths, first)
-        return sentences, error
-
-    def _error(self, number: int, what: str) -> UserError:
-        return UserError(f"{self.name}, line {number}: {what}")
-
-    def _left_empty(self, number: int, what: str) -> str:
-        self.remarks.add("could not be translated and are empty", number, f"{what}; left empty")
-        return ""
+                sentences.append(line.decode("utf-8-sig" if first + place == 0 else "utf-8").strip())
+            except UnicodeDecodeError as error:
+                sentences.append("")
+                problems[place] = f"not valid UTF-8 ({error.reason})"
+        too_long, unusual = check_lengths(self.pipeline, sentences)
+        problems |= too_long
+        for place, what in sorted(problems.items()):
+            number = first + place + 1
+            if not self.keep_going:
+                return sentences[:place], UserError(f"{self.name}, line {number}: {what}")
+            self.remarks.add("could not be translated and are empty", number, f"{what}; left empty")
+            sentences[place] = ""
+        for place, what in unusual.items():
+            self.remarks.add(UNUSUAL, first + place + 1, what)
+        return sentences, None

@@ -77,21 +77,19 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
             yield file
 
 
-def beams_for(n_best: int, num_beams: int | None, pipeline: CommandPipeline) -> int:
-    """The beam width for an n-best list, by default at least the model's. UserError if `num_beams` is too small."""
-    beams = num_beams or max(n_best, pipeline.model.generation_config.num_beams or 1)
-    if n_best > beams:
-        raise UserError(f"--n-best {n_best}: --num-beams is {beams}; it must be at least as large")
-    return beams
-
-
 def pipeline_options(
     pipeline: CommandPipeline, settings: dict[str, Any], n_best: int | None, scores: bool
 ) -> dict[str, Any]:
-    """The pipeline's arguments: the settings that are not None, and what n-best lists and scores need."""
+    """
+    The pipeline's arguments: the settings that are not None, and what n-best lists and scores need. UserError if there
+    are fewer beams than `n_best`.
+    """
     options = {name: value for name, value in settings.items() if value is not None}
     if n_best is not None:
-        options |= {"num_beams": beams_for(n_best, options.get("num_beams"), pipeline), "num_return_sequences": n_best}
+        beams = options.get("num_beams") or max(n_best, pipeline.model.generation_config.num_beams or 1)
+        if n_best > beams:
+            raise UserError(f"--n-best {n_best}: --num-beams is {beams}; it must be at least as large")
+        options |= {"num_beams": beams, "num_return_sequences": n_best}
     return options | {"return_scores": scores or n_best is not None}
 
 
@@ -100,7 +98,7 @@ def make_aligner(pipeline: CommandPipeline) -> Aligner:
         return Aligner(first_member(pipeline.model), pipeline.tokenizer, pipeline.target_tokenizer)
 
 
-def languages_of(pipeline: CommandPipeline, format: str, language: str | None) -> tuple[str, str]:
+def languages_of(pipeline: CommandPipeline, format: str, language: str | None) -> tuple[str, str | None]:
     """The source language (default: the tokenizer's) and the target language. UserError if the source is unknown."""
     named = pipeline.tokenizer.init_kwargs
     source = language or named.get("source_lang")
@@ -108,14 +106,10 @@ def languages_of(pipeline: CommandPipeline, format: str, language: str | None) -
         raise UserError(
             f"--format {format}: the model does not say what it translates from; add --language, such as en"
         )
-    return source, named.get("target_lang") or ""
+    return source, named.get("target_lang")
 
 
-def is_seen(quiet: bool) -> bool:
-    """Whether to show a progress bar: not if `quiet`, or if standard error is not a terminal."""
-    return sys.stderr.isatty() and not quiet
-
-
+@as_user_error()
 def translate_lines(
     path: Path | None,
     pipeline: CommandPipeline,
@@ -124,7 +118,7 @@ def translate_lines(
     file: TextIO,
     keep_going: bool,
     quiet: bool,
-    aligner: Aligner | None = None,
+    aligner: Aligner | None,
 ) -> None:
     """
     Translate the lines of a file, or of standard input as they arrive.
@@ -133,38 +127,25 @@ def translate_lines(
         path: a file; None: standard input.
         options: passed to the pipeline.
         rows: formats a line's translations, given its number, as rows.
-        keep_going: leave lines that cannot be translated empty, with a warning; otherwise they are an error.
+        keep_going: see `LineReader`.
+        quiet: show no progress bar and no prompt.
         aligner: aligns each line with its translations; None: nothing is aligned.
 
     Raises:
         UserError: a line cannot be translated. In a file, this is found before anything is translated.
     """
-    with as_user_error():
-        text = TextInput(path)
-        _translate_windows(text, LineReader(pipeline, text.name, keep_going), options, rows, file, quiet, aligner)
-
-
-def _translate_windows(
-    text: TextInput,
-    reader: LineReader,
-    options: dict[str, Any],
-    rows: Callable[..., Iterator[str]],
-    file: TextIO,
-    quiet: bool,
-    aligner: Aligner | None,
-) -> None:
-    """Translate and write each window of lines as it becomes available."""
-    if text.total is not None and not reader.keep_going:
+    text = TextInput(path)
+    reader = LineReader(pipeline, text.name, keep_going)
+    if text.total is not None and not keep_going:
         reader.check(text)
-    shows_progress = is_seen(quiet)
-    prompt = text.is_terminal and shows_progress
+    prompt = text.is_terminal and sys.stderr.isatty() and not quiet
     if prompt:
         print("A line at a time; Ctrl-D ends.", file=sys.stderr)
     number = 0
-    with tqdm(total=text.total, unit=" lines", disable=not shows_progress or prompt) as bar:
+    with tqdm(total=text.total, unit=" lines", disable=quiet or prompt or None) as bar:  # None: shown on a terminal
         for lines in text.windows(lambda: print("> ", end="", file=sys.stderr, flush=True) if prompt else None):
             sentences, error = reader.read(lines, number)
-            results = reader.pipeline(iter(sentences), **options)
+            results = pipeline(iter(sentences), **options)
             if aligner is not None:
                 results = with_alignments(results, sentences, aligner)
             for translations in results:

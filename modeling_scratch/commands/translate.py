@@ -97,7 +97,7 @@ def main(
     A document (--format) is translated sentence by sentence. All else in it stays; with --keep-going, so does a
     sentence that cannot be translated.
     """
-    log_to_terminal(logging.INFO)
+    log_to_terminal()
     with one_line_errors(debug), quiet_broken_pipe():
         settings = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         _check_options(input, output, length_penalty, format, scores or n_best or alignments, language, settings)
@@ -115,7 +115,7 @@ def main(
             aligner = text_output.make_aligner(pipeline) if alignments or format in WITH_INLINE_MARKUP else None
             if format in FORMATS:
                 languages = text_output.languages_of(pipeline, format, language)
-                translate = SentenceTranslator(pipeline, aligner, options, keep_going, text_output.is_seen(quiet))
+                translate = SentenceTranslator(pipeline, aligner, options, keep_going, quiet)
                 file.write(translated_document(path, format, languages, translate))
             else:
                 rows = partial(text_output.write_rows, n_best=n_best is not None, scores=scores)

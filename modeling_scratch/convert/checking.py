@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from transformers import MarianMTModel, PreTrainedModel
-from transformers.utils import cached_file, is_sentencepiece_available
+from transformers.utils import cached_file
 
 from ..errors import UserError
 from ..loading import TOKENIZER_FILES, load_config, load_tokenizers, load_translator, save_tokenizers
@@ -45,8 +45,8 @@ def carry_tokenizers(name: str, folder: Path, both: bool = False) -> None:
     if not found:
         logger.warning(f"{name} has no tokenizer, so the converted model has none either")
         return
-    if "source.spm" in found and not is_sentencepiece_available():
-        raise UserError(f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece")
+    if "source.spm" in found:
+        import sentencepiece  # noqa: F401, from an extra of this package; first, so that the error names the extra
     limit = getattr(load_config(name), "max_position_embeddings", None)
     source, target = load_tokenizers(name)
     save_tokenizers(source, target, folder, limit)

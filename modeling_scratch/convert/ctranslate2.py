@@ -8,7 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import ctranslate2
 import torch
+from ctranslate2.specs import attention_spec, common_spec, transformer_spec
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -19,12 +21,6 @@ from ..model.modeling_scratch import ScratchForConditionalGeneration
 from .checking import carry_tokenizers, load_model, verify_scores
 from .generation_settings import as_list, read_search, warn_of_settings
 from .marian import check_plain_weights, misfits
-
-try:
-    import ctranslate2
-    from ctranslate2.specs import attention_spec, common_spec, transformer_spec
-except ImportError:
-    ctranslate2 = None
 
 SETTINGS = "generation.json"  # file beside the model with arguments for translate_batch
 LEAST_POSITIONS = 1024  # size of the table of sinusoidal positions, a hard limit in CTranslate2
@@ -74,10 +70,9 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) ->
             f"the {side} tokenizer has {size} ids and its embedding {rows} rows; put the tokenizer that "
             "the model was trained with beside it"
         )
-    tokens = tokenizer.convert_ids_to_tokens(range(size))
-    # Some ids may have no token, as in some of tiktoken's encodings.
-    vocabulary = [f"<unused {row}>" if token is None else token for row, token in enumerate(tokens)]
-    return vocabulary + [f"<unused {row}>" for row in range(len(tokens), rows)]
+    # Ids below `size` may have no token either, as in some of tiktoken's encodings.
+    tokens = [*tokenizer.convert_ids_to_tokens(range(size)), *[None] * (rows - size)]
+    return [f"<unused {row}>" if token is None else token for row, token in enumerate(tokens)]
 
 
 def _copy_linear(spec: Any, layers: list[nn.Linear]) -> None:
@@ -127,16 +122,13 @@ def _copy_stack(spec: Any, stack: nn.Module, rows: int) -> None:
 @torch.no_grad()
 def to_ctranslate2(
     model: ScratchForConditionalGeneration, source_vocabulary: list[str], target_vocabulary: list[str]
-) -> "transformer_spec.TransformerSpec":
+) -> transformer_spec.TransformerSpec:
     """
     The model as a CTranslate2 specification: call its `optimize`, which quantizes, and then its `save`.
 
     Raises:
-        UserError: ctranslate2 is not installed, or cannot express the config; the message names each field, its value
-            and the value needed.
+        UserError: CTranslate2 cannot express the config; the message names each field, its value and the value needed.
     """
-    if ctranslate2 is None:
-        raise UserError("this needs ctranslate2: pip install ctranslate2")
     check_plain_weights(model)
     config = model.config
     if obstacles := find_obstacles(config):

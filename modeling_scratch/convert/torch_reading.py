@@ -10,15 +10,17 @@ import torch
 
 from ..errors import UserError
 from ..model.configuration_scratch import ScratchConfig
+from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..model.position_embeddings import SinusoidalPositionEmbedding
 from ..recipe.architecture import check_fields
-from .torch_translator import (
+from .torch_transformer import (
     GENERATOR,
     GENERATOR_BIAS,
     SOURCE_EMBEDDING,
     TARGET_EMBEDDING,
     TRANSFORMER,
     TorchTranslator,
+    build_scratch,
 )
 
 _PACKED = "encoder.layers.0.self_attn.in_proj_weight"
@@ -26,8 +28,6 @@ _PACKED = "encoder.layers.0.self_attn.in_proj_weight"
 
 def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
     """The state dict in a file written by torch.save. UserError if it holds anything else; no code in it is run."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
@@ -38,6 +38,14 @@ def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
     if not isinstance(state, dict):
         raise UserError(f"{path} holds a {type(state).__name__}, not a state dict")
     return state
+
+
+def from_torch(state: Mapping[str, torch.Tensor], **arguments) -> ScratchForConditionalGeneration:
+    """
+    A Scratch model with the weights and dtype of a translator around torch.nn.Transformer, from its state dict.
+    Arguments and errors are those of `read_torch`.
+    """
+    return build_scratch(read_torch(state, **arguments))
 
 
 def read_torch(

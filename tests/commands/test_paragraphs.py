@@ -11,8 +11,10 @@ from test_translation_pipeline import SENTENCES, by_hand
 from translators import two_vocabularies
 
 from modeling_scratch.commands import translate
+from modeling_scratch.commands.text_output import languages_of
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
 from modeling_scratch.paragraphs import Translated, cut, translate_paragraphs
+from modeling_scratch.pipelines import load_pipeline
 
 ENGLISH = "Dr. Smith came at 5 p.m. on Monday.  He left.\tWhy? Nobody knows (e.g. I don't)."
 
@@ -107,6 +109,15 @@ def test_the_language_of_paragraphs_is_known(monkeypatch, capsys):
         translated("A.\n", unnamed, monkeypatch, capsys, format="text")
     assert "does not say what it translates from; add --language" in capsys.readouterr().err
     translated("A. B.\n", unnamed, monkeypatch, capsys, format="text", language="en", max_new_tokens=2)
+
+
+def test_one_language_may_be_named_alone(folder):
+    pipeline = load_pipeline([str(folder)])
+    pipeline.tokenizer.init_kwargs |= {"source_lang": "ROMANCE", "target_lang": "zh"}
+    assert languages_of(pipeline, "text", None) == ("ROMANCE", "zh")
+    assert languages_of(pipeline, "text", "fr") == ("fr", "zh")
+    del pipeline.tokenizer.init_kwargs["target_lang"]
+    assert languages_of(pipeline, "text", None) == ("ROMANCE", None)
 
 
 @pytest.mark.parametrize(

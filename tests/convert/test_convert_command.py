@@ -293,7 +293,7 @@ FLAGS += ["--pad-token-id=1", "--bos-token-id=2", "--eos-token-id=3"]
         ("to-marian", "pre-norm", "out", "norm_position is 'pre' and must be 'post'"),
         ("to-torch", "learned", "out", "must be 'sinusoidal'"),
         ("to-torch", "pre-norm", "list.pt", "exists; choose another name"),
-        ("torch", "none.pt", "out", "no such file"),
+        ("torch", "none.pt", "out", "No such file or directory: "),
         ("torch", "pickled.pt", "out", "not a state dict written by torch.save"),
         ("torch", "text.pt", "out", "not a state dict written by torch.save"),
         ("torch", "list.pt", "out", "holds a list"),

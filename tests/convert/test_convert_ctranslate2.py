@@ -4,6 +4,7 @@ translations, for every choice of architecture that it has; the others are refus
 """
 
 import json
+import sys
 
 import ctranslate2
 import pytest
@@ -249,5 +250,6 @@ def test_bad_commands(make_model, trained, tmp_path, monkeypatch):
     monkeypatch.setattr(checking, "LARGEST_DIFFERENCE", -1.0)
     assert "the conversion went wrong: log-probabilities differ" in refusal(tmp_path, "ctranslate2", trained, out)
     monkeypatch.undo()
-    monkeypatch.setattr(convert_ctranslate2, "ctranslate2", None)
-    assert "pip install ctranslate2" in refusal(tmp_path, "ctranslate2", trained, out)
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "modeling_scratch.convert.ctranslate2")
+    assert "pip install 'modeling-scratch[ctranslate2]'" in refusal(tmp_path, "ctranslate2", trained, out)
