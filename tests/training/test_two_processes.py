@@ -1,11 +1,15 @@
 """Several processes make the updates of one, find its scores, and end together."""
 
 import json
+import shutil
 
 import pytest
+import torch
 from conftest import SMALL_RUN, few_sentences, mixed_in, read_metrics
 from forked import run_group, start_group
 from train_on_processes import score_into, train_all, train_one, wait_for_the_main_process_and_then_for_another
+
+from modeling_scratch.loading import load_translator
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +42,20 @@ def test_two_processes_find_the_scores_of_one(one_and_two):
 
 
 def test_processes_score_every_sentence_once(finished, tmp_path):
+    """With a model that translates them differently, so that exchanged ones would be seen."""
+    folder = str(shutil.copytree(finished, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints")))
+    model = load_translator(folder)
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter)
+    model.save_pretrained(folder)
     for processes in (1, 3):
-        run_group(tmp_path, processes, score_into, str(tmp_path / f"{processes}.json"), str(finished))
+        run_group(tmp_path, processes, score_into, str(tmp_path / f"{processes}.json"), folder)
     one, three = (json.loads((tmp_path / f"{processes}.json").read_text()) for processes in (1, 3))
     assert one == three
     assert len(one["translations"]) == 40
+    assert len(set(one["translations"])) > 20
 
 
 def test_processes_wait_for_the_main_one_and_not_for_ever(tmp_path):
