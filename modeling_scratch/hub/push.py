@@ -60,9 +60,13 @@ class Pushed:
     commit: str
     is_model: bool = True
 
+    @property
+    def outcome(self) -> str:
+        return f"{'pushed' if self.changed else 'nothing has changed since'}: {self.url}"
+
     def describe(self) -> str:
         """Where it is, and the line of Python that loads exactly this model."""
-        said = f"{'pushed' if self.changed else 'nothing has changed since'}: {self.url}"
+        said = self.outcome
         if not self.is_model:
             return said
         name = f'"{self.repo_id}", revision="{self.commit}"'
@@ -258,7 +262,7 @@ def push_run(recipe: Recipe) -> Pushed:
 def try_push(recipe: Recipe, message: str) -> None:
     """Push during training. A failed push is only logged; the next one sends everything."""
     try:
-        logger.info(f"pushed: {push(Path(recipe.output_dir), _options(recipe, message)).url}")
+        logger.info(push(Path(recipe.output_dir), _options(recipe, message)).outcome)
     except UserError as error:
         logger.warning(redact(f"while pushing: {error}"))
     except Exception as error:  # training continues whatever it is
