@@ -44,6 +44,7 @@ def made_once(target_size: int | None, updates: int, **fields) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="model-", dir=os.environ["HF_HOME"]))
     source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 300)
     target = train_tokenizer(iter([[pair["de"] for pair in CORPUS]]), target_size) if target_size else source
+    save_tokenizers(source, target, folder)  # before they are used: the file would hold how they padded
     fields |= {"vocab_size": len(source), "max_position_embeddings": 60, "dropout": 0.0}
     if target_size:
         fields |= {"decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
@@ -62,7 +63,6 @@ def made_once(target_size: int | None, updates: int, **fields) -> Path:
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
     model.generation_config = GenerationConfig(num_beams=3, max_new_tokens=20, **tokens)
     model.save_pretrained(folder)
-    save_tokenizers(source, target, folder)
     return folder
 
 
