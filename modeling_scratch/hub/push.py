@@ -102,7 +102,8 @@ def prepare(folder: Path, options: PushOptions, copy: Path, card_on_hub: str | N
         "languages": options.languages or said.languages,
         "author": options.author or said.author,
     }
-    has_space = options.space or read_last_push(folder, f"spaces/{options.repo_id}", "main").commit is not None
+    space = replace(options, repo_type="space").place
+    has_space = options.space or read_last_push(folder, space, "main").commit is not None
     generated = build_card(folder, options.repo_id, run, **given, has_space=has_space)
     new = EditableCard(generated.data.to_dict(), "", generated.text, "")
     texts = {"the card": card_in_folder, "the card on the Hub": card_on_hub, "the last card": last.card}
