@@ -25,7 +25,6 @@ from accelerate.utils import (
     broadcast_object_list,
     gather_object,
 )
-from torch.distributed.distributed_c10d import _set_pg_timeout
 from transformers import PreTrainedModel
 
 from .. import __version__
@@ -34,6 +33,11 @@ from ..recipe.schema import Recipe
 from .faults import explained_loss_of_a_process
 from .folder import TRACKING
 from .precision import choose_precision
+
+try:
+    from torch.distributed import set_timeout  # from PyTorch 2.15 on
+except ImportError:
+    from torch.distributed.distributed_c10d import _set_pg_timeout as set_timeout
 
 # How long processes wait for one that hangs, and for one with long work, such as the main one's for all (preparing
 # data, writing a checkpoint, pushing). One that dies is noticed at once, by its closed connections or by the launcher.
@@ -163,12 +167,12 @@ def _exchange(accelerator: Accelerator, what: str, when: str) -> Iterator[None]:
     is_last = accelerator.local_process_index == int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1
     speaks = is_last and not accelerator.is_main_process
     said = _said_while_waiting(what, _SECONDS_WITH_WORK) if speaks else nullcontext()
-    _set_pg_timeout(PATIENCE_WITH_WORK)  # for later collectives; there is no public API
+    set_timeout(PATIENCE_WITH_WORK)  # for later collectives
     try:
         with explained_loss_of_a_process(accelerator, lambda: when), said:
             yield
     finally:
-        _set_pg_timeout(PATIENCE)
+        set_timeout(PATIENCE)
 
 
 def on_main(accelerator: Accelerator, function: Callable[[], Any], doing: str = "working for all") -> Any:
