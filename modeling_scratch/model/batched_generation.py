@@ -105,12 +105,13 @@ def generate_batch(
     inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
     if return_scores:
         generation = generation | {"return_dict_in_generate": True}
-    training = model.training
-    model.eval()
+    if training := model.training:  # changing the mode of all modules takes as long as half a step
+        model.eval()
     try:
         output = model.generate(**inputs, **generation)
     finally:
-        model.train(training)
+        if training:
+            model.train()
     sequences = getattr(output, "sequences", output)  # (batch_size * num_return_sequences, target_length)
     sequences = sequences.reshape(len(ids), -1, sequences.shape[-1])
     if not return_scores:
