@@ -21,6 +21,8 @@ _BLOCK_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
 _BEGINS_A_BLOCK = re.compile(r"\d{1,9}[.)](?:\s|$)|(?:[-+]|#{1,6})(?:\s|$)|>|[-=]+[ \t]*(?:\n|$)")
 # Markers of alerts and footnotes, and ids of headings, are not part of the text beside them.
 _APART = re.compile(r"\A(\[!\w+\][-+]?)|^[ \t]*(\[\^[^\]\s]+\]:)|(?<=\s)(\{:?[ \t]*[#.][^{}\n]*\})\Z", re.MULTILINE)
+# LaTeX between dollar signs, by Pandoc's rule (tex_math_dollars), which tells it from sums of money.
+_MATH = re.compile(r"(?<![\\$])(?:\$\$[^$`]+\$\$|\$(?=[^\s$])[^$`]*(?<![\s\\$])\$(?![\d$]))")
 _PLAIN_LABEL = re.compile(r"[^\\`*_\[\]<>&!~|\n]+")
 _DELIMITERS = ("emphasis", "strikethrough")
 _TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
@@ -56,9 +58,16 @@ def write_cell(text: str, written: dict[str, str]) -> str:
 
 
 def _begin(source: str, written: str) -> str:
-    """Escape the beginning of a text that starts a list, heading or quote, or looks so although the source does not."""
+    """
+    Escape the beginning of a text that starts a list, heading or quote, or looks so, unless the source's does too: it is
+    text all the same, as in the heading "## 1. Begin".
+    """
     match = _BLOCK_BEGINS.match(written)
-    if match is None or (_BLOCK_BEGINS.match(source) and not _BEGINS_A_BLOCK.match(written)):
+    if (
+        match is None
+        or _BEGINS_A_BLOCK.match(source)
+        or (_BLOCK_BEGINS.match(source) and not _BEGINS_A_BLOCK.match(written))
+    ):
         return written
     return f"{written[: match.end()]}\\{written[match.end() :]}"
 
@@ -187,6 +196,8 @@ class _Reader:
         for match in _APART.finditer(content):
             start, end = match.span(match.lastindex)
             marks.append((start, end, [Markup("break", raw(start, end))]))
+        for match in _MATH.finditer(content):
+            marks.append((*match.span(), [Markup("atom", raw(*match.span()))]))
         for name, start, end, label, blocks in self.found:
             if name != "link":
                 marks.append((start, end, _tokens_of(name, raw(start, end), blocks)))

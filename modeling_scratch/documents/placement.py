@@ -245,8 +245,9 @@ class _Placement:
                 parts.append(self._element(node, spot, done, within))
             else:
                 raw = "".join(map(self.raw, node.markup))
-                before, after = (node.space_before, False) if not is_before else (False, node.space_after)
-                parts.append(" " * before + raw + " " * after)
+                written = "".join(parts[-2:])  # what another atom or the text ends with
+                before = node.space_before and (not is_before or (bool(written) and not written[-1].isspace()))
+                parts.append(" " * before + raw + " " * (is_before and node.space_after))
         parts.append(self._text(done, high, within))
         return "".join(parts)
 

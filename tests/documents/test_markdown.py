@@ -179,10 +179,26 @@ def test_a_translation_is_not_taken_for_markup(text, translation, expected):
         "to https://x.y/a\\_b?c=1&amp;d=2, x",
         # Markup within words.
         "**a***b* c",
+        # Mathematics, which Markdown's own rules would read as emphasis.
+        "Let $a_i$ and $\\frac{b_i}{2}$ be (eq. $1$)\n\n$$\\sum_i a_i *\\\\* b$$\n\n| a_1 | $b_1$, $c$ |\n|---|---|",
+        "It costs $5 or $6, so $x. `$HOME` and `$PATH`, $7 or $8$.",
+        # Headings and cells that begin as a list would.
+        "## 1. Text\n\n| 2. a |\n|---|\n| - b |",
     ],
 )
 def test_a_round_trip(text):
     assert translate_document(text, "markdown", lambda given: [Translated(each) for each in given]) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["See (`a`, `b`) here.", "([`x`](u), `y`, *z*, `v` `w`)", "a (`b` , c) `d` `e`: f `g`", '"`a` `b`" and (`c`, `d`)'],
+)
+def test_spaces_between_code_stay(text):
+    def same(given: list[str]) -> list[Translated]:
+        return [Translated(each, [(place, place) for place in range(len(each.split()))]) for each in given]
+
+    assert translate_document(text, "markdown", same) == text
 
 
 @pytest.mark.parametrize(
