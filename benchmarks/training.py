@@ -148,7 +148,7 @@ def compare(shape_name: str, options: argparse.Namespace) -> dict:
     found = {
         label: {
             "rates": rates[label],
-            "utilisation": statistics.median(rates[label]) / trainee.tokens * trainee.operations / peaks[trainee.dtype],
+            "utilization": statistics.median(rates[label]) / trainee.tokens * trainee.operations / peaks[trainee.dtype],
             "padding": peers.padding(trainee.batches),
         }
         for label, trainee in trainees.items()
@@ -183,7 +183,7 @@ def table(found: dict) -> str:
         lines.append(
             f"| {label} | {100 * each['padding']:.0f} | {statistics.median(each['rates']):,.0f} | "
             f"{peers.spread(times)} | "
-            f"{100 * each['utilisation']:.0f} | {memory} |"
+            f"{100 * each['utilization']:.0f} | {memory} |"
         )
     return "\n".join(lines)
 

@@ -12,6 +12,11 @@ def beginning(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its type if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 class UserError(ValueError):
     """Something the user can fix: what is wrong, where, and what to do. Commands print it as one line."""
 

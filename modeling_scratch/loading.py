@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
-from .errors import UserError
+from .errors import UserError, first_line
 from .model.configuration_scratch import ScratchConfig
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
@@ -51,12 +51,12 @@ def cannot_load(name: str, error: Exception) -> UserError:
         for what, files in {"model": ("config.json",), "tokenizer": TOKENIZER_FILES}.items():
             if not any((path / file).is_file() for file in files):
                 return UserError(f"{name} holds no {what}: there is no {' or '.join(files)}")
-        return UserError(f"{name}: {str(error).splitlines()[0]}")
+        return UserError(f"{name}: {first_line(error)}")
     try:
         validate_repo_id(name)
     except HFValidationError:
         return UserError(f"{name}: no such folder, and not a valid name on the Hub either")
-    return UserError(f"{name}: no such folder, and it cannot be loaded from the Hub: {str(error).splitlines()[0]}")
+    return UserError(f"{name}: no such folder, and it cannot be loaded from the Hub: {first_line(error)}")
 
 
 def load_config(name: str, **options) -> PreTrainedConfig:
@@ -82,13 +82,13 @@ def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreT
         raise UserError(f"{name} is a {config.model_type} model; only {' and '.join(_KINDS)} models are supported")
     try:
         source = AutoTokenizer.from_pretrained(name, **(NO_REMOTE_CODE | options))
-        if getattr(source, "separate_vocabs", False):
-            raise UserError(f"{name}: its tokenizer has a vocabulary for each side, which is not supported")
-        if config.model_type == "marian" and type(source).__name__ == "MarianTokenizer":  # for both sides
-            return source, source
-        return source, load_target_tokenizer(name, config, source, **options)
+        is_for_both = config.model_type == "marian" and type(source).__name__ == "MarianTokenizer"
+        target = source if is_for_both else load_target_tokenizer(name, config, source, **options)
     except (OSError, ValueError, *_DAMAGE) as error:
         raise cannot_load(name, error) from error
+    if getattr(source, "separate_vocabs", False):
+        raise UserError(f"{name}: its tokenizer has a vocabulary for each side, which is not supported")
+    return source, target
 
 
 def load_translator(name: str, **options) -> PreTrainedModel:
@@ -96,7 +96,7 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     Load the model in a folder or on the Hub.
 
     Raises:
-        UserError: it cannot be loaded, or lacks weights, which would be initialised at random.
+        UserError: it cannot be loaded, or lacks weights, which would be initialized at random.
     """
     try:
         options = NO_REMOTE_CODE | options
@@ -106,9 +106,10 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     except SafetensorError as error:
         raise UserError(f"{name}: its weights cannot be read; the file may be truncated ({error})") from error
     except RuntimeError as error:
-        raise UserError(f"{name}: its weights do not fit its config: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{name}: its weights do not fit its config: {first_line(error)}") from error
     if missing := sorted(report["missing_keys"]):
-        raise UserError(f"{name}: its weights are incomplete: {missing[0]} and {len(missing) - 1} others are missing")
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UserError(f"{name}: its weights are incomplete: missing {missing[0]}{others}")
     return model
 
 

@@ -15,6 +15,11 @@ def redact(text: str) -> str:
     return TOKEN.sub("<token>", text.replace(token, "<token>") if token else text)
 
 
+def without_tokens(text: str) -> str:
+    """A text to publish, without anything that looks like a token."""
+    return TOKEN.sub("hf_...", text)
+
+
 def redacted_traceback(error: BaseException) -> str:
     """The traceback of an error and its causes, redacted."""
     return redact("".join(traceback.format_exception(error)))

@@ -11,6 +11,7 @@ import typer
 
 from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..metrics import METRICS, RESAMPLES, describe_score, scores_in
+from .options import Debug
 
 if TYPE_CHECKING:
     from ..training.comparison import Comparison, Run
@@ -20,7 +21,7 @@ def main(
     runs: Annotated[list[Path], typer.Argument(help="the folders of two runs or more")],
     out: Annotated[Path | None, typer.Option(help="draw their validation curves into this PNG file")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the same as JSON")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+    debug: Debug = False,
 ) -> None:
     """
     Compare runs: scores with 95 % intervals, updates, minutes, tokens, parameters; the mean of runs that differ in
@@ -60,8 +61,8 @@ def describe(comparison: "Comparison") -> list[str]:
         parts += [
             f"Against {names[0]}, by sacreBLEU's paired bootstrap ({signatures})\n\n"
             + table(["run", "set", "BLEU difference", "p"], rows),
-            "p: how often chance in the choice of sentences alone would make such a difference. How much another seed "
-            "would change is not in it: for this, compare groups of seeds.",
+            "p: how often chance in the choice of sentences alone would make such a difference. It does not "
+            "include the variation between seeds; to see that, compare groups of seeds.",
         ]
     return [*filter(None, parts), *(["\n".join(comparison.notes)] if comparison.notes else [])]
 

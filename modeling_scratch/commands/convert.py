@@ -7,8 +7,8 @@ import typer
 
 from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..errors import as_user_error
+from .options import Debug
 
-Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
 Folder = Annotated[Path, typer.Argument(help="the folder to write; it must not exist")]
 _Quantization = Annotated[
     Literal["float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16", "int8_bfloat16"],

@@ -53,7 +53,7 @@ class SentenceTranslator:
         fitting = ["" if place in kept else sentence for place, sentence in enumerate(sentences)]
         bar = tqdm(total=len(fitting), unit=" sentences", disable=self.quiet or None)  # None: shown on a terminal
         with bar, as_user_error():  # for invalid options
-            results = self.pipeline(fitting, progress=bar.update, num_return_sequences=1, **self.options)
+            results = self.pipeline(fitting, progress=bar.update, **self.options)
         texts = [one_line(result["translation_text"]) for result in results]
         links = self.aligner.align(fitting, texts) if self.aligner else map(guessed_links, fitting, texts)
         translated = [Translated(text, found) for text, found in zip(texts, links, strict=True)]

@@ -7,6 +7,7 @@ import typer
 
 from ..cli import is_main_process, one_line_errors, print_if_possible, set_up_terminal
 from ..errors import UserError
+from .options import Debug
 
 # Keys of the recipe's `evaluation` section that are arguments of `generate`.
 _GENERATION = ("num_beams", "length_penalty", "max_new_tokens")
@@ -25,7 +26,7 @@ def main(
         str | None, typer.Option(help="the recipe whose data to score on (default: the run's own)")
     ] = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="what is translated")] = "test",
-    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+    debug: Debug = False,
 ) -> None:
     """
     Score a model on a split of a recipe's data; `test` includes the further test sets. Nothing is written.
@@ -47,7 +48,7 @@ def main(
 
         others, overrides = split_arguments(overrides or [])
         models = [model, *others]
-        path = find_recipe(config) if config else recipe_of_model(model)
+        path = find_recipe(config) if config is not None else recipe_of_model(model)
         recipe = load_recipe(path, overrides)
         named = {each.partition("=")[0] for each in overrides}
         if "evaluation" in named:

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from ..cli import log_to_terminal, one_line_errors, print_if_possible
+from .options import Debug
 
 _HELP = "Make something of a model that people use without this project."
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
-Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
 
 
 @app.command("web")

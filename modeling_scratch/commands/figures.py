@@ -8,9 +8,10 @@ import typer
 
 from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..errors import UserError, as_user_error
+from .options import Debug
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Draw pictures, as PNG files.")
-Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
+_HELP = "Draw pictures, as PNG files."
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
 
 
 @app.command()
@@ -23,10 +24,10 @@ def curves(
     with one_line_errors(debug):
         from ..figures.curves import curves_figure
         from ..figures.saving import save
-        from ..runs.metrics_file import METRICS, read_metrics
+        from ..runs.metrics_file import METRICS_FILE, read_metrics
 
         if not (records := read_metrics(run)):
-            raise UserError(f"{run} holds no records of a run ({METRICS})")
+            raise UserError(f"{run} holds no records of a run ({METRICS_FILE})")
         print_if_possible(str(save(curves_figure(records), out or run / "curves.png")))
 
 

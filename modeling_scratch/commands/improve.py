@@ -8,6 +8,7 @@ import typer
 
 from ..cli import is_main_process, one_line_errors, print_if_possible, set_up_terminal
 from . import train as training
+from .options import Debug
 
 
 def main(
@@ -17,7 +18,9 @@ def main(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="the improved model's folder (default: RUN-improved)")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=20, help="models of each direction; the run itself is one")] = 2,
-    length: Annotated[float, typer.Option(min=0.1, help="the improved model's updates, in those of the run")] = 2.0,
+    length: Annotated[
+        float, typer.Option(min=0.1, help="the improved model's updates, in multiples of the run's")
+    ] = 2.0,
     source_text: Annotated[
         list[Path] | None, typer.Option(help="a file of further text in the source language, a sentence a line")
     ] = None,
@@ -25,8 +28,10 @@ def main(
         list[Path] | None, typer.Option(help="the same in the target language: it is back-translated")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what is to do, with times; do nothing")] = False,
-    max_minutes: Annotated[float | None, typer.Option(min=0, help="then stop with 75; the command goes on")] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+    max_minutes: Annotated[
+        float | None, typer.Option(min=0, help="then exit with 75; the same command continues")
+    ] = None,
+    debug: Debug = False,
 ) -> None:
     """
     Train a better model of the same size from the run's own pairs: models of both directions, with several seeds,

@@ -9,6 +9,7 @@ import typer
 
 from ..cli import log_to_terminal, one_line_errors
 from ..errors import UserError, as_user_error
+from .options import Debug
 
 logger = logging.getLogger(__name__)
 
@@ -26,21 +27,23 @@ def main(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free")] = 5000,
     engine: Annotated[Literal["torch", "ctranslate2"], typer.Option(help="what translates")] = "torch",
     workers: Annotated[
-        int | None, typer.Option(min=0, help="processes that translate; 0: the service's own. Default: a core each")
+        int | None,
+        typer.Option(min=0, help="processes that translate; 0: the service's own; default: one per core"),
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(envvar="SCRATCH_API_KEY", help="that requests must have; better in the environment"),
+        typer.Option(envvar="SCRATCH_API_KEY", help="which requests must send; safer in the environment"),
     ] = None,
-    max_characters: Annotated[int, typer.Option(min=1, help="of text in a request")] = 20_000,
+    max_characters: Annotated[int, typer.Option(min=1, help="the most characters of text in a request")] = 20_000,
     max_waiting: Annotated[
         int, typer.Option(min=1, help="waiting sentences at which requests are refused; the most texts in a request")
     ] = 2_048,
     timeout: Annotated[float, typer.Option(help="seconds until a request is refused")] = 60.0,
     allow_origin: Annotated[
-        list[str] | None, typer.Option(help="whose pages may call the service, e.g. https://example.org; *: all")
+        list[str] | None,
+        typer.Option(help="an origin whose pages may call it, such as https://example.org; *: all"),
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+    debug: Debug = False,
 ) -> None:
     """
     Translate for others until Ctrl-C: a page at /, and LibreTranslate's interface, so that its clients work. Requests

@@ -89,8 +89,8 @@ def pipeline_options(
         beams = options.get("num_beams") or max(n_best, pipeline.model.generation_config.num_beams or 1)
         if n_best > beams:
             raise UserError(f"--n-best {n_best}: --num-beams is {beams}; it must be at least as large")
-        options |= {"num_beams": beams, "num_return_sequences": n_best}
-    return options | {"return_scores": scores or n_best is not None}
+        options["num_beams"] = beams
+    return options | {"num_return_sequences": n_best or 1, "return_scores": scores or n_best is not None}
 
 
 def make_aligner(pipeline: CommandPipeline) -> Aligner:

@@ -11,6 +11,7 @@ import typer
 from ..cli import is_main_process, one_line_errors, print_if_possible, set_up_terminal
 from ..errors import UserError
 from . import evaluate as evaluating
+from .options import Debug
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
 Config = Annotated[
@@ -19,14 +20,14 @@ Config = Annotated[
 Split = Annotated[
     Literal["train", "validation", "test"] | None, typer.Option(help="what --evaluate scores (default: test)")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="resume the run in output_dir; --resume auto: or begin one")]
+Resume = Annotated[bool, typer.Option("--resume", help="resume the run in output_dir (auto: or begin it)")]
 
 
 def main(
     overrides: Overrides = None,
     config: Config = None,
     resume: Resume = False,
-    resume_from: Annotated[str | None, typer.Option(help="such as step-0000500; later ones will go")] = None,
+    resume_from: Annotated[str | None, typer.Option(help="such as step-0000500; later checkpoints are deleted")] = None,
     max_minutes: Annotated[float | None, typer.Option(min=0, help="then write a checkpoint and exit with 75")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the run in output_dir")] = False,
     evaluate: Annotated[
@@ -37,7 +38,7 @@ def main(
     processes: Annotated[
         int | None, typer.Option(min=1, help="how many --dry-run assumes (default: as launched)")
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+    debug: Debug = False,
 ) -> None:
     """
     Train a translator. For example: scratch train --config multi30k-en-de seed=1
@@ -52,6 +53,9 @@ def main(
     overrides = [each for each in overrides or [] if not automatic or each != "auto"]
     interrupted = "interrupted; if a checkpoint was written, --resume continues from it"
     with one_line_errors(debug, is_main_process(), interrupted):
+        for flag, given in (("--config", config), ("--evaluate", evaluate), ("--resume-from", resume_from)):
+            if given == "":
+                raise UserError(f"{flag} is empty")
         _check_options(automatic, resume, resume_from, max_minutes, overwrite, evaluate, split, dry_run, processes)
     if evaluate:
         evaluating.main(evaluate, overrides, config, split or "test", debug)

@@ -14,6 +14,7 @@ import typer
 from ..cli import log_to_terminal, one_line_errors
 from ..documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
 from ..errors import UserError
+from .options import Debug
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ def main(
     language: Annotated[str | None, typer.Option(help="of a document, such as en (default: as the model says)")] = None,
     workers: _Workers = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no prompt")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+    debug: Debug = False,
 ) -> None:
     """
     Translate text line by line: a line out for each line in, empty ones included, as soon as it is translated.

@@ -10,6 +10,7 @@ import typer
 from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..defaults import SECONDS_TO_ANSWER
 from ..errors import UserError
+from .options import Debug
 
 if TYPE_CHECKING:
     from ..hub.options import PushOptions
@@ -37,7 +38,7 @@ def main(
     timeout: Annotated[float, typer.Option(help="seconds to wait for the Hub's answer")] = SECONDS_TO_ANSWER,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the files, sizes and card; push nothing")] = False,
     check_only: Annotated[bool, typer.Option("--check-only", help="only check the folder")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+    debug: Debug = False,
 ) -> None:
     """Check a model folder by loading it as a stranger would, and push it as one commit."""
     log_to_terminal(logging.INFO)
@@ -48,7 +49,7 @@ def main(
         if repo_id is None and not check_only:
             raise UserError("which repository? scratch upload FOLDER user/name")
         options = PushOptions(
-            repo_id or "user/name",
+            "user/name" if repo_id is None else repo_id,
             private=private,
             revision=revision,
             create_pr=create_pr,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..model.position_embeddings import SinusoidalPositionEmbedding
@@ -33,7 +33,7 @@ def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise UserError(
             f"{path} is not a state dict written by torch.save (save model.state_dict(), not the model): "
-            f"{str(error).splitlines()[0]}"
+            f"{first_line(error)}"
         ) from error
     if not isinstance(state, dict):
         raise UserError(f"{path} holds a {type(state).__name__}, not a state dict")
@@ -61,7 +61,7 @@ def read_torch(
 
     torch.nn.Transformer expects vectors that are already embedded and positioned. `TorchTranslator` takes a token's
     embedding, times sqrt(d_model) if `scale_embedding`, and adds alternating sines and cosines of its position, counted
-    from 0, as PyTorch's tutorial does. A table of such positions is recognised, and left out. d_model, depths,
+    from 0, as PyTorch's tutorial does. A table of such positions is recognized, and left out. d_model, depths,
     feed-forward widths, biases, final norms, vocabularies and the sharing of embeddings are read from the weights.
 
     Args:
@@ -89,7 +89,7 @@ def read_torch(
     d_model, read = state[prefix + _PACKED].shape[-1], set(names.values())
     if unread := [name for name in state if name not in read and not _is_sinusoidal(state[name], d_model)]:
         raise UserError(
-            f"nothing in a Scratch model corresponds to {_listed(unread)}. A table of positions is recognised by its "
+            f"nothing in a Scratch model corresponds to {_listed(unread)}. A table of positions is recognized by its "
             "values if it holds the paper's alternating sines and cosines; learned positions are not converted"
         )
     renamed = {ours: state[theirs] for ours, theirs in names.items()}

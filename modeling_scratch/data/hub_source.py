@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetBuilder, IterableDataset, load_dataset, loa
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
 from ..card_markdown import escape
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..recipe.schema import DataSection
 from .columns import FIRST_ROWS, choose_columns, texts_of
 from .pair_source import PairSource, Provenance
@@ -69,7 +69,7 @@ class HubDataset(PairSource):
         except UserError:
             raise
         except DatasetNotFoundError as error:
-            raise UserError(f"data.name: {str(error).splitlines()[0]}") from error
+            raise UserError(f"data.name: {first_line(error)}") from error
         except (DatasetsError, ValueError, FileNotFoundError, RuntimeError) as error:
             hint = " (set data.subset)" if "onfig name is missing" in str(error) else ""
             reason = " ".join(str(error).split())

@@ -8,7 +8,7 @@ from datasets import Dataset, IterableDataset
 
 from ..alignments import Links
 from ..card_markdown import escape
-from ..redaction import TOKEN
+from ..redaction import without_tokens
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,14 @@ class Provenance:
     limits: str | None = None
 
 
+def file_name(path: str) -> str:
+    """The last part of a path, to publish."""
+    return without_tokens(PureWindowsPath(path).name)  # splits at / and \ on any system
+
+
 def local_provenance(files: list[str]) -> Provenance:
     """The provenance of local files: their names, without their folders."""
-    # PureWindowsPath splits at / and at \, on any system.
-    names = ", ".join(TOKEN.sub("hf_...", PureWindowsPath(path).name) for path in files)
+    names = ", ".join(map(file_name, files))
     return Provenance(f"local files ({escape(names)})", "local", names)
 
 

@@ -89,10 +89,10 @@ def source_of(split: str, data: DataSection, seed: int, key: str | None = None) 
         return LocalFiles(files[split], data, key or data.files_key(split))
     if any(each in files for each in SPLITS):  # local files replace `data.name` for all splits
         return None
-    if data.name == EMBEDDED_CORPUS:
-        return EmbeddedCorpus(data, split, seed)
     name = getattr(data, split)
-    return None if name is None else HubDataset(data, name)
+    if name is None:
+        return None
+    return EmbeddedCorpus(data, split, seed) if data.name == EMBEDDED_CORPUS else HubDataset(data, name)
 
 
 def load_pairs(data: DataSection, seed: int) -> DatasetDict:

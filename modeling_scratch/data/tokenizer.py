@@ -32,7 +32,7 @@ def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int) -> PreTrain
     """
     Train a byte-level BPE tokenizer (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909).
 
-    Text is normalised to NFC. A space is put before the first word, so that a word has the same tokens anywhere in a
+    Text is normalized to NFC. A space is put before the first word, so that a word has the same tokens anywhere in a
     sentence, and removed when decoding, so that text comes back exactly. The vocabulary holds all 256 bytes, so no
     character is unknown. Text that spells a special token is treated as text.
 

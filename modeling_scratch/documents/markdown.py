@@ -59,8 +59,8 @@ def write_cell(text: str, written: dict[str, str]) -> str:
 
 def _begin(source: str, written: str) -> str:
     """
-    Escape the beginning of a text that starts a list, heading or quote, or looks so, unless the source's does too: it is
-    text all the same, as in the heading "## 1. Begin".
+    Escape the beginning of a text that starts a list, heading or quote, or looks so, unless the source's does too: then
+    no block can begin here, as in the heading "## 1. Begin".
     """
     match = _BLOCK_BEGINS.match(written)
     if (

@@ -14,7 +14,7 @@ from ..files import read_json
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import COMPANIONS, CURVES, RECIPE
-from ..runs.metrics_file import METRICS
+from ..runs.metrics_file import METRICS_FILE
 from .model_folder import CONVERSION, read_config, weight_files
 
 CARD = "README.md"
@@ -43,7 +43,7 @@ ALLOWED = (
     CURVES,
 )
 # Read for the card, not pushed as they are.
-RECORDS = (RECIPE, METRICS, CONVERSION, CARD)
+RECORDS = (RECIPE, METRICS_FILE, CONVERSION, CARD)
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

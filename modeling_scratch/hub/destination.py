@@ -117,10 +117,10 @@ def _somebody_elses(options: PushOptions, found: Destination) -> str:
     place, last, what = options.place, found.last, "a model" if options.repo_type == "model" else "something"
     replace = "scratch upload --overwrite (in a recipe: hub.overwrite=true) replaces it"
     if last.commit or last.mark:
-        since = "a push from here whose end was not seen" if last.mark else f"this folder's push {last.commit[:7]}"
+        since = "an unconfirmed push from here" if last.mark else f"this folder's push {last.commit[:7]}"
         return (
-            f"{place} has moved to {found.head[:7]} since {since}: what may be somebody else's commit is not "
-            f"overwritten. Look at it; {replace}"
+            f"{place} has moved to {found.head[:7]} since {since}. The new commit may be somebody "
+            f"else's, so it is not overwritten. Look at it; {replace}"
         )
     names = ", ".join(sorted(found.files)[:3])
     return (

@@ -14,7 +14,7 @@ from ..errors import UserError
 
 @dataclass
 class PushOptions:
-    """The options of `scratch upload`."""
+    """The options of `scratch upload`, of a recipe's `hub` section, and of a Space's push."""
 
     repo_id: str
     private: bool = False

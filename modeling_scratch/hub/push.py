@@ -143,7 +143,7 @@ def _read(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not valid UTF-8 ({error.reason}); mend it, or delete it") from None
+        raise UserError(f"{path}: not valid UTF-8 ({error.reason}); correct it, or delete it") from None
 
 
 def deletions(folder: Path, options: PushOptions, prepared: Prepared) -> set[str]:

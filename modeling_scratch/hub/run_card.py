@@ -158,7 +158,7 @@ def _evaluations(run: RunRecords) -> str:
 
 {table(["Update", *columns.values()], rows)}
 
-Losses are per target token, in nats. The training loss is the mean over the updates before, with dropout.
+Losses are per target token, in nats. The training loss is the mean over the preceding updates, with dropout.
 
 </details>"""
 
@@ -170,7 +170,7 @@ def _samples(run: RunRecords, facts: ModelFacts) -> str:
     rows = [[escape(sample.get(field, "")) for field in fields] for sample in run.samples]
     of = next(scored_set(record) for record in run.scored if "samples" in record)
     shown = table([facts.languages[0], "Reference", "Translation"], rows)
-    return f"The first sentences of `{of}`, not chosen:\n\n{shown}"
+    return f"The first sentences of `{of}`, not hand-picked:\n\n{shown}"
 
 
 def _curves(run: RunRecords) -> str:
@@ -201,7 +201,7 @@ def _training(run: RunRecords) -> str:
         "Updates": f"{train['step']:,}" if train else "",
         "Epochs": f"{train['epoch']:g}" if train else "",
         "Batch": f"{how.tokens_per_batch:,} padded tokens of source or target, over all processes",
-        "Optimizer": ("Muon for the matrices of layers, else " if how.optimizer == "muon" else "")
+        "Optimizer": ("Muon for the layers' matrices, for the rest " if how.optimizer == "muon" else "")
         + f"AdamW, betas {how.betas[0]:g} and {how.betas[1]:g}, epsilon {how.epsilon:g}, weight decay "
         f"{how.weight_decay:g}, "
         + (f"gradient norm at most {how.max_grad_norm:g}" if how.max_grad_norm else "no clipping"),

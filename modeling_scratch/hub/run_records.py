@@ -1,23 +1,23 @@
-"""Read a run's records from its folder, for the model card."""
+"""Read a run's records from its folder: for cards, comparisons, improvements and exports."""
 
 import math
 import re
 from dataclasses import replace
-from pathlib import Path, PurePath, PureWindowsPath
+from pathlib import Path, PurePath
 from typing import Any
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id, yaml_dump
 
 from ..card_markdown import escape
-from ..data.pair_source import Provenance, local_provenance
+from ..data.pair_source import Provenance, file_name, local_provenance
 from ..data.sources import mixed_sources, source_of
 from ..errors import UserError
 from ..metrics import higher_is_better
 from ..recipe.reading import load_recipe
-from ..redaction import TOKEN
+from ..redaction import without_tokens
 from ..runs.folder import RECIPE
-from ..runs.metrics_file import METRICS, read_metrics
+from ..runs.metrics_file import METRICS_FILE, read_metrics
 
 _LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")
 _ROWS = 20  # the most in a table of evaluations, not counting the best
@@ -35,10 +35,10 @@ class RunRecords:
         self.folder, self.recipe = folder, load_recipe(folder / RECIPE)
         records = read_metrics(folder)
         if not records:
-            raise UserError(f"{folder / METRICS}: no records yet")
-        if not going_on and not (folder / METRICS).read_bytes().endswith(b"\n"):
+            raise UserError(f"{folder / METRICS_FILE}: no records yet")
+        if not going_on and not (folder / METRICS_FILE).read_bytes().endswith(b"\n"):
             raise UserError(
-                f"{folder / METRICS}: the last record is cut off; scratch train --resume scores the run again"
+                f"{folder / METRICS_FILE}: the last record is cut off; scratch train --resume scores the run again"
             )
         # The last one of each test set; the recipe's own has no name.
         final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
@@ -64,7 +64,7 @@ class RunRecords:
         metric = self.recipe.evaluation.metric
         judged = [record for record in records if record["split"] == "validation" and metric in record]
         if not judged and not may_lack:
-            raise UserError(f"{self.folder / METRICS}: no evaluation yet, so that there is nothing to say in a card")
+            raise UserError(f"{self.folder / METRICS_FILE}: no evaluation yet, so there are no scores to show")
         return [min(judged, key=self._judge)] if judged else []
 
     def _evaluations(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -126,14 +126,14 @@ class RunRecords:
         texts = [self.provenance().text]
         for entry, found in zip(self.recipe.data.mix, self.mixed(), strict=True):
             said = [] if entry.weight == 1 else [f"weight {entry.weight:g}"]
-            said += [] if entry.tag is None else [f"tagged {escape(TOKEN.sub('hf_...', entry.tag))}"]
+            said += [] if entry.tag is None else [f"tagged {escape(without_tokens(entry.tag))}"]
             texts.append(found.text + (f" ({', '.join(said)})" if said else ""))
         return " and ".join(texts)
 
     def shown_recipe(self) -> str:
         """The recipe as YAML, without its `hub` section, tokens and the folders of the machine that it ran on."""
         content = self._shown(self.recipe.model_dump(mode="json", exclude={"hub"}), "")
-        return TOKEN.sub("hf_...", yaml_dump(content, sort_keys=False, width=math.inf).strip())
+        return without_tokens(yaml_dump(content, sort_keys=False, width=math.inf).strip())
 
     def _shown(self, value: Any, key: str) -> Any:
         """A value of the recipe, at or in the list or the test sets at `key`, without folders."""
@@ -146,21 +146,17 @@ class RunRecords:
         if key in ("name", "start_from", "existing"):
             return self.shown_name(value)
         is_path = key in ("output_dir", "config", "files", "test_sets") or key.endswith("_files")
-        return _file_name(value) if is_path or _LOCAL_PATH.match(value) else value
+        return file_name(value) if is_path or _LOCAL_PATH.match(value) else value
 
     def shown_name(self, name: str) -> str:
         """A repository's name, or the last part of a local path."""
-        return name if self._is_on_hub(name) else _file_name(name)
-
-
-def _file_name(path: str) -> str:
-    return TOKEN.sub("hf_...", PureWindowsPath(path).name)  # splits at / and \
+        return name if self._is_on_hub(name) else file_name(name)
 
 
 def _samples_in(records: list[dict[str, Any]]) -> list[dict[str, str]]:
     """{source, reference, translation} of each sample that was recorded with the final scores; [] before."""
     samples = next((record["samples"] for record in reversed(records) if "samples" in record), [])
-    return [{field: TOKEN.sub("hf_...", text.strip()) for field, text in sample.items()} for sample in samples]
+    return [{field: without_tokens(text.strip()) for field, text in sample.items()} for sample in samples]
 
 
 def run_of(folder: Path) -> RunRecords | None:

@@ -107,7 +107,7 @@ class ScratchConfig(PreTrainedConfig):
         kwargs["auto_map"] = AUTO_MAP | (kwargs.get("auto_map") or {})
         # A copy, because `pipeline` modifies what it finds.
         kwargs["custom_pipelines"] = copy.deepcopy(CUSTOM_PIPELINES) | (kwargs.get("custom_pipelines") or {})
-        # Set before and after: some releases read the fields while initialising, and some change them.
+        # Set before and after: some releases read the fields while initializing, and some change them.
         vars(self).update(given)
         super().__init__(is_encoder_decoder=is_encoder_decoder, **kwargs)
         vars(self).update(given)

@@ -1,4 +1,4 @@
-"""The base class of the models: how weights are initialised, tied and resized."""
+"""The base class of the models: how weights are initialized, tied and resized."""
 
 from dataclasses import fields
 

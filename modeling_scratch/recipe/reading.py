@@ -19,7 +19,7 @@ from .yaml_reading import parse_yaml, read_yaml
 # Keys that change no result of a run.
 WITHOUT_EFFECT = {"output_dir", "data.num_workers", "evaluation.batch_size", "evaluation.batch_tokens", "trackers"}
 WITHOUT_EFFECT |= {"checkpoints.keep_last", "logging_steps", *(f"hub.{name}" for name in HubSection.model_fields)}
-# With this key, those that a run may have otherwise and still count as the same. It changes only dropout and rounding.
+# Keys in which two recipes may differ and still describe the same run. Accumulation changes only dropout and rounding.
 ACCUMULATION = "optimization.gradient_accumulation_steps"
 ALIKE = WITHOUT_EFFECT | {ACCUMULATION}
 
@@ -123,16 +123,16 @@ def fields_of_new_model(recipe: Recipe, vocab_size: int, decoder_vocab_size: int
     return fields
 
 
-def recipe_of_model(evaluate: str) -> Path:
+def recipe_of_model(model: str) -> Path:
     """The recipe of the run that a folder belongs to, be it the run's own folder or one of its checkpoints."""
-    for folder in (Path(evaluate), Path(evaluate).parent.parent):
+    for folder in (Path(model), Path(model).parent.parent):
         if (folder / "recipe.yaml").is_file():
             return folder / "recipe.yaml"
-    raise UserError(f"{evaluate} is not a run's folder with a recipe; use --config to say which data to score it on")
+    raise UserError(f"{model} is not a run's folder with a recipe; use --config to say which data to score it on")
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """The recipe as YAML with every default spelled out, so that later defaults do not change it."""
+    """The recipe as YAML with every default spelt out, so that later defaults do not change it."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 

@@ -18,7 +18,7 @@ FINE_TUNING_FIELDS = ("dropout", "attention_dropout", "activation_dropout")  # m
 class ModelSection(Section):
     """Which model: a new one from a file in configuration/models, or an existing one to fine-tune."""
 
-    # `load_recipe` copies the file's fields into `overrides`, so that a saved recipe does not depend on the file.
+    # `checked_recipe` copies the file's fields into `overrides`, so that a saved recipe does not depend on the file.
     config: str | None = Field(None, description="a name in configuration/models, or the path of a YAML file")
     overrides: dict[str, Any] = Field({}, description="ScratchConfig fields, which override the file's")
     start_from: str | None = Field(None, description="a model folder or Hub name to fine-tune, with its tokenizer")
@@ -32,6 +32,13 @@ class ModelSection(Section):
                 "only dropouts can; empty it with model.overrides={}"
             )
         return self
+
+
+def _check_embedded(section: Section, prefix: str, **splits: str) -> None:
+    """ValueError if a section that names the embedded corpus has keys that are for other data sets."""
+    allowed = dict.fromkeys(["subset", "revision", "source_column", "target_column"]) | splits
+    if wrong := [prefix + key for key, name in allowed.items() if getattr(section, key) not in (None, name)]:
+        raise ValueError(f"{', '.join(wrong)}: for data sets on the Hub or in files, but this is the embedded corpus")
 
 
 class MixedSource(Section):
@@ -62,6 +69,8 @@ class MixedSource(Section):
             raise ValueError(
                 "subset, revision and split apply only to data sets on the Hub, but this entry names files"
             )
+        if self.name == EMBEDDED_CORPUS:
+            _check_embedded(self, "", split="train")
         return self
 
 
@@ -113,8 +122,8 @@ class DataSection(Section):
     def _has_two_languages(self):
         if self.source_language.casefold() == self.target_language.casefold():
             raise ValueError(f"data.source_language and data.target_language are both {self.source_language!r}")
-        if self.name == EMBEDDED_CORPUS and not self.train_files and (self.source_column or self.target_column):
-            raise ValueError("data.source_column, data.target_column: the embedded corpus has no columns")
+        if self.name == EMBEDDED_CORPUS and not self.train_files:
+            _check_embedded(self, "data.", train="train", validation="validation", test="test")
         if self.streaming and self.mix:
             raise ValueError("data.mix: pairs of a stream cannot be mixed with others; set data.streaming=false")
         for each in self.mix if self.on_the_hub else []:

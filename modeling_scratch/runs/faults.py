@@ -10,7 +10,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from safetensors import SafetensorError
 
-from ..errors import ProcessError, UserError, is_lack_of_memory
+from ..errors import ProcessError, UserError, first_line, is_lack_of_memory
 
 _LOST = re.compile(r"connection (closed|reset|refused)|broken pipe|timed out|timeout|\bpeer\b|nccl|gloo", re.IGNORECASE)
 
@@ -75,5 +75,5 @@ def explained_loss_of_a_process(accelerator: Accelerator, when: Callable[[], str
             raise
         raise ProcessError(
             f"process {accelerator.process_index}: another process has ended or cannot be reached {when()}".rstrip()
-            + f" ({str(error).splitlines()[0]}); start again with --resume auto"
+            + f" ({first_line(error)}); start again with --resume auto"
         ) from error

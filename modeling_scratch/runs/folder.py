@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..files import written_whole
 from ..recipe.reading import load_recipe
 from .checkpoint_store import WEIGHTS, CheckpointStore, Snapshots, verify_checkpoint
-from .metrics_file import METRICS, forget_after
+from .metrics_file import METRICS_FILE, forget_after
 from .translations import TRANSLATIONS
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class RunFolder:
         if self.is_run():
             logger.info(f"deleting the run in {self.path}")
             patterns = ["checkpoints", "averaging", "target_tokenizer", TRACKING, "*.safetensors", "*.json", "*.py"]
-            for pattern in [*patterns, TRANSLATIONS, METRICS, CURVES, RECIPE]:
+            for pattern in [*patterns, TRANSLATIONS, METRICS_FILE, CURVES, RECIPE]:
                 for path in self.path.glob(pattern):
                     if path.name.startswith("."):
                         continue
@@ -154,7 +154,7 @@ class RunFolder:
             Whether the weights at the root are the best ones; otherwise they are the checkpoint's.
         """
         if later := self.checkpoints.put_away_after(step):
-            logger.warning(f"the later checkpoints {', '.join(later)} count no more; the next one replaces them")
+            logger.warning(f"the later checkpoints {', '.join(later)} are discarded; the next one replaces them")
         forget_after(self.path, step, unsettled)
         weights, has_best = checkpoint, False
         if best is not None:

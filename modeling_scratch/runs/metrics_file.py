@@ -9,12 +9,12 @@ from ..files import write_whole
 
 logger = logging.getLogger(__name__)
 
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 
 
 def append_record(run: Path, record: dict[str, Any]) -> None:
     """Append a record as one line."""
-    with (run / METRICS).open("a", encoding="utf-8") as file:
+    with (run / METRICS_FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
 
 
@@ -23,7 +23,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     The records of a run; none if it has not written any. A damaged line is left out, with a warning. A last line
     without a line feed was cut off by an interrupt, and is ignored.
     """
-    path = run / METRICS
+    path = run / METRICS_FILE
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.is_file() else []
     records = []
     for number, line in enumerate(lines, start=1):
@@ -57,4 +57,4 @@ def forget_after(run: Path, step: int, unsettled: bool = False) -> None:
         and "final" not in record
         and not (unsettled and record["step"] == step and record["split"] != "train")
     ]
-    write_whole(run / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
+    write_whole(run / METRICS_FILE, "".join(json.dumps(record) + "\n" for record in kept))

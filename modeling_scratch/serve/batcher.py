@@ -24,7 +24,7 @@ _LONGEST_WAIT = 0.05  # seconds
 
 
 class Busy(Exception):
-    """The queue is full, or the request's time is up."""
+    """The queue is full or closed, a translator is lost, or the request's time is up: the client should try again."""
 
 
 @dataclass(eq=False)
@@ -97,7 +97,7 @@ class Batcher:
         queue.
 
         Raises:
-            Busy: the queue is full, or the translator is lost.
+            Busy: the queue is full or closed, or the translator is lost.
         """
         if not sentences:
             return []

@@ -180,9 +180,9 @@ class Service:
     # -- for operators -------------------------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        """Whether the service can translate. HTTPException 503 if not."""
+        """Whether all that translate are running. HTTPException 503 if not."""
         if not self.batcher.is_alive or not all(worker.process.is_alive() for worker in self.workers):
-            raise HTTPException(503, "nothing is translated any more; its log says why")
+            raise HTTPException(503, "a process that translates has ended; the service's log says which")
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(self, request: Request) -> Response:

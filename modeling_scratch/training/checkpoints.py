@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..loading import save_tokenizers
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..recipe.reading import ACCUMULATION, ALIKE, differing_keys, load_recipe
@@ -27,7 +27,7 @@ from ..recipe.schema import Recipe
 from ..runs.checkpoint_store import STATE, WEIGHTS
 from ..runs.faults import explained_failure_to_write
 from ..runs.folder import OPTIMIZER, RECIPE, SCALER, RunFolder, random_states
-from ..runs.metrics_file import METRICS
+from ..runs.metrics_file import METRICS_FILE
 from ..runs.processes import on_all, on_main
 from .sharding import load_whole_optimizer_state, whole_optimizer_state
 
@@ -219,7 +219,7 @@ def load_checkpoint(run: "TrainingRun", checkpoint: Path) -> Progress:
         advice = ""
         if run.recipe.data.on_the_hub:
             advice = "; if it has changed on the Hub since, set data.revision to the commit that the run began with"
-            advice += f" (data_revision in {METRICS})" if run.batches.revision else ""
+            advice += f" (data_revision in {METRICS_FILE})" if run.batches.revision else ""
         raise UserError(f"the training data is not what the run in {run.recipe.output_dir} was trained on{advice}")
     on_all(accelerator, lambda: run.batches.go_to(before.position, checkpoint))
     on_all(accelerator, lambda: _load_optimizer(accelerator, run.optimizer, checkpoint))
@@ -241,10 +241,9 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
         raise UserError(
-            f"{path}: not what a checkpoint of this run holds ({type(error).__name__}: {reason}); resume from an "
-            "earlier checkpoint with --resume-from"
+            f"{path}: not what a checkpoint of this run holds ({type(error).__name__}: {first_line(error)}); resume "
+            "from an earlier checkpoint with --resume-from"
         ) from error
 
 

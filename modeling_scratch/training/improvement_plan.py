@@ -99,7 +99,7 @@ class ImprovementPlan:
             target_language=target,
             max_source_tokens=limits[0],
             max_target_tokens=limits[1],
-            num_workers=data.num_workers,
+            num_workers=self.final.data.num_workers,
             train_files=str(self.pairs_file("train")),
             validation_files=str(self.pairs_file("validation")),
         )
@@ -125,7 +125,8 @@ class ImprovementPlan:
         recipe, options = self.recipe, self.options
         for override in options.overrides:
             key = override.partition("=")[0]
-            if key.startswith(_FIXED) or (key == "seed" and _pairs_depend_on_seed(recipe.data, recipe.seed)):
+            is_fixed = key.startswith(_FIXED) and key != "data.num_workers"
+            if is_fixed or (key == "seed" and _pairs_depend_on_seed(recipe.data, recipe.seed)):
                 raise UserError(f"{override}: the improved model has the run's own {key}: its pairs depend on it")
         mix = [MixedSource(files=str(self.pairs_file("synthetic")))]
         if options.target_text:

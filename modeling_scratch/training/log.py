@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from ..errors import UserError
 from ..runs.faults import explained_failure_to_write
 from ..runs.folder import CURVES, RunFolder
-from ..runs.metrics_file import METRICS, append_record, read_metrics
+from ..runs.metrics_file import METRICS_FILE, append_record, read_metrics
 from ..runs.processes import on_all, on_main
 from ..runs.translations import TRANSLATIONS, write_translations
 from .checkpoints import Progress
@@ -122,7 +122,7 @@ class RunLog:
         also go to the trackers, under the names of the split and the test set.
         """
         record = {name: value for name, value in record.items() if not isinstance(value, float) or math.isfinite(value)}
-        self.write(METRICS, lambda: append_record(self.folder.path, record))
+        self.write(METRICS_FILE, lambda: append_record(self.folder.path, record))
         names = "/".join(filter(None, (record["split"], record.get("name"))))
         values = {
             f"{names}/{key}": value
@@ -149,5 +149,5 @@ class RunLog:
         self.write(CURVES, draw)
 
     def translations(self, name: str, translations: list[str]) -> None:
-        """Write the final translations of a split or further test set."""
+        """Write the translations of a split or further test set: the final ones, or those before fine-tuning."""
         self.write(TRANSLATIONS, lambda: write_translations(self.folder.path, name, translations))

@@ -1,4 +1,4 @@
-"""The loss that training minimises (section 5.4), fused with the output projection, so that logits are never stored."""
+"""The loss that training minimizes (section 5.4), fused with the output projection, so that logits are never stored."""
 
 from dataclasses import dataclass
 

@@ -65,7 +65,7 @@ def describe_origin(name: str, languages: list[str], license: str | None = None)
         examples, facts = [], []  # a service may be installed without the extra for training
     else:
         run = records_of(name)
-        examples, facts = examples_of(run), facts_of(run, license)
+        examples, facts = examples_of(run), facts_of(Path(name), run, license)
     return {
         "title": title_of_model(name, languages),
         "languages": languages,

@@ -18,7 +18,7 @@ from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import TARGET_FOLDER
 from .about import describe_model
 from .runtime import FOLDER, MODULES, WASM, licenses, runtime_files
-from .tokenizers import TOKENIZER_FILES, write_tokenizers
+from .tokenizers import EXPORTED_FILES, write_tokenizers
 
 PAGE, STYLE, SCRIPT, MODEL = "index.html", "page.css", "page.js", "model.json"
 _WORKER, _SEARCH, _TRANSLATOR = "worker.js", "search.js", "translator.js"
@@ -55,7 +55,7 @@ def export_page(name: str, folder: Path, quantize: bool = False, license: str | 
     page = files(__package__) / "page"
     for file in (PAGE, STYLE, SCRIPT, _WORKER, _SEARCH, _TRANSLATOR):
         (folder / file).write_bytes((page / file).read_bytes())
-    tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in TOKENIZER_FILES]
+    tokenizers = [f"{part}{file}" for part in ("", f"{TARGET_FOLDER}/")[: 2 if two else 1] for file in EXPORTED_FILES]
     modules = [*(f"{FOLDER}/{module}" for module in MODULES), _SEARCH, _TRANSLATOR]
     wasm = f"{FOLDER}/{WASM}"
     needed = [*modules, wasm, LICENSES, _WORKER, ENCODER, DECODER, *tokenizers]

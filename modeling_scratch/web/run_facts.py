@@ -6,7 +6,7 @@ from ..hub.card import license_of
 from ..hub.run_records import RunRecords
 from ..metrics import describe_score, scores_in, title_of
 from ..runs.folder import RECIPE
-from ..runs.metrics_file import METRICS, scored_set
+from ..runs.metrics_file import METRICS_FILE, scored_set
 
 _EXAMPLES = 3
 _LONGEST_EXAMPLE = 80  # characters
@@ -14,7 +14,9 @@ _LONGEST_EXAMPLE = 80  # characters
 
 def records_of(name: str) -> RunRecords | None:
     """The records of the run whose folder this is; None for any other model."""
-    return RunRecords(Path(name)) if all((Path(name) / file).is_file() for file in (RECIPE, METRICS)) else None
+    folder = Path(name)
+    is_run = all((folder / file).is_file() for file in (RECIPE, METRICS_FILE))
+    return RunRecords(folder, going_on=True) if is_run else None
 
 
 def examples_of(run: RunRecords | None) -> list[str]:
@@ -23,20 +25,21 @@ def examples_of(run: RunRecords | None) -> list[str]:
     return [text for text in found if 0 < len(text) <= _LONGEST_EXAMPLE][:_EXAMPLES]
 
 
-def facts_of(run: RunRecords | None, license: str | None = None) -> list[tuple[str, str]]:
+def facts_of(folder: Path, run: RunRecords | None, license: str | None = None) -> list[tuple[str, str]]:
     """
-    The training data, scores and license of a run's model: names and values, in plain text.
+    The training data, scores and license of a model: names and values, in plain text.
 
     Args:
+        run: its records; None: the folder is no run's, so that only the license can be known.
         license: None: as the folder says.
     """
-    if run is None:
-        return []
-    found = [run.provenance(), *run.mixed()]
-    facts = [("Trained on", ", ".join(dict.fromkeys(each.dataset_name for each in found)))]
-    for record in run.scored:
-        scores = ", ".join(f"{title_of(key)} {describe_score(record, key)}" for key in scores_in(record))
-        facts.append((f"Scores on {scored_set(record)}", scores))
-    if (known := license_of(run.folder, run, license)) is not None:
+    facts = []
+    if run is not None:
+        found = [run.provenance(), *run.mixed()]
+        facts.append(("Trained on", ", ".join(dict.fromkeys(each.dataset_name for each in found))))
+        for record in run.scored:
+            scores = ", ".join(f"{title_of(key)} {describe_score(record, key)}" for key in scores_in(record))
+            facts.append((f"Scores on {scored_set(record)}", scores))
+    if (known := license_of(folder, run, license)) is not None:
         facts.append(("License", known))
     return facts

@@ -9,12 +9,12 @@ from ..errors import UserError
 from ..loading import load_tokenizers, named_languages, save_tokenizers
 from ..model.translation_pipeline import TARGET_FOLDER
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+EXPORTED_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[str]]:
     """
-    Write a model's tokenizers to an export's folder, with no files other than `TOKENIZER_FILES`.
+    Write a model's tokenizers to an export's folder, with no files other than `EXPORTED_FILES`.
 
     Args:
         name: a model folder or Hub name.
@@ -35,7 +35,7 @@ def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[st
                 f"{name}: its tokenizer has no tokenizer.json, which {where} needs (it is of another library)"
             )
         for path in part.iterdir():
-            if path.is_file() and path.name not in TOKENIZER_FILES:
+            if path.is_file() and path.name not in EXPORTED_FILES:
                 path.unlink()
         _say_whether_spaces_are_cleaned(part / "tokenizer_config.json", tokenizer)
     return two, named_languages(source)

@@ -84,7 +84,7 @@ def card_of_folder(name: str, languages: list[str], search: SearchSettings) -> s
     run = records_of(name)
     metadata = {"library_name": "transformers.js", "pipeline_tag": "translation"}
     metadata |= {"language": language_codes(languages)} if language_codes(languages) else {}
-    license = license_of(run.folder, run) if run else None
+    license = license_of(Path(name), run)
     metadata |= {"license": license} if license else {}
     example = json.dumps(next(iter(examples_of(run)), "..."), ensure_ascii=False)
     return f"""\

@@ -107,6 +107,16 @@ def test_generation_options(run, folder):
         assert run(lines(*few), **options) == (0, lines(*by_hand(folder, few, **options)), "")
 
 
+def test_a_model_that_returns_several_by_itself(run, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    settings = GenerationConfig.from_pretrained(folder)
+    settings.update(num_beams=max(settings.num_beams or 1, 2), num_return_sequences=2)
+    settings.save_pretrained(tmp_path / "model")
+    few = SENTENCES[:3]
+    expected = by_hand(folder, few, num_beams=settings.num_beams)
+    assert run(lines(*few), model=tmp_path / "model")[:2] == (0, lines(*expected))
+
+
 def test_n_best_and_scores(run, expected, folder):
     code, output, _ = run(lines(SENTENCES[0], "", SENTENCES[1]), n_best=4)  # more than the model's three beams
     rows = [line.split("\t") for line in output.decode().splitlines()]

@@ -227,6 +227,11 @@ def test_how_many_are_held_out_by_default(tmp_path):
     assert len(load_pairs(DataSection(train_files=text_files(tmp_path, pairs=pairs)), 0)["validation"]) == 5
 
 
+def test_splits_of_the_embedded_corpus_that_are_not_wanted():
+    pairs = load_pairs(DataSection(embedded_size=50, validation=None, test=None), 0)
+    assert {split: len(pairs[split]) for split in pairs} == {"train": 45, "validation": 5}
+
+
 def test_a_test_set_that_is_trained_on_is_told(tmp_path, caplog):
     train = [(f"s{i}", f"t{i}") for i in range(50)]
     more = {"validation_files": text_files(tmp_path, "dev", [("a", "b"), ("s1", "other")])}

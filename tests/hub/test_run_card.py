@@ -18,7 +18,7 @@ from modeling_scratch.convert.generation_settings import SearchSettings
 from modeling_scratch.hub.card import build_card, check_card, required_metadata
 from modeling_scratch.hub.run_records import RunRecords
 from modeling_scratch.metrics import METRICS, describe_score
-from modeling_scratch.web.run_facts import facts_of
+from modeling_scratch.web.run_facts import facts_of, records_of
 from modeling_scratch.web.transformersjs import card_of_folder
 
 MARKUP = "A | B <script>alert(1)</script> **bold** [link](nowhere.md) {{ name }} `code` \\ _x_ &amp; $y$"
@@ -296,10 +296,18 @@ def test_the_license_of_weights_that_come_from_elsewhere_is_not_known(tmp_path):
     folder = make_run(tmp_path / "run", {"model": {"start_from": "grace/en-de"}})
     assert ModelCard(card_of(folder)).data.license is None
     assert ModelCard(card_of(folder, license="CC-BY-4.0")).data.license == "cc-by-4.0"
-    assert "License" not in dict(facts_of(RunRecords(folder), None))
-    assert dict(facts_of(RunRecords(folder), "mit"))["License"] == "mit"
+    assert "License" not in dict(facts_of(folder, RunRecords(folder)))
+    assert dict(facts_of(folder, RunRecords(folder), "mit"))["License"] == "mit"
     search = SearchSettings(1, 4, 1.0, False, 0, 9, [2], [])
     assert "license" not in card_of_folder(str(folder), ["en", "de"], search).partition("\n#")[0]
+
+
+def test_what_a_page_says_of_a_model_without_a_run_or_an_evaluation(tmp_path):
+    assert facts_of(tmp_path, records_of(str(tmp_path)), "mit") == [("License", "mit")]
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# Converted")
+    assert facts_of(tmp_path, records_of(str(tmp_path))) == [("License", "mit")]
+    begun = make_run(tmp_path / "begun", records=[TRAIN])
+    assert dict(facts_of(begun, records_of(str(begun)))).keys() == {"Trained on", "License"}
 
 
 def test_files_win_over_a_data_set(tmp_path):
@@ -313,7 +321,7 @@ def test_how_it_was_trained(tmp_path):
     how = {"max_epochs": 1, "optimizer": "muon"}
     text = card_of(make_run(tmp_path / "run", {"optimization": how}))
     rows = section(text, "Training")
-    assert "| Optimizer | Muon for the matrices of layers, else AdamW, betas 0.9 and 0.98," in rows
+    assert "| Optimizer | Muon for the layers' matrices, for the rest AdamW, betas 0.9 and 0.98," in rows
     plain = section(card_of(make_run(tmp_path / "plain")), "Training")
     assert "| Optimizer | AdamW, betas" in plain
 

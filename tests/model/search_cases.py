@@ -37,7 +37,7 @@ SETTINGS = {
     "suppressed": {"num_beams": 2, "suppress_tokens": [5, 6], "begin_suppress_tokens": [2, 9]},
     "decay": {"num_beams": 2, "exponential_decay_length_penalty": (2, 1.4)},
     "bias": {"num_beams": 3, "sequence_bias": [[[8, 9], -10.0], [[11], 2.0]]},
-    "normalised": {"num_beams": 3, "renormalize_logits": True, "repetition_penalty": 1.2},
+    "normalized": {"num_beams": 3, "renormalize_logits": True, "repetition_penalty": 1.2},
     "valid": {"remove_invalid_values": True},
     "allowed": {"num_beams": 3, "prefix_allowed_tokens_fn": lambda batch, ids: [2, 5 + batch, *range(20, 40)]},
     "allowed, greedy": {"prefix_allowed_tokens_fn": lambda batch, ids: [2, 5 + batch, *range(20, 40)]},

@@ -19,7 +19,7 @@ from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
 from modeling_scratch.runs import folder as run_folder
 from modeling_scratch.runs.checkpoint_store import WEIGHTS
 from modeling_scratch.runs.folder import RECIPE, RunFolder
-from modeling_scratch.runs.metrics_file import METRICS, append_record, forget_after, read_metrics
+from modeling_scratch.runs.metrics_file import METRICS_FILE, append_record, forget_after, read_metrics
 
 
 def write_checkpoint(folder, step, value=0.0, keep_last=2, best=None):
@@ -219,7 +219,7 @@ def test_the_best_of_each_that_is_kept_is_kept(folder):
 
 def test_a_damaged_record_is_left_out(folder, caplog):
     append_record(folder.path, {"step": 1, "split": "train"})
-    with (folder.path / METRICS).open("ab") as file:
+    with (folder.path / METRICS_FILE).open("ab") as file:
         file.write(b"\0\0\0\0\n[1]\n\xff\n")
     append_record(folder.path, {"step": 2, "split": "train"})
     assert [record["step"] for record in read_metrics(folder.path)] == [1, 2]
@@ -230,7 +230,7 @@ def test_records_after_a_step_are_forgotten(folder):
     for step in (1, 2, 3):
         append_record(folder.path, {"step": step, "split": "train"})
     append_record(folder.path, {"step": 2, "split": "test", "final": True})
-    with (folder.path / METRICS).open("a") as file:
+    with (folder.path / METRICS_FILE).open("a") as file:
         file.write('{"step": 4, "spl')  # the writer was killed
     forget_after(folder.path, 2)
     assert read_metrics(folder.path) == [

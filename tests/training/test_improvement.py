@@ -253,7 +253,8 @@ def test_what_was_begun_with_something_else(run, pairs, undisturbed, tmp_path):
 
 def test_smaller_batches_after_a_lack_of_memory(run, undisturbed, tmp_path):
     """As its message advises: what is done stays, and all models have them."""
-    keys = ("checkpoints.keep_last=1", "evaluation.batch_size=3", "optimization.gradient_accumulation_steps=2")
+    keys = ("checkpoints.keep_last=1", "evaluation.batch_size=3", "data.num_workers=1")
+    keys += ("optimization.gradient_accumulation_steps=2",)
     plan = ImprovementPlan(ImprovementOptions(run, undisturbed, length=1.5, overrides=keys))
     plan.check_begun(improvement._pairs(plan))
     assert is_finished(plan.final)

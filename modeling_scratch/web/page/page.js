@@ -184,7 +184,7 @@ class Page {
       const isLeft = (part) => part.isSentence && (!best(part) || best(part).problem);
       const text = this.parts.map((part) => (part.isSentence && !isLeft(part) ? best(part).text : part.text));
       const left = this.parts.filter(isLeft).length;
-      const copied = left ? `Copied, with ${left} not translated.` : "Copied.";
+      const copied = left ? `Copied; ${left} of the sentences ${left === 1 ? "is" : "are"} not translated.` : "Copied.";
       say((await copy(text.join(""))) ? copied : "The browser does not allow copying: select the text and copy it.");
     };
     get("beams").onchange = () => {
