@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length
+from .model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, clean
 
 Links = list[tuple[int, int]]  # of one pair: (source word, target word), from 0; words are those of `str.split`
 Heads = list[list[int]]  # [layer, head] of each, from 0
@@ -123,7 +123,8 @@ class _Text:
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str, is_target: bool = False) -> _Text:
-    text, words = text.strip(), text.split()
+    text = text.strip() if is_target else clean(text)
+    words = text.split()
     if not words:
         return _Text([], [], [])
     if tokenizer.is_fast:

@@ -191,19 +191,23 @@ def _tagged(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
 
 
 def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dataset]:
-    """Training pairs, and held-out validation pairs, of which no copies are left in the former."""
-    size = size or max(1, min(_FOR_VALIDATION, len(train) // 10))
-    if size >= len(train):
+    """
+    Training pairs, and held-out validation pairs, of which no copies are left in the former; only pairs with text on
+    both sides.
+    """
+    complete = [row for row, pair in enumerate(_pairs_of(train)) if all(pair)]
+    size = size or max(1, min(_FOR_VALIDATION, len(complete) // 10))
+    if size >= len(complete):
         raise UserError(
-            f"data.validation_size ({size}) leaves none of the {len(train)} pairs for training; set a smaller one, or "
-            "name data.validation_files"
+            f"data.validation_size ({size}) leaves none of the {len(complete)} pairs for training; set a smaller one, "
+            "or name data.validation_files"
         )
-    rows = Dataset.from_dict({"row": range(len(train))}).train_test_split(test_size=size, seed=seed)
+    rows = Dataset.from_dict({"row": complete}).train_test_split(test_size=size, seed=seed)
     validation = train.select(rows["test"]["row"])
     logger.info(f"data: no validation split is named; held out {size:,} of {len(train):,} training pairs")
     known = _rows_in(train, validation)
     kept = [row for row in rows["train"]["row"][:] if row not in known]
-    if copies := len(train) - size - len(kept):
+    if copies := len(complete) - size - len(kept):
         logger.info(f"data: {copies:,} other training pairs are the same as some of those, and are left out")
     if not kept:
         raise UserError(

@@ -9,6 +9,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
+from ..model.batched_generation import clean
 from ..recipe.schema import SOURCE, TARGET
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class PairTokenizer:
         pair that is kept, from `indices`.
         """
         # An OPUS-MT tokenizer has a SentencePiece model for each side, so it must be told which.
-        inputs = self.source_tokenizer(text=sources, add_special_tokens=True).input_ids
+        inputs = self.source_tokenizer(text=list(map(clean, sources)), add_special_tokens=True).input_ids
         labels = self.target_tokenizer(text_target=targets, add_special_tokens=True).input_ids
         kept = [
             row
@@ -79,7 +80,7 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
         with_indices=True,
         batched=True,
         remove_columns=dataset.column_names,
-        new_fingerprint=Hasher.hash([dataset._fingerprint, tokenizer.key(), "tokenize each side"]),
+        new_fingerprint=Hasher.hash([dataset._fingerprint, tokenizer.key(), "tokenize each side, clean sources"]),
         desc=f"tokenizing {split}",
         num_proc=num_workers if num_workers > 1 and len(dataset) >= 1000 * num_workers else None,
     )

@@ -10,11 +10,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 DEFAULT_BATCH_TOKENS = 4096
 
 
+def clean(text: str) -> str:
+    """What models read of a source text: without soft hyphens, and with one space for white space of any kind."""
+    return " ".join(text.replace("\u00ad", "").split())
+
+
 def tokenize(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], limit: int | None, first: int = 0
 ) -> list[list[int]]:
     """
-    The token ids of each sentence, without surrounding whitespace; none for a blank sentence.
+    The token ids of each sentence, as `clean` leaves it; none for a blank sentence.
 
     Args:
         limit: the most tokens that the model takes; None: no limit.
@@ -30,10 +35,11 @@ def tokenize(
             sentence.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"input {index} is not Unicode text: {error.reason} at {error.start}") from None
-    filled = [index for index, sentence in enumerate(sentences) if sentence.strip()]
+    texts = list(map(clean, sentences))
+    filled = [index for index, text in enumerate(texts) if text]
     ids: list[list[int]] = [[] for _ in sentences]
     if filled:
-        texts = [sentences[index].strip() for index in filled]
+        texts = [texts[index] for index in filled]
         for index, row in zip(filled, tokenizer(texts, truncation=False, verbose=False).input_ids, strict=True):
             if limit is not None and len(row) > limit:
                 raise ValueError(

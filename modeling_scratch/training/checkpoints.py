@@ -58,6 +58,7 @@ class Progress:
     """The progress of a run: what a checkpoint holds besides tensors and random states."""
 
     fingerprint: str = ""  # of the training pairs
+    validation: str = ""  # the same of the validation pairs; empty in older checkpoints
     processes: int = 1
     device: str = ""  # "cpu", "cuda"
     precision: str = ""  # of matrix products, as Accelerate names it
@@ -230,7 +231,10 @@ def load_checkpoint(run: "TrainingRun", checkpoint: Path) -> Progress:
         logger.warning(f"the run continues {how}: its batches stay the same, its dropout does not")
         # A new seed: the run's own would repeat the random numbers of its beginning.
         set_seed(run.recipe.seed + before.step, device_specific=True)
-    for name in ("processes", "device", "precision", "compiled", "threads"):
+    if before.validation not in ("", progress.validation):
+        logger.warning("the validation pairs have changed: the best weights are chosen anew, from now on")
+        before.best, before.best_step, before.without_better = None, 0, 0
+    for name in ("validation", "processes", "device", "precision", "compiled", "threads"):
         setattr(before, name, getattr(progress, name))
     return before
 

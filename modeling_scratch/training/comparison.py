@@ -1,6 +1,7 @@
 """Compare runs: their numbers side by side, their recipes, means over seeds, the significance of differences."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from ..runs.metrics_file import scored_set
 from ..runs.translations import read_translations
 
 SO_FAR = "validation so far"  # stands for the test sets of a run that is not finished
+_ROUNDING = 0.01  # BLEU points by which the same translations may score differently, as in another release
 
 
 @dataclass
@@ -221,7 +223,8 @@ def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> No
                     raise UserError(f"they translated {len(streams[0]):,} and {len(streams[1]):,} sentences")
                 if pairs(first.name, test_set) != pairs(run.name, test_set):
                     raise UserError("their recipes have different sentences in it")
-                difference = bleu_significance(*streams, pairs(first.name, test_set)[1], language)
+                recorded = [each.scores[test_set].get("bleu") for each in (first, run)]
+                difference = bleu_significance(*streams, pairs(first.name, test_set)[1], language, recorded)
                 result.significance.append(Significance(run.name, test_set, *difference))
             except UserError as error:
                 result.notes.append(f"no significance of {run.name} against {first.name} on {test_set}: {error}")
@@ -238,14 +241,21 @@ def _scored_translations(run: Run, test_set: str) -> list[str]:
 
 
 def bleu_significance(
-    first: list[str], other: list[str], references: list[str], language: str
+    first: list[str],
+    other: list[str],
+    references: list[str],
+    language: str,
+    recorded: Sequence[float | None] = (None, None),
 ) -> tuple[float, float, str]:
     """
     The BLEU of `other` minus that of `first`, its p-value by sacreBLEU's paired bootstrap, and the test's signature.
     The bootstrap's seed is 12345, or SACREBLEU_SEED.
 
+    Args:
+        recorded: the BLEU of both when they were scored; None: not known.
+
     Raises:
-        UserError: there are too few or too many sentences, or not as many references.
+        UserError: there are too few or too many sentences, or the references are not those that were scored.
     """
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest
@@ -257,6 +267,11 @@ def bleu_significance(
     systems = [("first", first), ("other", other)]
     signatures, results = PairedTest(systems, {"BLEU": BLEU(**bleu_options(language))}, [references], "bs", RESAMPLES)()
     before, after = results["BLEU"]
+    for score, known in zip((before.score, after.score), recorded, strict=True):
+        if known is not None and abs(score - known) > _ROUNDING:
+            raise UserError(
+                f"BLEU was {known:.2f} and is now {score:.2f}: the test set has changed since it was scored"
+            )
     # sacreBLEU gives identical translations the lowest p-value there is.
     p_value = 1.0 if after.score == before.score else float(after.p_value)
     return float(after.score - before.score), p_value, str(signatures["BLEU"])

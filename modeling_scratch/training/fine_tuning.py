@@ -45,7 +45,8 @@ def changes(run: TrainingRun, translations: dict[str, list[str]]) -> dict[str, d
         try:
             earlier = read_translations(run.folder.path, f"{BEFORE}/{split}")
             language = run.recipe.data.target_language
-            difference, p_value, _ = bleu_significance(earlier, translations[split], references, language)
+            recorded = (before[split].get("bleu"), None)
+            difference, p_value, _ = bleu_significance(earlier, translations[split], references, language, recorded)
         except UserError as error:
             logger.warning(f"{split}: not compared with the model before fine-tuning: {error}")
             continue

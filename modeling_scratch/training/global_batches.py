@@ -42,6 +42,16 @@ def _own_words(error: Exception) -> str:
     return " ".join(lines[first:])
 
 
+def fingerprint_of(dataset: Dataset) -> str:
+    """A hash of all token ids of tokenized pairs."""
+    digest = hashlib.sha256()
+    for batch in dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(10_000):
+        for column in batch.columns:
+            digest.update(pc.list_value_length(column).to_numpy().tobytes())
+            digest.update(column.combine_chunks().flatten().to_numpy().tobytes())
+    return digest.hexdigest()
+
+
 @dataclass
 class BatchShare:
     """One process's share of a global batch, which holds the pairs of one update."""
@@ -94,13 +104,8 @@ class EpochBatches:
         return sum(len(self._plan(epoch)) for epoch in range(epochs))  # of pairs that are drawn at random
 
     def fingerprint(self) -> str:
-        """A hash of all token ids: a run resumes only with the pairs that it began with."""
-        digest = hashlib.sha256()
-        for batch in self.dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(10_000):
-            for column in batch.columns:
-                digest.update(pc.list_value_length(column).to_numpy().tobytes())
-                digest.update(column.combine_chunks().flatten().to_numpy().tobytes())
-        return digest.hexdigest()
+        """A run resumes only with the pairs that it began with."""
+        return fingerprint_of(self.dataset)
 
     def epochs(self) -> float:
         """The number of passes made over the data, which may be a fraction."""

@@ -26,6 +26,7 @@ from ..runs.threads import choose_threads
 from .checkpoints import Progress, find_checkpoint, load_checkpoint, read_progress, save_model_files
 from .compilation import is_compiled
 from .due import total_updates
+from .global_batches import fingerprint_of
 from .inputs import Inputs, prepare_inputs
 from .log import RunLog
 from .step import TrainingStep
@@ -39,6 +40,10 @@ def _claim_folder(recipe: Recipe, accelerator: Accelerator, resume: bool, overwr
     line, or a process cannot see it.
     """
     folder = RunFolder(recipe.output_dir)
+    for key, name in (("model.start_from", recipe.model.start_from), ("tokenizer.existing", recipe.tokenizer.existing)):
+        is_inside = name and Path(name).exists() and Path(name).resolve().is_relative_to(folder.path.resolve())
+        if is_inside and not resume:
+            raise UserError(f"{key} is {name}, which is in output_dir; a new run needs another output_dir")
     on_main(accelerator, lambda: folder.check(resume, overwrite))
     if accelerator.num_processes > 1:
         check_folder(accelerator, folder)
@@ -63,6 +68,7 @@ class TrainingRun:
         self.pairs, self.validation_data = inputs.pairs, inputs.validation_data
         self.progress = Progress(
             fingerprint=self.batches.fingerprint(),
+            validation=fingerprint_of(inputs.validation_data),
             position=self.batches.position(),
             processes=accelerator.num_processes,
             device=accelerator.device.type,

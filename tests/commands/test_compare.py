@@ -196,6 +196,12 @@ def of_a_later_scoring(run):
     write_translations(run, "test", GOOD[:4])
 
 
+def with_other_references(run):
+    data = yaml.safe_load((run / "recipe.yaml").read_text())["data"]["test_files"]
+    path = Path(f"{data}.de")
+    path.write_text("\n".join(reversed(path.read_text().splitlines())) + "\n")
+
+
 def without_data(run):
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"data": {"test_files": str(run / "gone")}}))
@@ -206,6 +212,7 @@ def without_data(run):
     [
         ({}, without_translations, "b/translations/test.txt is missing; scratch train --resume"),
         ({}, of_a_later_scoring, "b has other translations than those that it scored"),
+        ({}, with_other_references, "the test set has changed since it was scored"),
         ({}, without_data, "the data of b cannot be read: "),
         ({"translations": GOOD[:4]}, None, "they translated 6 and 4 sentences"),
         ({"references": ["Etwas anderes.", *REFERENCES[1:]]}, None, "their recipes have different sentences in it"),

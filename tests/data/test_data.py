@@ -189,6 +189,15 @@ def test_nothing_that_is_held_out_is_trained_on(tmp_path, caplog):
     assert "data: 60 train pairs, en to de, of" in caplog.text
 
 
+def test_pairs_without_text_are_not_held_out(tmp_path):
+    pairs = [(f"s{i}" * (i % 3 > 0), f"t{i}" * (i % 4 > 0)) for i in range(24)]
+    section = DataSection(train_files=text_files(tmp_path, pairs=pairs), validation_size=4)
+    splits = load_pairs(section, 0)
+    held_out = set(zip(splits["validation"]["source"], splits["validation"]["target"], strict=True))
+    assert len(held_out) == 4
+    assert held_out <= {pair for pair in pairs if all(pair)}
+
+
 def test_what_is_held_out_is_not_mixed_in_either(tmp_path):
     pairs = [(f"s{i}", f"t{i}") for i in range(60)]
     mix = [{"files": text_files(tmp_path, "more", pairs)}]
@@ -407,7 +416,7 @@ def test_bad_sections(fields, message):
 
 
 def test_tokenize_filters_and_counts(caplog):
-    pairs = [("a b c", "x"), ("a", "x y z"), ("", "x"), ("a", ""), ("a b", "x y")]
+    pairs = [("a b c", "x"), ("a", "x y z"), ("", "x"), ("a", ""), ("a\u00a0 b", "x y")]  # any white space is a space
     dataset = Dataset.from_dict({"source": [p[0] for p in pairs], "target": [p[1] for p in pairs]})
     tokenizer = train_tokenizer(iter([["a b c x y z"]]), 300)
     with caplog.at_level(logging.INFO, logger="modeling_scratch"):

@@ -283,8 +283,10 @@ def test_bad_input(inputs, options, message, translator):
         translator(inputs, **options)
 
 
-def test_white_space_around_a_sentence_is_not_of_it(translator):
-    assert translator([f" {SENTENCES[0]}\n", f"{SENTENCES[1]}\t"]) == translator(SENTENCES[:2])
+def test_white_space_of_any_kind_is_a_space(translator):
+    first, second = SENTENCES[:2]
+    odd = [f" {first}\n", second.replace(" ", "\u00a0"), first.replace(" ", " \t"), f"{second[:3]}\u00ad{second[3:]}"]
+    assert translator(odd) == translator([first, second] * 2)
 
 
 def test_what_every_pipeline_takes(translator, folders):

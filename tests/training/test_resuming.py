@@ -1,5 +1,6 @@
 """What the seed decides: all updates, whether a run is interrupted or not."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -116,6 +117,24 @@ def test_other_pairs_of_the_same_lengths_are_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         quick_run(run, *data, "optimization.max_steps=4", resume=True)
     assert "the training data is not what the run" in capsys.readouterr().err
+
+
+def test_other_validation_pairs_choose_the_weights_anew(tmp_path, capsys):
+    for path in Path(few_sentences()[0].partition("=")[2]).parent.iterdir():
+        shutil.copy(path, tmp_path)
+    data = [f"data.{split}_files={tmp_path / split}" for split in ("train", "validation", "test")]
+    data += ["evaluation.every=1", "checkpoints.every=1"]
+    run = quick_run(tmp_path / "run", *data, "optimization.max_steps=2")
+    state = run / "checkpoints" / "step-0000002" / "training_state.json"
+    content = json.loads(state.read_text())
+    state.write_text(json.dumps(content | {"best": -1e9}))  # better than all to come
+    assert "chosen anew" not in capsys.readouterr().err
+    for side in ("en", "de"):
+        lines = (tmp_path / f"validation.{side}").read_text().splitlines()
+        (tmp_path / f"validation.{side}").write_text("\n".join(lines[1:]) + "\n")
+    quick_run(run, *data, "optimization.max_steps=3", resume=True)
+    assert "the validation pairs have changed" in capsys.readouterr().err
+    assert read_metrics(run, "test")[-1]["step"] == 3
 
 
 def test_stopped_while_the_start_is_scored(finished, tmp_path):

@@ -31,10 +31,12 @@ from modeling_scratch.convert.onnx_graphs import DECODER, ENCODER, OnnxScorer, e
 from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken
 from modeling_scratch.errors import UserError
 from modeling_scratch.loading import load_tokenizers, load_translator
+from modeling_scratch.model.batched_generation import tokenize
 from modeling_scratch.web import about, export
 from modeling_scratch.web.tokenizers import write_tokenizers
 
 SENTENCES = [pair["en"] for pair in CORPUS][:6]
+ODD = f"\u00a0 {SENTENCES[0]}".replace(" ", " \u2003")  # white space of several kinds
 # Settings of generate(), and the page's names for them.
 SEARCHES = {
     "greedy": ({"num_beams": 1}, {"numBeams": 1}),
@@ -154,7 +156,7 @@ def in_one_process(page, tmp_path_factory):
     for path in export.runtime_files():
         shutil.copy(path, folder / "runtime")
     cases = [[sentence, options] for _, options in SEARCHES.values() for sentence in SENTENCES]
-    cases += [[f"  {SENTENCES[0]}", {}], *([SENTENCES[0], {"alignmentHeads": heads}] for heads in HEADS)]
+    cases += [[ODD, {}], *([SENTENCES[0], {"alignmentHeads": heads}] for heads in HEADS)]
     return in_node(folder, ENCODED, cases)
 
 
@@ -193,7 +195,7 @@ def test_alternatives_and_scores(model, page, by_page):
 @needs_runtime
 def test_any_text_is_encoded_as_the_tokenizer_does(model, in_one_process):
     source = load_tokenizers(str(model))[0]
-    assert in_one_process["ids"] == [source(text.strip()).input_ids for text in ENCODED]
+    assert in_one_process["ids"] == tokenize(source, ENCODED, None)
 
 
 def bert(folder):
@@ -243,15 +245,16 @@ def test_tokens_are_found_though_decoding_adds_spaces():
 
 
 @needs_runtime
-def test_words_are_explained_by_words(in_one_process):
+def test_words_are_explained_by_words(model, in_one_process):
     one = in_one_process["translations"][-3]
+    assert one["found"][0]["text"] == generated(model, SENTENCES[:1])[0][0]["text"]
     assert "".join(word["text"] for word in one["words"]) == one["found"][0]["text"]
     words = re.findall(r"\w+", SENTENCES[0])
     explained = [word for word in one["words"] if word["isWord"]]
     assert explained
     for word in explained:
         assert 0.5 < sum(each["weight"] for each in word["from"]) < 1 + 1e-6
-        assert {f"  {SENTENCES[0]}"[each["start"] : each["end"]] for each in word["from"]} <= set(words)
+        assert {ODD[each["start"] : each["end"]] for each in word["from"]} <= set(words)
 
 
 @needs_runtime

@@ -49,6 +49,9 @@ class Decoder {
   }
 }
 
+// What models read of a source text, as `clean` of batched_generation.py: one space for white space of any kind.
+const clean = (text) => text.replaceAll("\u00ad", "").split(/[\s\x1c-\x1f\x85]+/u).filter(Boolean).join(" ");
+
 const decode = (tokenizer, ids) => (ids.length ? tokenizer.decode(ids, { skip_special_tokens: true }) : "");
 
 // The start and end of each token in `text`. Spaces do not count, since decoding may add some.
@@ -96,13 +99,13 @@ export class Translator {
   }
 
   encode(sentence) {
-    return this.source.encode(sentence.trim()).ids;
+    return this.source.encode(clean(sentence)).ids;
   }
 
   // The translations of one sentence, best first: { text, tokens, score, isCut, weights }. `options` override the
   // model's search settings: numBeams, maxNewTokens and so on.
   async translate(sentence, options = {}, checkpoint = async () => {}) {
-    if (!sentence.trim()) return [{ text: "", tokens: [], score: 0, isCut: false, weights: [] }];
+    if (!clean(sentence)) return [{ text: "", tokens: [], score: 0, isCut: false, weights: [] }];
     const ids = this.encode(sentence);
     const { longestSource } = this.model;
     if (longestSource !== null && ids.length > longestSource) {
@@ -126,19 +129,18 @@ export class Translator {
   // words of the source; their cross-attention weights, without that of end tokens, are scaled to sum to 1.
   explain(sentence, { text, tokens, weights }) {
     const { languages } = this.model;
-    const trimmed = sentence.trim();
-    const offset = sentence.indexOf(trimmed);
-    const sourceSpans = spans(this.source, this.encode(sentence), trimmed);
+    const read = clean(sentence);
+    const sourceSpans = spans(this.source, this.encode(sentence), read);
     const targetSpans = spans(this.target, tokens, text);
-    const sourceWords = words(trimmed, languages[0]).filter(([, , isWord]) => isWord);
+    const [sourceWords, shown] = [read, sentence].map((text) => words(text, languages[0]).filter(([, , isWord]) => isWord));
     return words(text, languages[1]).map((word) => {
       if (!word[2]) return { text: text.slice(word[0], word[1]), isWord: false, from: [] };
-      const from = sourceWords.map(([start, end]) => ({ start: start + offset, end: end + offset, weight: 0 }));
+      const from = shown.map(([start, end]) => ({ start, end, weight: 0 }));
       targetSpans.forEach((made, step) => {
         if (!overlaps(word, made)) return;
-        sourceSpans.forEach((read, place) => {
+        sourceSpans.forEach((span, place) => {
           sourceWords.forEach((sourceWord, index) => {
-            if (overlaps(sourceWord, read)) from[index].weight += weights[step][place];
+            if (from[index] && overlaps(sourceWord, span)) from[index].weight += weights[step][place];
           });
         });
       });
