@@ -1,6 +1,6 @@
 """Find the data files that a recipe names."""
 
-from glob import glob
+from glob import escape, glob
 from pathlib import Path
 
 from ..errors import UserError
@@ -56,6 +56,12 @@ def _find_text_files(names: list[str], data: DataSection, key: str) -> list[tupl
             if alone := one.keys() - other.keys():
                 raise UserError(f"{key}: {one[min(alone)]} has no partner in the other language")
         return list(zip(*(side.values() for side in found), strict=True))
+    languages = (data.source_language, data.target_language)
+    if prefixes := [name for name in names if _is_prefix(name, languages)]:
+        raise UserError(
+            f"{key}: {prefixes[0]} is a prefix, which names the files of both languages and so stands alone; further "
+            "pairs go to data.mix, and * matches the prefixes of shards"
+        )
     if len(names) != 2:
         raise UserError(f"{key}: {len(names)} text files, {', '.join(names)}; name {WHAT_CAN_BE_READ}")
     if Path(names[0]).resolve() == Path(names[1]).resolve():
@@ -71,19 +77,29 @@ def _find_text_files(names: list[str], data: DataSection, key: str) -> list[tupl
     return list(zip(sources, targets, strict=True))
 
 
+def _is_prefix(name: str, languages: tuple[str, str]) -> bool:
+    paths = [[Path(f"{name}.{language}{ending}") for ending in ("", ".gz")] for language in languages]
+    return not Path(name).exists() and all(any(map(Path.is_file, each)) for each in paths)
+
+
 def _expand(name: str, key: str) -> list[Path]:
     if "*" not in name:
         return [Path(name)]
-    if not (found := sorted(glob(name, recursive=True))):
+    if not (found := _matching(name)):
         raise UserError(f"{key}: no file matches {name}")
     return list(map(Path, found))
+
+
+def _matching(pattern: str) -> list[str]:
+    """The paths that match a pattern in which only `*` is special, sorted."""
+    return sorted(glob("*".join(map(escape, pattern.split("*"))), recursive=True))
 
 
 def _with_language(prefix: str, language: str, key: str) -> dict[str, Path]:
     """The files of one language, by their names without it, sorted."""
     found = {}
     for ending in (f".{language}.gz", f".{language}"):
-        paths = glob(f"{prefix}{ending}", recursive=True) if "*" in prefix else [f"{prefix}{ending}"]
+        paths = _matching(f"{prefix}{ending}") if "*" in prefix else [f"{prefix}{ending}"]
         found |= {path.removesuffix(ending): Path(path) for path in paths if Path(path).exists()}
     if found:
         return dict(sorted(found.items()))

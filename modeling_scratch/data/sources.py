@@ -143,7 +143,8 @@ def load_split(data: DataSection, seed: int, split: str) -> Dataset:
         data = data if split == "train" else data.model_copy(update={"mix": []})
         return load_pairs(data, seed)[split]
     if (source := source_of(split, data, seed)) is None:
-        raise UserError(f"the recipe names no {split} split; set data.{split}_files or data.{split}")
+        others = " (or score another: --split validation)" if split == "test" else ""
+        raise UserError(f"the recipe names no {split} split; set data.{split}_files or data.{split}{others}")
     pairs = _load(source, split)
     return _mix(pairs, data, seed, {}, None) if split == "train" and data.mix else pairs
 

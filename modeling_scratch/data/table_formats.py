@@ -22,6 +22,8 @@ def _read_csv(path: Path, **dialect) -> Iterator[dict[str, str]]:
     reader = csv.reader(read_lines(path), **dialect)
     try:
         header = next(reader)
+        if twice := [name for name in header if name and header.count(name) > 1]:
+            raise UserError(f"{path}: two columns are named {twice[0]!r}; rename one")
         for row in filter(None, reader):
             if len(row) != len(header):
                 raise UserError(f"{path}, line {reader.line_num}: {len(row)} fields, but the header has {len(header)}")

@@ -91,7 +91,14 @@ class RunFolder:
         """Lock the folder, if it exists. UserError if it conflicts with the command line, or is in use."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; output_dir must be a folder")
-        if resume and not self.is_run():
+        if (self.path / RECIPE).is_file():
+            try:
+                load_recipe(self.path / RECIPE)
+            except UserError as error:
+                raise UserError(
+                    f"{self.path} holds a recipe that is not a run's ({error}); correct it, or choose another output_dir"
+                ) from error
+        elif resume:
             raise UserError(f"{self.path} holds no run to resume")
         if self.is_run() and not resume and not overwrite:
             self.lock()  # if it is in use, that is what there is to say

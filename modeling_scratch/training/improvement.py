@@ -48,9 +48,10 @@ def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) 
         Stopped: a process was asked to stop; the next call continues.
         UserError: the improvement was begun with other data or options.
     """
+    pairs = on_main(accelerator, lambda: _pairs(plan))
+    on_main(accelerator, lambda: plan.check_begun(pairs))
     if on_main(accelerator, lambda: is_finished(plan.final)):
         return None
-    pairs = on_main(accelerator, lambda: _pairs(plan))
     on_main(accelerator, lambda: plan.begin(pairs))
     translations = _translations(plan, pairs["train"])
     for model, by_model in translations.items():
@@ -71,10 +72,10 @@ def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, f
     """
     training = plan.records.train.get("seconds", 0.0)
     final = (f"train {plan.options.out}", plan.options.length * training)
-    if is_finished(plan.final):
-        return [(final[0], None)]
     pairs = _pairs(plan)
     plan.check_begun(pairs)
+    if is_finished(plan.final):
+        return [(final[0], None)]
     a_sentence = _seconds_a_sentence(plan, pairs["train"], accelerator) / accelerator.num_processes
     found = []
     for (direction, number), translations in _translations(plan, pairs["train"]).items():

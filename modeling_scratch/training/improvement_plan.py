@@ -186,7 +186,6 @@ class ImprovementPlan:
 
     def begin(self, pairs: dict[str, Pairs]) -> None:
         """Make the folder of models and translations, lock it, and write the run's pairs into it."""
-        self.check_begun(pairs)
         self._folder.make()
         if not (mark := self.work / _BEGUN).exists():
             for split, sides in pairs.items():
@@ -219,7 +218,7 @@ def _pairs_depend_on_seed(data: DataSection, seed: int) -> bool:
 
 def _records_to_improve(run: Path) -> RunRecords:
     """The records of a finished run. UserError if it is not finished, or of a kind that cannot be improved."""
-    records = read_run(run)
+    records = read_run(run, going_on=True)
     if not records.finished:
         raise UserError(f"{run}: this run is not finished; scratch train --resume finishes it")
     recipe = records.recipe

@@ -303,6 +303,13 @@ def test_names_of_files(kind, streaming, tmp_path):
     assert [list(row.values()) for row in (source.stream() if streaming else source.load())] == [["a", "b"]]
 
 
+def test_only_the_asterisk_is_special(tmp_path):
+    (tmp_path / "a[1]?").mkdir()
+    table(tmp_path / "a[1]?", "jsonl", [{"en": "a", "de": "b"}])
+    assert loaded(DataSection(train_files=f"{tmp_path}/a[1]?/*.jsonl")) == [("a", "b")]
+    assert loaded(DataSection(train_files=f"{tmp_path}/**/*.jsonl")) == [("a", "b")]
+
+
 def test_compressed_links(tmp_path):
     for language in ("en", "de"):
         (tmp_path / language).write_bytes(gzip.compress(f"{language}\n".encode(), mtime=0))
@@ -388,6 +395,7 @@ def test_bad_text_files(name, content, message, tmp_path):
         ),
         ("long.csv", b"en,de\na,b,c\n", "long.csv.*line 2: 3 fields, but the header has 2"),
         ("short.csv", b"en,de\na,b\nc\n", "short.csv.*line 3: 1 fields, but the header has 2"),
+        ("twice.csv", b"en,de,de\na,b,c\n", "twice.csv: two columns are named 'de'"),
         ("open.csv", b'en,de\na,"b\n', "open.csv.*line 2: unexpected end of data"),
         ("header.csv", b"en,de\n", "header.csv: there are no rows"),
         ("french.csv", b"en,fr\na,b\n", "has no column 'de'; it has en, fr"),
