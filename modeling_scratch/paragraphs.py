@@ -34,10 +34,12 @@ class Translated:
 
     Args:
         links: pairs (source word, target word), from 0; words are those of `str.split()`. Empty if unknown.
+        starts: for each sentence of a paragraph, its first source word and its first target word. Empty if unknown.
     """
 
     text: str
     links: list[tuple[int, int]] = field(default_factory=list)
+    starts: list[tuple[int, int]] = field(default_factory=list)
 
 
 def guessed_links(source: str, target: str) -> list[tuple[int, int]]:
@@ -133,14 +135,17 @@ class Paragraphs:
     def _joined(row: list[Piece], found: Iterator[Translated], language: str) -> Translated:
         translations = [next(found) if piece.sentence else Translated("") for piece in row]
         written = _spaced(row, [each.text for each in translations], language)
+        starts = list(zip(_first_words(row), _first_words(written), strict=True))
         links = [
             (source + first_source, target + first_target)
-            for first_source, first_target, each in zip(
-                _first_words(row), _first_words(written), translations, strict=True
-            )
+            for (first_source, first_target), each in zip(starts, translations, strict=True)
             for source, target in each.links
         ]
-        return Translated("".join(map("".join, written)), links)
+        if links:  # what is no sentence stays, word by word
+            for (first_source, first_target), piece in zip(starts, row, strict=True):
+                words = range(0 if piece.sentence else len(piece.before.split()))
+                links += [(first_source + word, first_target + word) for word in words]
+        return Translated("".join(map("".join, written)), links, starts)
 
 
 def translate_paragraphs(
@@ -160,11 +165,12 @@ def translate_paragraphs(
 
 
 def _first_words(pieces: Sequence[Piece]) -> list[int]:
-    """For each piece, the index in the whole text of the word in which its sentence begins."""
+    """For each piece, the index in the whole text of the word in which its sentence, or what is no sentence, begins."""
     text = "".join(map("".join, pieces))
     words = [match.start() for match in re.finditer(r"\S+", text)]
     numbers, start = [], 0
     for before, sentence, after in pieces:
-        numbers.append(bisect_right(words, start + len(before)) - 1)  # the last word that begins there or earlier
+        leading = before if sentence else before[: len(before) - len(before.lstrip())]
+        numbers.append(bisect_right(words, start + len(leading)) - 1)  # the last word that begins there or earlier
         start += len(before) + len(sentence) + len(after)
     return numbers

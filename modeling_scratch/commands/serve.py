@@ -28,7 +28,7 @@ def main(
     engine: Annotated[Literal["torch", "ctranslate2"], typer.Option(help="what translates")] = "torch",
     workers: Annotated[
         int | None,
-        typer.Option(min=0, help="processes that translate; 0: the service's own; default: one per core"),
+        typer.Option(min=0, max=256, help="processes that translate; 0: the service's own; default: one per core"),
     ] = None,
     api_key: Annotated[
         str | None,

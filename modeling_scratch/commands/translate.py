@@ -50,7 +50,9 @@ _NBest = Annotated[int | None, typer.Option(min=1, help="write the N best of eac
 _BatchTokens = Annotated[int | None, typer.Option(min=1, help="padded source tokens per batch (default: 4096)")]
 _Workers = Annotated[
     int | None,
-    typer.Option(min=0, help="processes that share a file; 0: this one alone (default: one per core from 16 KB on)"),
+    typer.Option(
+        min=0, max=256, help="processes that share a file; 0: this one alone (default: one per core from 16 KB on)"
+    ),
 ]
 _KeepGoing = Annotated[
     bool, typer.Option("--keep-going", help="leave lines empty that cannot be translated, with a warning")

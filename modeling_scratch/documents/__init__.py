@@ -1,5 +1,7 @@
 """Translates a document's text and keeps its structure; `FORMATS` has a module for each format."""
 
+import re
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -11,6 +13,7 @@ FORMATS = {"text": "plain", "markdown": "markdown", "html": "html", "srt": "srt"
 # Keys of FORMATS by file name suffix.
 ENDINGS = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".srt": "srt"}
 WITH_INLINE_MARKUP = {"markdown", "html"}  # formats whose tags are placed by word alignments
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Document:
 
 def read_document(text: str, format: str) -> Document:
     """
-    Read a document. A byte order mark and the kind of line breaks are kept.
+    Read a document. A byte order mark and the kinds of line breaks are kept.
 
     Args:
         format: a key of FORMATS.
@@ -39,16 +42,23 @@ def read_document(text: str, format: str) -> Document:
     """
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     text = text.removeprefix(mark)
-    has_crlf = "\n" in text and text.count("\n") == text.count("\r\n")
+    ends = _LINE_END.findall(text)
     name = FORMATS[format]
     read: Callable[[str], Document] = getattr(import_module(f".{name}", __name__), f"read_{name}")
-    document = read(text.replace("\r\n", "\n") if has_crlf else text)
+    document = read(_LINE_END.sub("\n", text))
 
     def write(translations: Sequence[Translated]) -> str:
-        written = document.write(translations)
-        return mark + (written.replace("\n", "\r\n") if has_crlf else written)
+        return mark + _with_ends(document.write(translations), ends)
 
     return Document(document.paragraphs, write)
+
+
+def _with_ends(text: str, ends: list[str]) -> str:
+    """A text with these line breaks; with the most frequent one if it has more or fewer lines than there were."""
+    if len(set(ends)) < 2 or text.count("\n") != len(ends):
+        return text.replace("\n", statistics.mode(ends)) if ends else text
+    parts = text.split("\n")
+    return "".join(map("".join, zip(parts, [*ends, ""], strict=True)))
 
 
 def translate_document(text: str, format: str, translate: TranslateParagraphs) -> str:

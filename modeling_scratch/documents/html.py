@@ -20,6 +20,9 @@ _FOREIGN = {"math", "svg"}
 _PROTECTED_INLINE = {"code", "kbd", "samp", "tt", "var"} | _FOREIGN
 _PROTECTED = _PROTECTED_INLINE | {"pre", "script", "style", "textarea"}
 
+# The text of a footnote's number or mark, by element.
+_FOOTNOTE = {"sup": re.compile(r"[(\[]?\d{1,3}[)\]]?|[*†‡§¶]+"), "a": re.compile(r"\[\d{1,3}\]|[*†‡§¶]+")}
+
 _READ_ATTRIBUTES = {"alt", "aria-label", "placeholder", "title"}
 _READ_META = {"description", "og:description", "og:title", "twitter:description", "twitter:title"}
 _ATTRIBUTE = re.compile(r"""\s*([^\s=>/"'][^\s=>/]*)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+))?|[/"']""")
@@ -170,7 +173,7 @@ def _quoted(text: str) -> str:
 
 
 def shielded(tokens: Sequence[Token]) -> list[Token]:
-    """Merge each element that must not be translated into a single token."""
+    """Merge each element that must not be translated into a single token, footnote references too."""
     kept: list[Token] = []
     ends = _ends(tokens)
     place = 0
@@ -178,7 +181,8 @@ def shielded(tokens: Sequence[Token]) -> list[Token]:
         token, end = tokens[place], place + 1
         is_start = bool(token.name) and not token.raw.startswith("</")
         is_marked = is_start and _is_marked(token)
-        if is_marked or (is_start and token.name in _PROTECTED):
+        is_apart = is_start and (token.name in _PROTECTED or _is_footnote(token.name, tokens[place : ends[place]]))
+        if is_marked or is_apart:
             end = ends[place]
             within = tokens[place + 1 : end - 1]
             is_block = token.kind == "break" and token.name not in _PROTECTED_INLINE
@@ -189,6 +193,11 @@ def shielded(tokens: Sequence[Token]) -> list[Token]:
         kept.append(token)
         place = end
     return kept
+
+
+def _is_footnote(name: str, element: Sequence[Token]) -> bool:
+    text = "".join(token.plain for token in element if token.kind == "text").strip()
+    return name in _FOOTNOTE and _FOOTNOTE[name].fullmatch(text) is not None
 
 
 def _is_marked(token: Markup) -> bool:

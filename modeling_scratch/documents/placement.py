@@ -49,6 +49,7 @@ class _Placement:
         for source, target in translated.links or guessed_links(self.source, self.target):
             self.owned[source].add(target)
         self.linked = sorted(self.owned)
+        self.starts = dict(reversed(translated.starts))  # the first of several in one word
         translating = set().union(*self.owned.values())
         self.linked_before = [0]  # for each target word, how many before it are linked
         for word in range(len(self.target_words)):
@@ -207,6 +208,11 @@ class _Placement:
         number = bisect_left(self.source_words, atom.at, key=lambda span: span[0]) - 1
         start, end = self.source_words[number]
         rest, begun = self.source[atom.at : end], self.source[start : atom.at]
+        if not rest and number + 1 in self.starts:  # between two sentences
+            start = max(self.starts[number + 1], 0)
+            if atom.space_before and start < len(self.target_words):
+                return self.target_words[start][0], True
+            return (self.target_words[start - 1][1], False) if start else (0, True)
         if not rest and atom.space_before and not atom.space_after:
             return self.target_words[self._target_of(number + 1)][0], True
         if begun and rest and all(map(_is_mark, begun)):
@@ -215,7 +221,7 @@ class _Placement:
             return (low + len(begun) if self.target.startswith(begun, low) else inner), True
         low, high = self.target_words[self._target_of(number, is_last=True)]
         if not rest or self.target[low:high].endswith(rest):
-            return high - len(rest), False
+            return high - len(rest), bool(rest) and atom.space_after and not atom.space_before  # as after a bracket
         inner = self._without_marks(low, high)[1]
         return (inner if inner > low else high), False
 
@@ -247,7 +253,10 @@ class _Placement:
                 raw = "".join(map(self.raw, node.markup))
                 written = "".join(parts[-2:])  # what another atom or the text ends with
                 before = node.space_before and (not is_before or (bool(written) and not written[-1].isspace()))
-                parts.append(" " * before + raw + " " * (is_before and node.space_after))
+                before |= written[-1:].isalnum() and raw[:1].isalnum()  # an address stays what it is
+                after = is_before and node.space_after
+                after |= raw[-1:].isalnum() and self.target[spot : min(spot + 1, high)].isalnum()
+                parts.append(" " * before + raw + " " * after)
         parts.append(self._text(done, high, within))
         return "".join(parts)
 

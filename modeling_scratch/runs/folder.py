@@ -96,7 +96,7 @@ class RunFolder:
                 load_recipe(self.path / RECIPE)
             except UserError as error:
                 raise UserError(
-                    f"{self.path} holds a recipe that is not a run's ({error}); correct it, or choose another output_dir"
+                    f"{self.path} holds a recipe that is not a run's ({error}); correct it or set another output_dir"
                 ) from error
         elif resume:
             raise UserError(f"{self.path} holds no run to resume")

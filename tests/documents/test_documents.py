@@ -44,7 +44,77 @@ def test_links_count_the_words_of_a_paragraph():
 
 def test_links_where_sentences_have_no_space_between():
     (found,) = translate_paragraphs(["一。二。"], lambda given: [Translated("a b", [(0, 1)])] * 2, "zh", "en")
-    assert found == Translated("a b a b", [(0, 1), (0, 3)])
+    assert (found.text, found.links) == ("a b a b", [(0, 1), (0, 3)])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_line_ends_of_several_kinds_stay(format):
+    text = f"{CUE * (format == 'srt')}One line\nand more.\n\n".replace("\n", "\r\n").replace("more.\r", "more.")
+    for given in (text, text.replace("\r\n", "\r")):
+        assert translate_document(given, format, Shouting()) == given.upper()
+
+
+def test_front_matter_and_hard_breaks_with_line_ends_of_several_kinds():
+    text = "---\r\ntitle: a b\r\n---\r\n\r\n# Some\r\n\r\nWe run\\\r\nhere.\n"
+    assert translate_document(text, "markdown", Shouting()) == text.upper().replace("TITLE: A B", "title: a b")
+
+
+def test_lines_that_are_more_or_fewer_have_the_most_frequent_end():
+    text = f"{CUE}<i>One\nline</i>\nand more.\n\n".replace("\n", "\r\n").replace("line</i>\r", "line</i>")
+    found = translate_document(text, "srt", lambda given: [Translated("a")] * len(given))
+    assert found.count("\n") == found.count("\r\n") < text.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("markdown", "**1.** The cat sleeps."),
+        ("markdown", "The cat sleeps. `Ctrl`+`S`"),
+        ("markdown", "Take the child. `x` sleeps in the house."),
+        ("markdown", "The child.[^2] The cat sleeps."),
+        ("markdown", "The child ![x](y). ![x](y) The cat `a`! Yes."),
+        ("markdown", "Call dog(`x` and y) now. See cat(http://x.org/a or b) and dog(<img src=x> old)."),
+        ("html", "<p><b>1.</b> The cat sleeps.</p>"),
+        ("html", "<p>We run. <kbd>Ctrl</kbd>+<kbd>S</kbd></p>"),
+        ("html", "The cat sleeps. <a href=x>2020</a>."),
+        ("html", "The old cat sleeps. <b>100 %</b>"),
+        ("html", '<span class="n">2.1.</span> The cat sleeps.'),
+        ("html", "<b>A shirt</b><sup>1</sup> is red.<sup>2</sup> Two dogs play."),
+        ("html", "A book<sup><a href=x title='One'>[1]</a></sup> is<a href=y>*</a> here."),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_marks_stay_with_their_sentence(format, text, turned):
+    """Where the words of each sentence stay as they are, and where their order is reversed."""
+
+    def translate(sentences: list[str]) -> list[Translated]:
+        found = []
+        for sentence in sentences:
+            words, end = sentence.rstrip(".!?").split(), sentence[len(sentence.rstrip(".!?")) :]
+            places = list(range(len(words)))[:: -1 if turned else 1]
+            found.append(
+                Translated(" ".join(words[place] for place in places) + end, list(zip(places, range(99), strict=False)))
+            )
+        return found
+
+    def as_paragraphs(given: list[str]) -> list[Translated]:
+        return translate_paragraphs(given, translate, "en", "en")
+
+    written = translate_document(text, format, as_paragraphs)
+    if not turned:
+        assert written == text
+        return
+    # Each mark is between the same sentences' ends as before.
+    atoms = re.compile(r"`[^`]*`|!\[x\]\(y\)|\[\^2\]|<kbd>.*?</kbd>|<sup>.*?</sup>|\d")
+    shown = [re.sub(r"[^.!?@]", "", atoms.sub("@", each).replace("http://x.org/a", "@")) for each in (text, written)]
+    assert shown[0] == shown[1]
+
+
+def test_an_address_is_not_joined_to_words():
+    found = translate_document(
+        "A dog(http://x.org/a and cat) runs.", "markdown", lambda given: [Translated("Hund und")]
+    )
+    assert re.search(r"(?<!\w)http://x\.org/a(?!\w)", found)
 
 
 def test_all_sentences_are_translated_together():

@@ -267,7 +267,7 @@ def places(tmp_path):
             "other recipe",
             False,
             True,
-            "a recipe that is not a run's .*'flour'.*; correct it, or choose another output_dir",
+            "a recipe that is not a run's .*'flour'.*; correct it or set another output_dir",
         ),
         ("other recipe", True, False, "a recipe that is not a run's"),
         ("run", False, False, "already holds a run"),
