@@ -125,7 +125,7 @@ def generate_batch(
     if (scores := getattr(output, "log_probabilities", None)) is None:
         raise ValueError(
             "return_scores: scores come from this project's own search loops, which do not support this model or these "
-            "arguments of generate"
+            "arguments of generate; return_scores=False does without"
         )
     scores = scores.view(len(ids), -1)
     if (setting_of(model, generation, "num_beams") or 1) == 1:

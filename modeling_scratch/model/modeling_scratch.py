@@ -200,6 +200,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             kwargs[CACHE_NAME] = kwargs.pop(other_name)
         if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules()):
             kwargs["use_cache"] = False  # checkpointing takes it away, unknown to `generate`
+        if kwargs.get("max_length") is not None:  # which a generation config's max_new_tokens would override
+            kwargs.setdefault("max_new_tokens", None)
         # An adapter may prepare its own inputs, or differ from sentence to sentence.
         prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
         is_own = prepare is ScratchForConditionalGeneration.prepare_inputs_for_generation

@@ -74,6 +74,14 @@ def test_no_row_leaves_where_a_processor_may_know_it(models):
     assert set(seen) == {6}
 
 
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"cache_implementation": "static"}])
+def test_a_length_that_is_given_counts_more_than_the_model_s_own(settings, models):
+    for model, source in models():
+        model.generation_config.update(eos_token_id=None, max_new_tokens=9)
+        lengths = [{}, {"max_length": 5}, {"max_length": 5, "max_new_tokens": 7}]
+        assert [model.generate(**source, **settings, **each).shape[1] for each in lengths] == [10, 5, 8]
+
+
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
 def test_other_ends_than_a_token(settings, models, loops):
     for model, source in models():

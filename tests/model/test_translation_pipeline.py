@@ -365,14 +365,17 @@ def test_a_model_in_memory(folders):
 def test_a_pipeline_of_a_model_in_memory(folders):
     """As documented in docs/hub.md."""
     model, tokenizer = (each.from_pretrained(folders["two"]) for each in (AutoModelForSeq2SeqLM, AutoTokenizer))
-    made = pipeline(
-        "translation",
-        model=model,
-        config=model.config,
-        tokenizer=tokenizer,
-        pipeline_class=ScratchTranslationPipeline,
-    )
-    assert made(SENTENCES) == load(folders["two"])(SENTENCES)
+    before = repr(model.config)
+    for _ in range(2):
+        made = pipeline(
+            "translation",
+            model=model,
+            config=model.config,
+            tokenizer=tokenizer,
+            pipeline_class=ScratchTranslationPipeline,
+        )
+        assert made(SENTENCES) == load(folders["two"])(SENTENCES)
+    assert repr(model.config) == before
 
 
 # -- the target's tokenizer ------------------------------------------------------------------------------------------
