@@ -21,7 +21,7 @@ READ = {
 }
 # Private hooks of Transformers' base classes that are overridden. Only Transformers calls them.
 OVERRIDDEN = {
-    "_init_weights": "initialises a module",
+    "_init_weights": "initializes a module",
     "_tied_weights_keys": "weights that are one",
     "_keys_to_ignore_on_load_unexpected": "the encoder alone reads a whole checkpoint",
     "_no_split_modules": "layers stay on one device",
