@@ -165,7 +165,7 @@ def translate_paragraphs(
 
 
 def _first_words(pieces: Sequence[Piece]) -> list[int]:
-    """For each piece, the index in the whole text of the word in which its sentence, or what is no sentence, begins."""
+    """For each piece, the index in the whole text of the word in which its sentence (or else its text) begins."""
     text = "".join(map("".join, pieces))
     words = [match.start() for match in re.finditer(r"\S+", text)]
     numbers, start = [], 0

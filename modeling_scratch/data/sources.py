@@ -143,8 +143,7 @@ def load_split(data: DataSection, seed: int, split: str) -> Dataset:
         data = data if split == "train" else data.model_copy(update={"mix": []})
         return load_pairs(data, seed)[split]
     if (source := source_of(split, data, seed)) is None:
-        others = " (or score another: --split validation)" if split == "test" else ""
-        raise UserError(f"the recipe names no {split} split; set data.{split}_files or data.{split}{others}")
+        raise UserError(f"the recipe names no {split} split; set data.{split}_files or data.{split}")
     pairs = _load(source, split)
     return _mix(pairs, data, seed, {}, None) if split == "train" and data.mix else pairs
 
@@ -193,22 +192,28 @@ def _tagged(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
 
 def _hold_out(train: Dataset, size: int | None, seed: int) -> tuple[Dataset, Dataset]:
     """
-    Training pairs, and held-out validation pairs, of which no copies are left in the former; only pairs with text on
-    both sides.
+    Training pairs, and held-out validation pairs, of which no copies are left in the former. Of those that are drawn,
+    the ones without text on both sides are left out.
     """
-    complete = [row for row, pair in enumerate(_pairs_of(train)) if all(pair)]
-    size = size or max(1, min(_FOR_VALIDATION, len(complete) // 10))
-    if size >= len(complete):
+    size = size or max(1, min(_FOR_VALIDATION, len(train) // 10))
+    if size >= len(train):
         raise UserError(
-            f"data.validation_size ({size}) leaves none of the {len(complete)} pairs for training; set a smaller one, "
-            "or name data.validation_files"
+            f"data.validation_size ({size}) leaves none of the {len(train)} pairs for training; set a smaller one, or "
+            "name data.validation_files"
         )
-    rows = Dataset.from_dict({"row": complete}).train_test_split(test_size=size, seed=seed)
+    rows = Dataset.from_dict({"row": range(len(train))}).train_test_split(test_size=size, seed=seed)
     validation = train.select(rows["test"]["row"])
-    logger.info(f"data: no validation split is named; held out {size:,} of {len(train):,} training pairs")
+    complete = [row for row, pair in enumerate(_pairs_of(validation)) if all(pair)]
+    if not complete:
+        raise UserError(
+            f"none of the {size} pairs held out for validation has text on both sides; set a larger "
+            "data.validation_size, or name data.validation_files"
+        )
+    validation = validation if len(complete) == size else validation.select(complete)
+    logger.info(f"data: no validation split is named; held out {len(validation):,} of {len(train):,} training pairs")
     known = _rows_in(train, validation)
     kept = [row for row in rows["train"]["row"][:] if row not in known]
-    if copies := len(complete) - size - len(kept):
+    if copies := len(train) - size - len(kept):
         logger.info(f"data: {copies:,} other training pairs are the same as some of those, and are left out")
     if not kept:
         raise UserError(

@@ -17,17 +17,19 @@ from .lines import read_lines
 _BATCH_ROWS = 1000  # of a Parquet file, in memory at once
 
 
-def _read_csv(path: Path, **dialect) -> Iterator[dict[str, str]]:
-    """Rows below the header. Every cell is text, even "1", "NA" and "null"."""
+def _read_csv(path: Path, **dialect) -> Iterator[dict[str, Any]]:
+    """Rows below the header. Every cell is text, even "1", "NA" and "null", but a list where columns share a name."""
     reader = csv.reader(read_lines(path), **dialect)
     try:
         header = next(reader)
-        if twice := [name for name in header if name and header.count(name) > 1]:
-            raise UserError(f"{path}: two columns are named {twice[0]!r}; rename one")
+        twice = {name for name in header if header.count(name) > 1}
         for row in filter(None, reader):
             if len(row) != len(header):
                 raise UserError(f"{path}, line {reader.line_num}: {len(row)} fields, but the header has {len(header)}")
-            yield dict(zip(header, row, strict=True))
+            cells: dict[str, Any] = dict(zip(header, row, strict=True))
+            for name in twice:  # no text, so that choosing such a column is an error
+                cells[name] = [cell for column, cell in zip(header, row, strict=True) if column == name]
+            yield cells
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from None
 

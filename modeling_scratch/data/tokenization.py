@@ -19,12 +19,18 @@ MANY_DROPPED = 0.1  # share of dropped pairs that is worth a warning: a limit ma
 
 @dataclass
 class PairTokenizer:
-    """Tokenizes pairs, and drops those that are empty or too long."""
+    """
+    Tokenizes pairs, and drops those that are empty or too long.
+
+    Args:
+        cleans_sources: tokenize sources as `clean` leaves them, as translating does.
+    """
 
     source_tokenizer: PreTrainedTokenizerBase
     target_tokenizer: PreTrainedTokenizerBase
     max_source_tokens: int
     max_target_tokens: int
+    cleans_sources: bool = True
 
     def __call__(self, sources: list[str], targets: list[str], indices: list[int]) -> dict[str, list]:
         """
@@ -32,7 +38,8 @@ class PairTokenizer:
         pair that is kept, from `indices`.
         """
         # An OPUS-MT tokenizer has a SentencePiece model for each side, so it must be told which.
-        inputs = self.source_tokenizer(text=list(map(clean, sources)), add_special_tokens=True).input_ids
+        sources = list(map(clean, sources)) if self.cleans_sources else sources
+        inputs = self.source_tokenizer(text=sources, add_special_tokens=True).input_ids
         labels = self.target_tokenizer(text_target=targets, add_special_tokens=True).input_ids
         kept = [
             row
@@ -58,7 +65,7 @@ class PairTokenizer:
             each.backend_tokenizer.to_str() if each.is_fast else repr(sorted(each.get_vocab().items()))
             for each in (self.source_tokenizer, self.target_tokenizer)
         ]
-        return Hasher.hash([tokenizers, self.limits])
+        return Hasher.hash([tokenizers, self.limits, *(["clean sources"] if self.cleans_sources else [])])
 
 
 def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_workers: int = 0) -> Dataset:
@@ -80,7 +87,7 @@ def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_w
         with_indices=True,
         batched=True,
         remove_columns=dataset.column_names,
-        new_fingerprint=Hasher.hash([dataset._fingerprint, tokenizer.key(), "tokenize each side, clean sources"]),
+        new_fingerprint=Hasher.hash([dataset._fingerprint, tokenizer.key(), "tokenize each side"]),
         desc=f"tokenizing {split}",
         num_proc=num_workers if num_workers > 1 and len(dataset) >= 1000 * num_workers else None,
     )

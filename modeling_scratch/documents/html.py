@@ -22,6 +22,7 @@ _PROTECTED = _PROTECTED_INLINE | {"pre", "script", "style", "textarea"}
 
 # The text of a footnote's number or mark, by element.
 _FOOTNOTE = {"sup": re.compile(r"[(\[]?\d{1,3}[)\]]?|[*†‡§¶]+"), "a": re.compile(r"\[\d{1,3}\]|[*†‡§¶]+")}
+_MOST_OF_A_FOOTNOTE = 12  # tokens
 
 _READ_ATTRIBUTES = {"alt", "aria-label", "placeholder", "title"}
 _READ_META = {"description", "og:description", "og:title", "twitter:description", "twitter:title"}
@@ -181,7 +182,7 @@ def shielded(tokens: Sequence[Token]) -> list[Token]:
         token, end = tokens[place], place + 1
         is_start = bool(token.name) and not token.raw.startswith("</")
         is_marked = is_start and _is_marked(token)
-        is_apart = is_start and (token.name in _PROTECTED or _is_footnote(token.name, tokens[place : ends[place]]))
+        is_apart = is_start and (token.name in _PROTECTED or _is_footnote(tokens, place, ends[place]))
         if is_marked or is_apart:
             end = ends[place]
             within = tokens[place + 1 : end - 1]
@@ -195,9 +196,17 @@ def shielded(tokens: Sequence[Token]) -> list[Token]:
     return kept
 
 
-def _is_footnote(name: str, element: Sequence[Token]) -> bool:
-    text = "".join(token.plain for token in element if token.kind == "text").strip()
-    return name in _FOOTNOTE and _FOOTNOTE[name].fullmatch(text) is not None
+def _is_footnote(tokens: Sequence[Token], place: int, end: int) -> bool:
+    """Whether the element from `place` to `end` is a footnote's number or mark, and has nothing else to translate."""
+    name = tokens[place].name
+    if (
+        name not in _FOOTNOTE
+        or end - place > _MOST_OF_A_FOOTNOTE
+        or any(each.slots for each in tokens[place + 1 : end])
+    ):
+        return False
+    text = "".join(each.plain for each in tokens[place:end] if each.kind == "text").strip()
+    return _FOOTNOTE[name].fullmatch(text) is not None
 
 
 def _is_marked(token: Markup) -> bool:

@@ -21,8 +21,12 @@ _BLOCK_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
 _BEGINS_A_BLOCK = re.compile(r"\d{1,9}[.)](?:\s|$)|(?:[-+]|#{1,6})(?:\s|$)|>|[-=]+[ \t]*(?:\n|$)")
 # Markers of alerts and footnotes, and ids of headings, are not part of the text beside them.
 _APART = re.compile(r"\A(\[!\w+\][-+]?)|^[ \t]*(\[\^[^\]\s]+\]:)|(?<=\s)(\{:?[ \t]*[#.][^{}\n]*\})\Z", re.MULTILINE)
-# LaTeX between dollar signs, by Pandoc's rule (tex_math_dollars), which tells it from sums of money.
-_MATH = re.compile(r"(?<![\\$])(?:\$\$[^$`]+\$\$|\$(?=[^\s$])[^$`]*(?<![\s\\$])\$(?![\d$]))")
+# LaTeX between dollar signs: on one line without a word of ordinary text, which tells it from sums of money, or between
+# two with a sign of LaTeX.
+_WORD = r"(?<![^\s$])[^\W\d_]{2,}(?![^\s$.,;:!?])"
+_MATH = re.compile(
+    rf"(?<![\\$\w])(?:\$(?=[^\s$])(?:(?!{_WORD})[^$`\n])*(?<![\s\\$])\$(?![\w$])|\$\$(?=[^$`]*[\\^_=])[^$`]+\$\$)"
+)
 _PLAIN_LABEL = re.compile(r"[^\\`*_\[\]<>&!~|\n]+")
 _DELIMITERS = ("emphasis", "strikethrough")
 _TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
@@ -59,15 +63,12 @@ def write_cell(text: str, written: dict[str, str]) -> str:
 
 def _begin(source: str, written: str) -> str:
     """
-    Escape the beginning of a text that starts a list, heading or quote, or looks so, unless the source's does too: then
-    no block can begin here, as in the heading "## 1. Begin".
+    Escape the beginning of a text that starts a list, heading or quote, or looks so, unless the source begins with the
+    same marker, as in the heading "## 1. Begin".
     """
-    match = _BLOCK_BEGINS.match(written)
-    if (
-        match is None
-        or _BEGINS_A_BLOCK.match(source)
-        or (_BLOCK_BEGINS.match(source) and not _BEGINS_A_BLOCK.match(written))
-    ):
+    match, marker, known = _BLOCK_BEGINS.match(written), _BEGINS_A_BLOCK.match(written), _BEGINS_A_BLOCK.match(source)
+    is_known = known is not None and marker is not None and known.group() == marker.group()
+    if match is None or is_known or (_BLOCK_BEGINS.match(source) and marker is None):
         return written
     return f"{written[: match.end()]}\\{written[match.end() :]}"
 

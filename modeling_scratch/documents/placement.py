@@ -232,10 +232,14 @@ class _Placement:
     ) -> str:
         """The target's characters from `low` to `high` with markup; `source` is the corresponding source range."""
         ranges = sorted(self.ranges[id(node)] for node in nodes if isinstance(node, Element))
-        places = []
+        places: list[tuple[int, int, Atom | Element, bool]] = []
         for order, node in enumerate(nodes):
             if isinstance(node, Element):
                 places.append((self.ranges[id(node)][0], order, node, False))
+                continue
+            last = places[-1] if places and isinstance(places[-1][2], Atom) else None
+            if last and last[2].at == node.at and not node.space_before:  # directly after another
+                places.append((last[0], order, node, last[3]))
                 continue
             spot, is_before = self._spot(node, source, low, high)
             number = bisect_left(ranges, (spot,)) - 1  # the last element that starts before it

@@ -14,6 +14,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ..alignments import returning_weights
 from ..errors import UserError
+from ..model.batched_generation import clean
 from .saving import HEAT, PAGE_WIDTH, save
 
 # A larger map would be unreadable and its file large.
@@ -98,7 +99,7 @@ def attention_maps(
     """
     if not sentence.strip():
         raise UserError("the sentence is empty")
-    inputs = source_tokenizer([sentence], return_tensors="pt").to(model.device)
+    inputs = source_tokenizer([clean(sentence)], return_tensors="pt").to(model.device)
     inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}  # (1, S)
     _check_length("sentence", inputs["input_ids"].shape[1])
     with returning_weights(model):

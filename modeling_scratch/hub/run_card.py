@@ -201,7 +201,7 @@ def _training(run: RunRecords) -> str:
         "Updates": f"{train['step']:,}" if train else "",
         "Epochs": f"{train['epoch']:g}" if train else "",
         "Batch": f"{how.tokens_per_batch:,} padded tokens of source or target, over all processes",
-        "Optimizer": ("Muon for the layers' matrices, for the rest " if how.optimizer == "muon" else "")
+        "Optimizer": ("Muon for the layers' matrices and, for the rest, " if how.optimizer == "muon" else "")
         + f"AdamW, betas {how.betas[0]:g} and {how.betas[1]:g}, epsilon {how.epsilon:g}, weight decay "
         f"{how.weight_decay:g}, "
         + (f"gradient norm at most {how.max_grad_norm:g}" if how.max_grad_norm else "no clipping"),

@@ -59,6 +59,7 @@ class Progress:
 
     fingerprint: str = ""  # of the training pairs
     validation: str = ""  # the same of the validation pairs; empty in older checkpoints
+    clean_sources: bool = False  # as tokenized since `clean` exists; not in older checkpoints
     processes: int = 1
     device: str = ""  # "cpu", "cuda"
     precision: str = ""  # of matrix products, as Accelerate names it
@@ -232,8 +233,10 @@ def load_checkpoint(run: "TrainingRun", checkpoint: Path) -> Progress:
         # A new seed: the run's own would repeat the random numbers of its beginning.
         set_seed(run.recipe.seed + before.step, device_specific=True)
     if before.validation not in ("", progress.validation):
-        logger.warning("the validation pairs have changed: the best weights are chosen anew, from now on")
-        before.best, before.best_step, before.without_better = None, 0, 0
+        logger.warning(
+            "the validation pairs have changed: scores from now on cannot be compared with the earlier ones, by which "
+            "the best weights so far were chosen"
+        )
     for name in ("validation", "processes", "device", "precision", "compiled", "threads"):
         setattr(before, name, getattr(progress, name))
     return before

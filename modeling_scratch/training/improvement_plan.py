@@ -168,12 +168,12 @@ class ImprovementPlan:
         """Whether a model that translates is finished; `check_begun` says whether it is of this improvement."""
         return bool(finally_scored(self.folder(direction, number)))
 
-    def check_begun(self, pairs: dict[str, Pairs]) -> None:
+    def check_begun(self, pairs: dict[str, Pairs] | None = None) -> None:
         """
         UserError if the improvement was begun with other pairs, another run or other options.
 
         Args:
-            pairs: the run's, for training and validation.
+            pairs: the run's, for training and validation; None: they are not compared.
         """
         if not (mark := self.work / _BEGUN).exists():
             return
@@ -186,20 +186,21 @@ class ImprovementPlan:
 
     def begin(self, pairs: dict[str, Pairs]) -> None:
         """Make the folder of models and translations, lock it, and write the run's pairs into it."""
+        self.check_begun(pairs)
         self._folder.make()
         if not (mark := self.work / _BEGUN).exists():
             for split, sides in pairs.items():
                 self.write_pairs(split, list(zip(*sides, strict=True)))
             write_whole(mark, json.dumps(self._identity(pairs), indent=2))
 
-    def _identity(self, pairs: dict[str, Pairs]) -> dict[str, Any]:
+    def _identity(self, pairs: dict[str, Pairs] | None) -> dict[str, Any]:
         options = {key: value for key, value in asdict(self.options).items() if key not in ("run", "out")}
         options["overrides"] = [each for each in options["overrides"] if each.partition("=")[0] not in ALIKE]
         for key in ("source_text", "target_text"):
             options[key] = [sha256(path) for path in options[key]]
         return {
             **json.loads(json.dumps(options)),  # lists for tuples
-            "pairs": hashlib.sha256(json.dumps(pairs).encode()).hexdigest(),
+            **({} if pairs is None else {"pairs": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()}),
             "weights of the run": sha256(self.options.run / WEIGHTS),
         }
 

@@ -181,7 +181,11 @@ def prepare_inputs(
     _check_lengths(model.config, tokenizers[0], pairs)
     model.generation_config = generation_settings(model, recipe.evaluation)
     use_fast_layers(model)
-    tokenizer = PairTokenizer(*tokenizers, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
+    limits = (recipe.data.max_source_tokens, recipe.data.max_target_tokens)
+    cleans = (
+        checkpoint is None or read_progress(checkpoint).clean_sources
+    )  # a run goes on with the tokens it began with
+    tokenizer = PairTokenizer(*tokenizers, *limits, cleans)
 
     def tokenized(split: str) -> Dataset:
         make = partial(tokenize_pairs, pairs[split], tokenizer, split, recipe.data.num_workers)

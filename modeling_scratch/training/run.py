@@ -69,6 +69,7 @@ class TrainingRun:
         self.progress = Progress(
             fingerprint=self.batches.fingerprint(),
             validation=fingerprint_of(inputs.validation_data),
+            clean_sources=True,
             position=self.batches.position(),
             processes=accelerator.num_processes,
             device=accelerator.device.type,

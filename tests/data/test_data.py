@@ -191,11 +191,15 @@ def test_nothing_that_is_held_out_is_trained_on(tmp_path, caplog):
 
 def test_pairs_without_text_are_not_held_out(tmp_path):
     pairs = [(f"s{i}" * (i % 3 > 0), f"t{i}" * (i % 4 > 0)) for i in range(24)]
-    section = DataSection(train_files=text_files(tmp_path, pairs=pairs), validation_size=4)
+    section = DataSection(train_files=text_files(tmp_path, pairs=pairs), validation_size=8)
     splits = load_pairs(section, 0)
     held_out = set(zip(splits["validation"]["source"], splits["validation"]["target"], strict=True))
-    assert len(held_out) == 4
+    assert 0 < len(held_out) < 8
     assert held_out <= {pair for pair in pairs if all(pair)}
+    assert len(splits["train"]) == 16
+    nearly_empty = DataSection(train_files=text_files(tmp_path, "few", [("", "x"), ("y", "")] * 9 + [("a", "b")]))
+    with pytest.raises(UserError, match="none of the 1 pairs held out for validation has text on both sides"):
+        load_pairs(nearly_empty, 0)
 
 
 def test_what_is_held_out_is_not_mixed_in_either(tmp_path):
@@ -395,7 +399,7 @@ def test_bad_text_files(name, content, message, tmp_path):
         ),
         ("long.csv", b"en,de\na,b,c\n", "long.csv.*line 2: 3 fields, but the header has 2"),
         ("short.csv", b"en,de\na,b\nc\n", "short.csv.*line 3: 1 fields, but the header has 2"),
-        ("twice.csv", b"en,de,de\na,b,c\n", "twice.csv: two columns are named 'de'"),
+        ("twice.csv", b"en,de,de\na,b,c\n", r"twice.csv, row 1: column 'de' holds \['b', 'c'\], not a text"),
         ("open.csv", b'en,de\na,"b\n', "open.csv.*line 2: unexpected end of data"),
         ("header.csv", b"en,de\n", "header.csv: there are no rows"),
         ("french.csv", b"en,fr\na,b\n", "has no column 'de'; it has en, fr"),

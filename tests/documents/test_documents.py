@@ -80,7 +80,9 @@ def test_lines_that_are_more_or_fewer_have_the_most_frequent_end():
         ("html", "The old cat sleeps. <b>100 %</b>"),
         ("html", '<span class="n">2.1.</span> The cat sleeps.'),
         ("html", "<b>A shirt</b><sup>1</sup> is red.<sup>2</sup> Two dogs play."),
-        ("html", "A book<sup><a href=x title='One'>[1]</a></sup> is<a href=y>*</a> here."),
+        ("html", "The cat sleeps. <sup>1</sup><sup>2</sup> The dog runs.<sup>[3]</sup><sup>*</sup>"),
+        ("markdown", "The cat sleeps.[^1][^2] ![a](b)![c](d) The dog runs."),
+        ("html", 'A book<sup><a href=x title="One">[1]</a></sup> is<a href=y>*</a> here.'),
     ],
 )
 @pytest.mark.parametrize("turned", [False, True])

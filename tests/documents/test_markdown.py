@@ -152,6 +152,9 @@ def test_nothing_is_lost(text):
     [
         ("one", "1. *a* [b] <c> _d_ `e` f_g", "1\\. \\*a\\* \\[b\\] \\<c> \\_d\\_ \\`e\\` f_g"),
         ("one", "- a", "\\- a"),
+        ("b\\\n2. c", "1. a", "1\\. a\\\n1\\. a"),
+        ("# 2. b", "1. a", "# 1\\. a"),
+        ("# 1. b", "1. a", "# 1. a"),
         ("- one", "# a", "- \\# a"),
         ("one *two*", "", ""),
         ("- one  \n  two", "+ a", "- \\+ a  \n  \\+ a"),
@@ -278,3 +281,20 @@ def test_a_label_in_code_stays(text, seen):
 
     assert translate_document(text, "markdown", translate) == text
     assert given == ([] if seen is None else [seen])
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("cost $100. I have 50$.", ["cost $100. I have 50$."]),
+        ("I paid $5,\nhe paid 10$.", ["I paid $5, he paid 10$."]),
+        ("R$5 and R$ six, US$ 5 or $HOME/$x", ["R$5 and R$ six, US$ 5 or $HOME/$x"]),
+        ("**$5** or **6$**", ["$5 or 6$"]),
+        ("Let $x$, $a_i + 1$ and $\\mathrm{softmax}(E h_t)$ be", ["Let, and be"]),
+        ("One $$ and two $$ here", ["One $$ and two $$ here"]),
+    ],
+)
+def test_sums_of_money_are_no_formulas(text, read):
+    translate = Shouting()
+    translate_document(text, "markdown", translate)
+    assert translate.given == read

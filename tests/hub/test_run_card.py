@@ -321,7 +321,7 @@ def test_how_it_was_trained(tmp_path):
     how = {"max_epochs": 1, "optimizer": "muon"}
     text = card_of(make_run(tmp_path / "run", {"optimization": how}))
     rows = section(text, "Training")
-    assert "| Optimizer | Muon for the layers' matrices, for the rest AdamW, betas 0.9 and 0.98," in rows
+    assert "| Optimizer | Muon for the layers' matrices and, for the rest, AdamW, betas 0.9 and 0.98," in rows
     plain = section(card_of(make_run(tmp_path / "plain")), "Training")
     assert "| Optimizer | AdamW, betas" in plain
 

@@ -3,10 +3,12 @@
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from conftest import Killed, equal_weights, few_sentences, kill_at_update, mixed_in, quick_run, read_metrics, updates
 
+from modeling_scratch.data.tokenization import PairTokenizer
 from modeling_scratch.loading import load_tokenizers
 
 
@@ -119,21 +121,38 @@ def test_other_pairs_of_the_same_lengths_are_refused(tmp_path, capsys):
     assert "the training data is not what the run" in capsys.readouterr().err
 
 
-def test_other_validation_pairs_choose_the_weights_anew(tmp_path, capsys):
+def test_other_validation_pairs_are_told(tmp_path, capsys):
     for path in Path(few_sentences()[0].partition("=")[2]).parent.iterdir():
         shutil.copy(path, tmp_path)
     data = [f"data.{split}_files={tmp_path / split}" for split in ("train", "validation", "test")]
     data += ["evaluation.every=1", "checkpoints.every=1"]
     run = quick_run(tmp_path / "run", *data, "optimization.max_steps=2")
-    state = run / "checkpoints" / "step-0000002" / "training_state.json"
-    content = json.loads(state.read_text())
-    state.write_text(json.dumps(content | {"best": -1e9}))  # better than all to come
-    assert "chosen anew" not in capsys.readouterr().err
+    capsys.readouterr()
     for side in ("en", "de"):
         lines = (tmp_path / f"validation.{side}").read_text().splitlines()
         (tmp_path / f"validation.{side}").write_text("\n".join(lines[1:]) + "\n")
-    quick_run(run, *data, "optimization.max_steps=3", resume=True)
+    best = (run / "model.safetensors").read_bytes()
+    quick_run(run, *data, "optimization.max_steps=2", resume=True)
     assert "the validation pairs have changed" in capsys.readouterr().err
+    assert (run / "model.safetensors").read_bytes() == best
+
+
+def test_a_run_goes_on_with_the_tokens_it_began_with(tmp_path, capsys):
+    """Older checkpoints were trained on sources with all their white space."""
+    for path in Path(few_sentences()[0].partition("=")[2]).parent.iterdir():
+        text = path.read_text()
+        (tmp_path / path.name).write_text(text.replace(" ", "  ") if path.name == "train.en" else text)
+    data = [f"data.{split}_files={tmp_path / split}" for split in ("train", "validation", "test")]
+    with patch("modeling_scratch.training.inputs.PairTokenizer", lambda *given: PairTokenizer(*given[:4], False)):
+        run = quick_run(tmp_path / "run", *data, "optimization.max_steps=2")
+    state = run / "checkpoints" / "step-0000002" / "training_state.json"
+    with pytest.raises(SystemExit):  # as if it had begun with clean sources
+        quick_run(run, *data, "optimization.max_steps=3", resume=True)
+    assert "the training data is not what the run" in capsys.readouterr().err
+    text = state.read_text().replace('"clean_sources": true', '"clean_sources":false')  # of the same size
+    assert not json.loads(text)["clean_sources"]
+    state.write_text(text)
+    quick_run(run, *data, "optimization.max_steps=3", resume=True)
     assert read_metrics(run, "test")[-1]["step"] == 3
 
 

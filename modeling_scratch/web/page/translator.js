@@ -50,7 +50,9 @@ class Decoder {
 }
 
 // What models read of a source text, as `clean` of batched_generation.py: one space for white space of any kind.
-const clean = (text) => text.replaceAll("\u00ad", "").split(/[\s\x1c-\x1f\x85]+/u).filter(Boolean).join(" ");
+const WHITE_SPACE = /(?:[^\S\ufeff]|[\x1c-\x1f\x85])/gu; // as in Python
+const spaced = (text) => text.replace(WHITE_SPACE, " ");
+const clean = (text) => spaced(text).replaceAll("\u00ad", "").split(" ").filter(Boolean).join(" ");
 
 const decode = (tokenizer, ids) => (ids.length ? tokenizer.decode(ids, { skip_special_tokens: true }) : "");
 
@@ -132,7 +134,8 @@ export class Translator {
     const read = clean(sentence);
     const sourceSpans = spans(this.source, this.encode(sentence), read);
     const targetSpans = spans(this.target, tokens, text);
-    const [sourceWords, shown] = [read, sentence].map((text) => words(text, languages[0]).filter(([, , isWord]) => isWord));
+    const wordsOf = (text) => words(text, languages[0]).filter(([, , isWord]) => isWord);
+    const [sourceWords, shown] = [wordsOf(read), wordsOf(spaced(sentence))];
     return words(text, languages[1]).map((word) => {
       if (!word[2]) return { text: text.slice(word[0], word[1]), isWord: false, from: [] };
       const from = shown.map(([start, end]) => ({ start, end, weight: 0 }));
