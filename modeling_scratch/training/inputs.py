@@ -182,9 +182,8 @@ def prepare_inputs(
     model.generation_config = generation_settings(model, recipe.evaluation)
     use_fast_layers(model)
     limits = (recipe.data.max_source_tokens, recipe.data.max_target_tokens)
-    cleans = (
-        checkpoint is None or read_progress(checkpoint).clean_sources
-    )  # a run goes on with the tokens it began with
+    # A resumed run goes on with the tokens that it began with.
+    cleans = checkpoint is None or read_progress(checkpoint).clean_sources
     tokenizer = PairTokenizer(*tokenizers, *limits, cleans)
 
     def tokenized(split: str) -> Dataset:
