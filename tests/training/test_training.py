@@ -118,7 +118,8 @@ def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
     right, wrong = pairs["target"][:], [f"{text} Und." for text in pairs["target"]]
     for split, translations in (("test", wrong), ("old", right), ("same", wrong)):
         write_translations(tmp_path, f"before/{split}", translations)
-        append_record(tmp_path, {"step": 0, "split": "before", "name": split, "num_beams": 5, "bleu": 1.0})
+        bleu = BLEU().corpus_score(translations, [right]).score
+        append_record(tmp_path, {"step": 0, "split": "before", "name": split, "num_beams": 5, "bleu": bleu})
     run = SimpleNamespace(folder=SimpleNamespace(path=tmp_path), pairs=dict.fromkeys(("test", "old", "same"), pairs))
     run.recipe = SimpleNamespace(evaluation=SimpleNamespace(num_beams=5), data=SimpleNamespace(target_language="de"))
     found = changes(run, {"test": right, "old": wrong, "same": wrong, "new": right})
@@ -126,6 +127,10 @@ def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
     (warning,) = [record.getMessage() for record in caplog.records]
     lost = BLEU().corpus_score(right, [right]).score - BLEU().corpus_score(wrong, [right]).score
     assert warning.startswith(f"old: BLEU has fallen by {lost:.2f} in fine-tuning (p = 0.00")
+    caplog.clear()
+    append_record(tmp_path, {"step": 0, "split": "before", "name": "old", "num_beams": 5, "bleu": 50.0})
+    changes(run, {"old": wrong})  # which was scored on other references
+    assert "old: not compared with the model before fine-tuning: BLEU was 50.00 and is now 100.00" in caplog.text
 
 
 def test_existing_tokenizer(finished, tmp_path):
