@@ -125,7 +125,8 @@ class ScratchTranslationPipeline(Pipeline):
         self.batch_size = batch_size
         # In a config that it is given, `pipeline` replaces names with classes, which can neither be saved nor found.
         for each in (getattr(model.config, "custom_pipelines", None) or {}).values():
-            each |= {"pt": [getattr(name, "__name__", name) for name in each.get("pt", ())]}
+            if "pt" in each:
+                each["pt"] = [getattr(name, "__name__", name) for name in each["pt"]]
         super().__init__(model=model, tokenizer=tokenizer, task=task, **kwargs)
 
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs) -> None:
