@@ -119,7 +119,7 @@ class _BeamSearch:
         if scores_by_model:
             # Before a processor modifies log_probs. Of the best token, which the model cannot have banned.
             top = logits.argmax(dim=-1, keepdim=True)
-            normaliser = logits.gather(1, top) - log_probs.gather(1, top)
+            normalizer = logits.gather(1, top) - log_probs.gather(1, top)
         best, places = self.rank(tokens, log_probs)  # (size, width)
         if self.logits is not None:
             self.logits.append(logits)
@@ -127,7 +127,7 @@ class _BeamSearch:
         continuations = _pick(self.running, parents) | {"scores": best}
         if scores_by_model:
             by_sentence = logits.unflatten(0, (self.size, self.beams)).flatten(1)
-            by_model = by_sentence.gather(1, places) - normaliser.view(self.size, -1).gather(1, parents)
+            by_model = by_sentence.gather(1, places) - normalizer.view(self.size, -1).gather(1, parents)
             continuations["log_probs"] = continuations["log_probs"] + by_model
         else:
             continuations["log_probs"] = best

@@ -18,7 +18,7 @@ _FLOAT16_SCALE = 16.0
 @dataclass(frozen=True)
 class TrainingLoss:
     """
-    A `fused_loss` for the model's forward pass, whose loss is then a pair: the loss to minimise and, without a
+    A `fused_loss` for the model's forward pass, whose loss is then a pair: the loss to minimize and, without a
     gradient, the cross-entropy without label smoothing, as in evaluation.
 
     Args:
@@ -97,17 +97,17 @@ def _losses_and_gradient(
     wide = torch.promote_types(logits.dtype, torch.float32)
     label_logits = logits.gather(1, labels[:, None]).squeeze(1).to(wide)
     if gradient is None:
-        log_normaliser = logits.to(wide).logsumexp(dim=1)
-        return log_normaliser - share * label_logits, label_logits - log_normaliser, None
-    # Softmax is a single kernel that computes in float32 and rounds its result. It does not return the normaliser, but
+        log_normalizer = logits.to(wide).logsumexp(dim=1)
+        return log_normalizer - share * label_logits, label_logits - log_normalizer, None
+    # Softmax is a single kernel that computes in float32 and rounds its result. It does not return the normalizer, but
     # the largest logit and its probability determine it. If the label is probable, the other tokens determine it more
     # exactly: the label's own probability, rounded, hides how far it is from 1.
     torch.softmax(logits, 1, out=gradient)
-    log_normaliser = logits.amax(dim=1).to(wide) - gradient.amax(dim=1).to(wide).log()
+    log_normalizer = logits.amax(dim=1).to(wide) - gradient.amax(dim=1).to(wide).log()
     others = gradient.sum(dim=1, dtype=wide) - gradient.gather(1, labels[:, None]).squeeze(1).to(wide)
     by_others = label_logits - torch.log1p(-others.clamp(max=0.5))
-    log_normaliser = torch.where(others < 0.5, by_others, log_normaliser)
-    losses, label_log_probs = log_normaliser - share * label_logits, label_logits - log_normaliser
+    log_normalizer = torch.where(others < 0.5, by_others, log_normalizer)
+    losses, label_log_probs = log_normalizer - share * label_logits, label_logits - log_normalizer
     # d loss / d logit(v) = p(v) - share [v = label]
     rows = torch.arange(len(labels), device=labels.device)
     gradient.index_put_((rows, labels), (label_log_probs.exp() - share).to(gradient.dtype))
