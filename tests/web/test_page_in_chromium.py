@@ -130,6 +130,7 @@ def test_a_service_translates_for_its_page(visit, tmp_path):
         assert found == [best["text"] for (best,) in generated(folder, SENTENCES[:20], num_beams=3)]
         page.locator("#target .word").first.hover()
         assert page.locator("#marks mark").count() > 0
+        page.evaluate("document.getElementById('time').textContent = ''")  # that of the first translation
         page.select_option("#direction", label="German to French")
         sync_api.expect(page.locator("#target-language")).to_have_text("French")
         sync_api.expect(page.locator("#time")).to_have_text(re.compile("ms$"))  # there are no more requests
