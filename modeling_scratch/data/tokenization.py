@@ -65,7 +65,7 @@ class PairTokenizer:
             each.backend_tokenizer.to_str() if each.is_fast else repr(sorted(each.get_vocab().items()))
             for each in (self.source_tokenizer, self.target_tokenizer)
         ]
-        return Hasher.hash([tokenizers, self.limits, *(["clean sources"] if self.cleans_sources else [])])
+        return Hasher.hash([tokenizers, self.limits, self.cleans_sources])
 
 
 def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_workers: int = 0) -> Dataset:

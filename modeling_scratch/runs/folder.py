@@ -91,7 +91,7 @@ class RunFolder:
         """Lock the folder, if it exists. UserError if it conflicts with the command line, or is in use."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; output_dir must be a folder")
-        if (self.path / RECIPE).is_file():
+        if is_run := (self.path / RECIPE).is_file():
             try:
                 load_recipe(self.path / RECIPE)
             except UserError as error:
@@ -100,10 +100,10 @@ class RunFolder:
                 ) from error
         elif resume:
             raise UserError(f"{self.path} holds no run to resume")
-        if self.is_run() and not resume and not overwrite:
+        if is_run and not resume and not overwrite:
             self.lock()  # if it is in use, that is what there is to say
             raise UserError(f"{self.path} already holds a run: continue it with --resume, replace it with --overwrite")
-        if not self.is_run() and self.path.is_dir() and holds_other_things(self.path):
+        if not is_run and self.path.is_dir() and holds_other_things(self.path):
             raise UserError(f"{self.path} holds files that are not a run's; choose another output_dir")
         self._check_writable()
         if self.path.is_dir():

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from ..errors import Stopped, UserError
 from ..files import write_lines
 from ..loading import load_tokenizers, load_translator
-from ..model.batched_generation import clean
+from ..model.batched_generation import tokenize
 from ..recipe.schema import Recipe
 from ..runs.processes import on_all, on_main
 from ..runs.stopping import StopRequest
@@ -78,7 +78,7 @@ class ShardedTranslation:
         def work(number: int) -> None:
             """Translate a shard and write it, unless asked to stop meanwhile."""
             sentences = self._sentences(number)
-            lengths = [len(ids) for ids in tokenizers[0](list(map(clean, sentences)), verbose=False).input_ids]
+            lengths = [len(ids) for ids in tokenize(tokenizers[0], sentences, None)]
             sentences = [text if length <= longest else "" for text, length in zip(sentences, lengths, strict=True)]
             translations = translate(model, *tokenizers, sentences, stop=stop, **limits)
             if not stop:  # otherwise the last sentences may be unfinished

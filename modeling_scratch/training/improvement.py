@@ -23,7 +23,7 @@ from ..data.tokenization import texts
 from ..errors import Stopped, UserError
 from ..files import one_line
 from ..loading import load_tokenizers, load_translator
-from ..model.batched_generation import clean
+from ..model.batched_generation import tokenize
 from ..recipe.schema import Recipe
 from ..runs.faults import explained_lack_of_memory
 from ..runs.processes import on_main
@@ -49,8 +49,8 @@ def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) 
         Stopped: a process was asked to stop; the next call continues.
         UserError: the improvement was begun with other data or options.
     """
-    on_main(accelerator, plan.check_begun)
     if on_main(accelerator, lambda: is_finished(plan.final)):
+        on_main(accelerator, plan.check_begun)
         return None
     pairs = on_main(accelerator, lambda: _pairs(plan))
     on_main(accelerator, lambda: plan.begin(pairs))
@@ -73,8 +73,8 @@ def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, f
     """
     training = plan.records.train.get("seconds", 0.0)
     final = (f"train {plan.options.out}", plan.options.length * training)
-    plan.check_begun()
     if is_finished(plan.final):
+        plan.check_begun()
         return [(final[0], None)]
     pairs = _pairs(plan)
     plan.check_begun(pairs)
@@ -94,7 +94,8 @@ def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs, accelerator: Accele
     folder, sample = str(plan.options.run), pairs[0][:: -(-len(pairs[0]) // _SAMPLE)]
     model, tokenizers = load_translator(folder).to(accelerator.device), load_tokenizers(folder)
     longest, limits = plan.recipe.data.max_source_tokens, plan.final.evaluation.batch_limits()
-    sample = [text for text in sample if len(tokenizers[0](clean(text)).input_ids) <= longest]
+    ids = tokenize(tokenizers[0], sample, None)
+    sample = [text for text, row in zip(sample, ids, strict=True) if len(row) <= longest]
     translate(model, *tokenizers, sample[:2], **limits)  # the first call is slower
     began = time.perf_counter()
     translate(model, *tokenizers, sample, **limits)

@@ -182,9 +182,9 @@ def prepare_inputs(
     model.generation_config = generation_settings(model, recipe.evaluation)
     use_fast_layers(model)
     limits = (recipe.data.max_source_tokens, recipe.data.max_target_tokens)
+    before = read_progress(checkpoint) if checkpoint else None
     # A resumed run goes on with the tokens that it began with.
-    cleans = checkpoint is None or read_progress(checkpoint).clean_sources
-    tokenizer = PairTokenizer(*tokenizers, *limits, cleans)
+    tokenizer = PairTokenizer(*tokenizers, *limits, cleans_sources=before is None or before.clean_sources)
 
     def tokenized(split: str) -> Dataset:
         make = partial(tokenize_pairs, pairs[split], tokenizer, split, recipe.data.num_workers)
@@ -195,7 +195,7 @@ def prepare_inputs(
         shapes = {"multiple": LENGTHS_OF, "longest": longest(model.config), "pairs": 2}
     collate = PairCollator(tokenizers[0].pad_token_id, **shapes)
     if isinstance(train, PairStream):
-        readers = read_progress(checkpoint).position["readers"] if checkpoint else readers
+        readers = before.position["readers"] if before else readers
         batches = StreamBatches(train, tokenizer, recipe, collate, accelerator, readers)
     else:
         weights = np.asarray(train["weight"][:]) if recipe.data.mix else None

@@ -240,6 +240,8 @@ def test_what_was_begun_with_something_else(run, pairs, undisturbed, tmp_path):
     """Nothing made from other pairs, another run or other options is taken for what is asked for now."""
     differs = said(run, "--output", undisturbed, "--length", 3)
     assert "holds a run of another recipe (it differs in optimization.max_steps)" in differs
+    finished = ["--output", undisturbed, "--length", 1.5, "--seeds", 3, "checkpoints.keep_last=1"]
+    assert "was begun with other seeds;" in said(run, *finished)
     own = tmp_path / "run"
     shutil.copytree(run, own)
     shutil.copytree(undisturbed.with_name("better-work"), tmp_path / "run-improved-work")
@@ -247,7 +249,7 @@ def test_what_was_begun_with_something_else(run, pairs, undisturbed, tmp_path):
     assert "was begun with other seeds;" in said(own, "--seeds", 3, *begun)
     assert "was begun with other length;" in said(own, "checkpoints.keep_last=1")
     quick_run(own, *pairs, *SHORT, "data.validation_size=12", overwrite=True)
-    assert "was begun with other weights of the run;" in said(own, *begun)
+    assert "was begun with other pairs, weights of the run;" in said(own, *begun)
     assert not (tmp_path / "run-improved").exists()
 
 

@@ -144,7 +144,10 @@ def test_a_run_goes_on_with_the_tokens_it_began_with(tmp_path):
         (tmp_path / path.name).write_text(text.replace(" ", "  ") if path.name == "train.en" else text)
     data = [f"data.{split}_files={tmp_path / split}" for split in ("train", "validation", "test")]
     with (
-        patch("modeling_scratch.training.inputs.PairTokenizer", lambda *given: PairTokenizer(*given[:4], False)),
+        patch(
+            "modeling_scratch.training.inputs.PairTokenizer",
+            lambda *given, cleans_sources: PairTokenizer(*given, cleans_sources=False),
+        ),
         patch("modeling_scratch.training.run.Progress", lambda **given: Progress(**given | {"clean_sources": False})),
     ):
         run = quick_run(tmp_path / "run", *data, "optimization.max_steps=2")
