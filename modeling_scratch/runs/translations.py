@@ -27,7 +27,7 @@ def read_translations(run: Path, name: str) -> list[str]:
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        raise UserError(f"{path} is missing; scratch train --resume scores a run again and writes it") from None
+        raise UserError(f"{path} is missing") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not valid UTF-8 ({error.reason})") from None
     return text.removesuffix("\n").split("\n") if text else []

@@ -234,7 +234,10 @@ def _scored_translations(run: Run, test_set: str) -> list[str]:
     """A run's translations of a test set. UserError if there are none, or not those that were scored."""
     if test_set not in run.scores:
         raise UserError(f"{run.name} was not scored on it")
-    translations = read_translations(Path(run.folder), test_set)
+    try:
+        translations = read_translations(Path(run.folder), test_set)
+    except UserError as error:
+        raise UserError(f"{error}; scratch train --resume scores the run again and writes it") from None
     if len(translations) != run.scores[test_set].get("sentences", len(translations)):
         raise UserError(f"{run.name} has other translations than those that it scored; score it again with --resume")
     return translations

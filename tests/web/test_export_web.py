@@ -147,6 +147,7 @@ def page(model, stand_in, tmp_path_factory):
 
 ENCODED = [text for text in TEXTS if text.strip()]
 HEADS = [None, [[0, 1]]]
+SHORTEST = [SENTENCES[0], {"numBeams": 4, "lengthPenalty": -12.0}]
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +157,7 @@ def in_one_process(page, tmp_path_factory):
     for path in export.runtime_files():
         shutil.copy(path, folder / "runtime")
     cases = [[sentence, options] for _, options in SEARCHES.values() for sentence in SENTENCES]
-    cases += [[ODD, {}], *([SENTENCES[0], {"alignmentHeads": heads}] for heads in HEADS)]
+    cases += [SHORTEST, [ODD, {}], *([SENTENCES[0], {"alignmentHeads": heads}] for heads in HEADS)]
     return in_node(folder, ENCODED, cases)
 
 
@@ -177,6 +178,11 @@ def test_tokens_are_those_of_generate(name, model, by_page):
     ]
     ends = set(options.get("endTokens", [2]))
     assert [each["found"][0]["isCut"] for each in found] == [best["tokens"][-1] not in ends for (best,) in expected]
+
+
+@needs_runtime
+def test_a_penalty_that_makes_all_ranks_huge_still_finds_translations(in_one_process):
+    assert len(in_one_process["translations"][-4]["found"]) == 4
 
 
 @needs_runtime

@@ -1,7 +1,5 @@
 // Greedy and beam search for one sentence, with the hypotheses, ranking and stopping of Transformers' generate().
 
-const FAR = -1e9;
-
 // Masks tokens that a step may not choose: suppressed ones, and end tokens before the minimum length.
 function forbid(logProbs, rows, settings, length) {
   const size = logProbs.length / rows;
@@ -58,7 +56,7 @@ export async function search(decoder, settings, checkpoint) {
     const isFull = finished.length === numBeams;
     if (!running.length || (earlyStopping === true && isFull)) return finished;
     const reach = earlyStopping === "never" && lengthPenalty > 0 ? maxNewTokens : length;
-    const worst = isFull ? finished[numBeams - 1].rank : FAR;
+    const worst = isFull ? finished[numBeams - 1].rank : -Infinity;
     if (!(Math.fround(running[0].score / reach ** lengthPenalty) > worst)) return finished;
   }
 }
