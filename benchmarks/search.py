@@ -49,7 +49,7 @@ def make_pair(shape: str, package: ModuleType, folder: Path | None) -> dict[str,
                 parameter.data.mul_(2.0)  # larger weights, so that rounding decides less often
     else:
         mine = type(peers.ours(peers.SHAPES["tiny"])).from_pretrained(folder).eval()
-    fields = {name: getattr(mine.config, name) for name in package.ScratchConfig.field_names()}
+    fields = {name: getattr(mine.config, name) for name in package.ScratchConfig.fields()}
     before = package.ScratchForConditionalGeneration(package.ScratchConfig(**fields | {"rope_parameters": None})).eval()
     before.load_state_dict(mine.state_dict())
     before.generation_config = copy.deepcopy(mine.generation_config)

@@ -168,7 +168,7 @@ def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up:
         data, recipe, PairCollator(tokenizers[0].pad_token_id), make_accelerator(recipe)
     ).batches_in(1)
     data = Dataset.from_dict({name: data[name] for name in ("input_ids", "labels")})
-    names = set(MarianConfig().to_dict()) & set(ScratchConfig.field_names())
+    names = set(MarianConfig().to_dict()) & set(ScratchConfig.fields())
     fields = {name: value for name, value in model_fields(recipe.model).items() if name in names}
     torch.manual_seed(recipe.seed)
     special = {"pad_token_id": tokenizers[0].pad_token_id, "eos_token_id": tokenizers[0].eos_token_id}

@@ -44,8 +44,8 @@ class EnsembleCache:
     def reorder(self, parents: torch.Tensor) -> None:
         self._each(SearchCache.reorder, parents)
 
-    def branch(self, beams: int, share_slots: bool) -> None:
-        self._each(SearchCache.branch, beams, share_slots)
+    def branch(self, beams: int) -> None:
+        self._each(SearchCache.branch, beams)
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
         self._each(SearchCache.keep_sentences, sentences)

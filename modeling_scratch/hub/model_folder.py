@@ -36,7 +36,7 @@ def read_config(folder: Path) -> ScratchConfig:
         how = f"; scratch convert marian {folder} OUT makes one" if kind == "marian" else ""
         raise UserError(f"{path}: model_type is {kind!r}; only 'scratch' models are shared here{how}")
     named = {ScratchConfig.attribute_map.get(name, name): value for name, value in content.items()}
-    check_fields({name: named[name] for name in ScratchConfig.field_names() if name in named}, str(path))
+    check_fields({name: named[name] for name in ScratchConfig.fields() if name in named}, str(path))
     try:
         return ScratchConfig.from_dict(content)
     except (ValueError, TypeError, AttributeError, KeyError, ArithmeticError) as error:  # a value of another shape

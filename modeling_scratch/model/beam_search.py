@@ -12,7 +12,7 @@ from transformers.generation import (
 )
 
 from .fast_cpu import best_continuations
-from .search_loops import Decoder, end_tokens, is_of_transformers, is_rowwise, is_worth_removing
+from .search_loops import Decoder, end_tokens, is_of_transformers, is_rowwise, is_worth_removing, put_back
 
 _ELEMENTS = 2**18  # given to logits processors at a time; more only if a single sentence's beams have more
 _FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not be chosen
@@ -208,23 +208,13 @@ class _BeamSearch:
 
     def result(self) -> torch.Tensor | BeamSearchOutput:
         """The best finished hypotheses of all sentences, in the original order."""
-        parts = [*self.left, (self.sentences, self.finished)]
-        kept, total = self.config.num_return_sequences, sum(len(sentences) for sentences, _ in parts)
-        generated = max(int((found["rows"][:, :kept] >= 0).sum(dim=2).max()) for _, found in parts)
-        tokens, scores = self.finished["tokens"], self.finished["scores"]
+        parts, kept = [*self.left, (self.sentences, self.finished)], self.config.num_return_sequences
         result = {
-            "tokens": tokens.new_full((total, kept, self.prompt_length + generated), self.fill),
-            "rows": tokens.new_full((total, kept, generated), -1),
-            "scores": scores.new_zeros(total, kept),
-            "log_probs": scores.new_zeros(total, kept),
+            name: put_back([(sentences, found[name][:, :kept]) for sentences, found in parts], fill).flatten(0, 1)
+            for name, fill in (("tokens", self.fill), ("rows", -1), ("scores", 0.0), ("log_probs", 0.0))
         }
-        for sentences, found in parts:
-            result["scores"][sentences] = found["scores"][:, :kept]
-            result["log_probs"][sentences] = found["log_probs"][:, :kept]
-            for name in ("tokens", "rows"):
-                part = found[name][:, :kept, : result[name].shape[2]]
-                result[name][sentences, :, : part.shape[2]] = part
-        result = {name: value.flatten(0, 1) for name, value in result.items()}
+        generated = int((result["rows"] >= 0).sum(dim=1).max())
+        result["tokens"] = result["tokens"][:, : self.prompt_length + generated]
         if not self.config.return_dict_in_generate:
             return result["tokens"]
         return BeamSearchOutput(
@@ -232,6 +222,6 @@ class _BeamSearch:
             sequences_scores=None if self.scores is None else result["scores"],
             scores=None if self.scores is None else tuple(self.scores),
             logits=None if self.logits is None else tuple(self.logits),
-            beam_indices=result["rows"].int(),
+            beam_indices=result["rows"][:, :generated].int(),
             log_probabilities=result["log_probs"],
         )

@@ -8,9 +8,8 @@ _GROWTH = 16
 
 class _LayerCache:
     """
-    Keys and values of one attention layer, (rows, heads, slots, head_dim) each, with a row per sentence or, where the
-    samples of a sentence do not share slots, per sample. For self-attention there are as many slots as have been
-    allocated; for cross-attention, one per source token.
+    Keys and values of one attention layer, (sentences, heads, slots, head_dim) each. For self-attention there are as
+    many slots as have been allocated; for cross-attention, one per source token.
     """
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor):
@@ -66,12 +65,11 @@ class SearchCache:
     """
 
     def __init__(self):
-        self.beams = 1  # decoder rows per sentence, which share the source's keys and values
-        self.sharing = 1  # consecutive rows that share the target's keys and values
+        self.beams = 1  # consecutive decoder rows of a sentence, which share keys and values
         self.length = 0  # target tokens that every layer has seen
         self.self_attention_cache, self.cross_attention_cache = _AttentionCache(), _AttentionCache()
         self.is_updated: dict[int, bool] = {}
-        # Where beams share slots: the bias of the next step, (sentences, 1, beams, slots), including the slots of its
+        # With several beams: the bias of the next step, (sentences, 1, beams, slots), including the slots of its
         # tokens; the part for those slots; and the position of the token in each slot, (sentences, slots).
         self.bias: torch.Tensor | None = None
         self.own: torch.Tensor | None = None
@@ -84,16 +82,11 @@ class SearchCache:
     def advance(self, new: int) -> None:
         """Record that every layer has seen `new` more tokens of every row."""
         self.length += new
-        self.self_attention_cache.filled += new * self.sharing
+        self.self_attention_cache.filled += new * self.beams
 
-    def branch(self, beams: int, share_slots: bool) -> None:
-        """Continue with this many identical rows per sentence. If they share slots, call `reorder` before each step."""
+    def branch(self, beams: int) -> None:
+        """Continue with this many identical rows per sentence. Call `reorder` before each step."""
         keys, self.beams = self.self_attention_cache.layers[0].keys, beams
-        if not share_slots:
-            for layer in self.self_attention_cache.layers:
-                layer.select_rows(torch.arange(len(keys), device=keys.device).repeat_interleave(beams))
-            return
-        self.sharing = beams
         self.bias = keys.new_zeros(len(keys), 1, beams, self.length)
         self.own = torch.full_like(self.bias[:1, :, :, :1], torch.finfo(keys.dtype).min).repeat(1, 1, 1, beams)
         self.own.diagonal(dim1=2, dim2=3).zero_()
@@ -123,5 +116,5 @@ class SearchCache:
         """Keep only these sentences."""
         for layer in (*self.self_attention_cache.layers, *self.cross_attention_cache.layers):
             layer.select_rows(sentences)
-        if self.sharing > 1:
+        if self.beams > 1:
             self.bias, self.positions = (each.index_select(0, sentences) for each in (self.bias, self.positions))

@@ -1,19 +1,15 @@
 """ScratchConfig: every architectural choice that the model can express."""
 
 import copy
-import difflib
 import inspect
 from typing import Any, Literal, get_args, get_origin
 
 import transformers
-from transformers.utils import logging
 
 if int(transformers.__version__.split(".")[0]) < 5:
     raise ImportError(f"this model needs Transformers 5.0 or newer; {transformers.__version__} is installed")
 
 from transformers import PreTrainedConfig
-
-logger = logging.get_logger(__name__)
 
 # Where the Auto classes find the code that travels with a checkpoint: "<file without .py>.<class>".
 AUTO_MAP = {
@@ -88,28 +84,22 @@ class ScratchConfig(PreTrainedConfig):
         unk_token_id: int | None = 3,
         decoder_start_token_id: int | None = 1,
         use_cache: bool = True,
-        is_encoder_decoder: bool = True,
         **kwargs,
     ):
-        arguments, fields = locals(), self.fields()
-        given = {name: arguments[name] for name in fields}
+        arguments = locals()
+        given = {name: arguments[name] for name in self.fields()}
         for generic, name in self.attribute_map.items():
             if generic in kwargs:
                 given[name] = kwargs.pop(generic)
-        for name in kwargs:  # Transformers passes keywords of its own, and other tools write theirs into config.json
-            if close := difflib.get_close_matches(name, self.field_names(), n=1, cutoff=0.85):
-                logger.warning(f"ScratchConfig has no field {name!r}; did you mean {close[0]}?")
         kwargs = {name: value for name, value in kwargs.items() if name not in vars(ScratchConfig)}  # ours stay
-        rope = given["rope_parameters"] or {}
-        older = {"rope_type": rope["type"]} if "type" in rope else {}  # what Transformers called it before 5.0
-        given["rope_parameters"] = _ROPE_DEFAULTS | older | {key: rope[key] for key in rope if key != "type"}
+        given["rope_parameters"] = _ROPE_DEFAULTS | (given["rope_parameters"] or {})
         self._check(given)
         kwargs["auto_map"] = AUTO_MAP | (kwargs.get("auto_map") or {})
         # A copy, because `pipeline` modifies what it finds.
         kwargs["custom_pipelines"] = copy.deepcopy(CUSTOM_PIPELINES) | (kwargs.get("custom_pipelines") or {})
         # Set before and after: some releases read the fields while initializing, and some change them.
         vars(self).update(given)
-        super().__init__(is_encoder_decoder=is_encoder_decoder, **kwargs)
+        super().__init__(**{"is_encoder_decoder": True} | kwargs)
         vars(self).update(given)
 
     def __eq__(self, other) -> bool:
@@ -117,14 +107,9 @@ class ScratchConfig(PreTrainedConfig):
 
     @classmethod
     def fields(cls) -> dict[str, inspect.Parameter]:
-        """The parameters of `__init__` by name, with their types and defaults."""
+        """The architectural choices by name, with their types and defaults."""
         parameters = inspect.signature(ScratchConfig.__init__).parameters
         return {name: parameter for name, parameter in parameters.items() if name not in ("self", "kwargs")}
-
-    @classmethod
-    def field_names(cls) -> list[str]:
-        """The fields that a model file may set."""
-        return [name for name in cls.fields() if name != "is_encoder_decoder"]
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "ScratchConfig":
         """

@@ -5,7 +5,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .attention import ScratchCrossAttention, ScratchSelfAttention
+from .attention import ScratchAttention
 from .configuration_scratch import ScratchConfig
 
 
@@ -69,7 +69,7 @@ class ScratchEncoderLayer(ScratchLayer):
 
     def __init__(self, config: ScratchConfig):
         super().__init__(config)
-        self.self_attn = ScratchSelfAttention(config, config.encoder_attention_heads, is_causal=False)
+        self.self_attn = ScratchAttention(config, config.encoder_attention_heads)
         self.self_attn_layer_norm = build_norm(config)
         self.feed_forward = ScratchFeedForward(config, config.encoder_ffn_dim)
         self.feed_forward_layer_norm = build_norm(config)
@@ -84,14 +84,16 @@ class ScratchEncoderLayer(ScratchLayer):
         """
         Args:
             hidden_states: (batch_size, source_length, d_model).
-            attention_mask, rotation, implementation: as in ScratchSelfAttention.
+            attention_mask, rotation, implementation: as in ScratchAttention.
 
         Returns:
             (batch_size, source_length, d_model), and the weights if attention is eager.
         """
         residual = hidden_states
         hidden_states = self.sublayer_input(hidden_states, self.self_attn_layer_norm)
-        hidden_states, weights = self.self_attn(hidden_states, attention_mask, rotation, implementation=implementation)
+        hidden_states, weights = self.self_attn(
+            hidden_states, None, attention_mask, rotation, implementation=implementation
+        )
         hidden_states = self.add_and_norm(residual, hidden_states, self.self_attn_layer_norm)
 
         residual = hidden_states
@@ -104,9 +106,9 @@ class ScratchDecoderLayer(ScratchLayer):
 
     def __init__(self, config: ScratchConfig):
         super().__init__(config)
-        self.self_attn = ScratchSelfAttention(config, config.decoder_attention_heads, is_causal=True)
+        self.self_attn = ScratchAttention(config, config.decoder_attention_heads, is_causal=True)
         self.self_attn_layer_norm = build_norm(config)
-        self.cross_attn = ScratchCrossAttention(config, config.decoder_attention_heads, is_causal=False)
+        self.cross_attn = ScratchAttention(config, config.decoder_attention_heads, is_cross=True)
         self.cross_attn_layer_norm = build_norm(config)
         self.feed_forward = ScratchFeedForward(config, config.decoder_ffn_dim)
         self.feed_forward_layer_norm = build_norm(config)
@@ -126,24 +128,22 @@ class ScratchDecoderLayer(ScratchLayer):
         Args:
             hidden_states: (batch_size, target_length, d_model).
             encoder_hidden_states: (batch_size, source_length, d_model).
-            attention_mask, rotation, past_key_values, layer_idx, implementation: as in ScratchSelfAttention.
-            encoder_attention_mask: the attention_mask of ScratchCrossAttention.
+            attention_mask, rotation, past_key_values, layer_idx, implementation: as in ScratchAttention.
+            encoder_attention_mask: the attention_mask of cross-attention.
 
         Returns:
             (batch_size, target_length, d_model), and the weights of self- and cross-attention if they are eager.
         """
+        options = {"past_key_values": past_key_values, "layer_idx": layer_idx, "implementation": implementation}
         residual = hidden_states
         hidden_states = self.sublayer_input(hidden_states, self.self_attn_layer_norm)
-        hidden_states, self_weights = self.self_attn(
-            hidden_states, attention_mask, rotation, past_key_values, layer_idx, implementation
-        )
+        hidden_states, self_weights = self.self_attn(hidden_states, None, attention_mask, rotation, **options)
         hidden_states = self.add_and_norm(residual, hidden_states, self.self_attn_layer_norm)
 
         residual = hidden_states
         hidden_states = self.sublayer_input(hidden_states, self.cross_attn_layer_norm)
-        hidden_states, cross_weights = self.cross_attn(
-            hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values, layer_idx, implementation
-        )
+        source = (encoder_hidden_states, encoder_attention_mask)
+        hidden_states, cross_weights = self.cross_attn(hidden_states, *source, **options)
         hidden_states = self.add_and_norm(residual, hidden_states, self.cross_attn_layer_norm)
 
         residual = hidden_states

@@ -57,7 +57,9 @@ def as_bias(attention_mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Te
     # In training, few batches lack padding, and compiled layers must get the same kind of argument for every batch.
     if attention_mask.ndim == 2 and not torch.is_grad_enabled() and is_all_attended(attention_mask):
         return None
-    return _hide(attention_mask != 0 if attention_mask.ndim == 4 else (attention_mask != 0)[:, None, None, :], dtype)
+    attend = attention_mask != 0 if attention_mask.ndim == 4 else (attention_mask != 0)[:, None, None, :]
+    hidden = ~attend & attend.any(dim=-1, keepdim=True)
+    return torch.zeros(attend.shape, dtype=dtype, device=attend.device).masked_fill(hidden, torch.finfo(dtype).min)
 
 
 def source_bias(attention_mask: torch.Tensor | None, states: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
@@ -67,32 +69,26 @@ def source_bias(attention_mask: torch.Tensor | None, states: torch.Tensor, dtype
     return as_bias(attention_mask, dtype)
 
 
-def _hide(attend: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    hidden = ~attend & attend.any(dim=-1, keepdim=True)
-    return torch.zeros(attend.shape, dtype=dtype, device=attend.device).masked_fill(hidden, torch.finfo(dtype).min)
-
-
-def causal_bias(
+def causal_mask(
     attention_mask: torch.Tensor | None,
     query_length: int,
     key_length: int,
     past_length: int | torch.Tensor,
-    dtype: torch.dtype,
     device: torch.device,
 ) -> torch.Tensor:
     """
-    The bias that hides later positions (section 3.2.3) and whatever `attention_mask` hides.
+    The mask that hides later positions (section 3.2.3) and whatever `attention_mask` hides.
 
     Args:
         attention_mask: (batch_size, past_length + query_length); None: no padding.
         key_length: past_length + query_length, or the whole size of a static cache.
 
     Returns:
-        (batch_size or 1, 1, query_length, key_length).
+        (batch_size or 1, 1, query_length, key_length), where True attends.
     """
     queries = torch.arange(query_length, device=device) + past_length
     attend = torch.arange(key_length, device=device) <= queries[:, None]  # (query_length, key_length)
     if attention_mask is not None:
         unused = key_length - attention_mask.shape[1]  # empty slots of a static cache
         attend = attend & nn.functional.pad(attention_mask != 0, (0, unused))[:, None, None, :]
-    return _hide(attend.view(-1, 1, query_length, key_length), dtype)
+    return attend.view(-1, 1, query_length, key_length)

@@ -30,9 +30,7 @@ _ARGUMENTS = {"inputs", "input_ids", "inputs_embeds", "attention_mask", "positio
 _ARGUMENTS |= {"decoder_input_ids", "generation_config", "logits_processor", "stopping_criteria", "synced_gpus"}
 _ARGUMENTS |= {"prefix_allowed_tokens_fn", "tokenizer", "trust_remote_code"}
 # Fields of a GenerationConfig that our loops do not support.
-_UNSUPPORTED = ("output_attentions", "output_hidden_states", "low_memory", "prefill_chunk_size", "is_assistant")
-_UNSUPPORTED += ("prompt_lookup_num_tokens", "penalty_alpha", "dola_layers", "constraints", "force_words_ids")
-_UNSUPPORTED += ("token_healing",)
+_UNSUPPORTED = ("output_attentions", "output_hidden_states", "low_memory", "token_healing", "is_assistant")
 _MODES = ("greedy_search", "sample", "beam_search")
 
 
@@ -115,14 +113,13 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
         raise _Unsupported
     if mask is not None and mask.shape != states.shape[:2]:  # rows of a 4-D mask may be shared, so not be selected
         raise _Unsupported
-    is_beam_search = (config.num_beams or 1) > 1
-    beams = max(config.num_beams or 1, config.num_return_sequences or 1)
-    decoder = Decoder(model, states[::beams], None if mask is None else mask[::beams], beams, is_beam_search)
+    beams = config.num_beams or 1
+    decoder = Decoder(model, states[::beams], None if mask is None else mask[::beams], beams)
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
     # tensors; callers get ordinary ones, cloned outside it.
     is_plain = all(map(is_of_transformers, [*criteria, *processors])) and not _is_distributed()
     with torch.inference_mode() if is_plain else nullcontext(), fast_products(model.modules(), len(input_ids)):
-        if is_beam_search:
+        if beams > 1:
             found = beam_search(decoder, input_ids, processors, criteria, config)
         else:
             found = sample(decoder, input_ids, processors, criteria, config)

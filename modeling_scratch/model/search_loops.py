@@ -50,19 +50,10 @@ class Decoder:
         states: the encoded sources, (sentences, source_length, d_model).
         attention_mask: over the source, (sentences, source_length); None: attend to everything.
         beams: rows per sentence; they are consecutive and start out identical.
-        share_slots: rows may continue one another, as in beam search, and so share the target's keys and values too.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        beams: int,
-        share_slots: bool,
-    ):
-        self.model, self.beams, self.share_slots = model, beams, share_slots
-        self.cache = model.new_search_cache()
+    def __init__(self, model: nn.Module, states: torch.Tensor, attention_mask: torch.Tensor | None, beams: int):
+        self.model, self.beams, self.cache = model, beams, model.new_search_cache()
         self.encoded = BaseModelOutput(last_hidden_state=states)
         self.mask = as_bias(attention_mask, states.dtype)
 
@@ -90,7 +81,7 @@ class Decoder:
         logits = outputs.logits[:, -1].float()
         if past_length or self.beams == 1:
             return logits
-        self.cache.branch(self.beams, self.share_slots)
+        self.cache.branch(self.beams)
         return logits.repeat_interleave(self.beams, dim=0)
 
     def keep_sentences(self, sentences: torch.Tensor) -> None:
@@ -171,7 +162,7 @@ def sample(
             decoder.keep_sentences(stay)
             rows, sequences, done = rows[stay], sequences[stay], done[stay]
     if left:
-        sequences = _put_back([*left, (rows, sequences)], len(input_ids), pad)
+        sequences = put_back([*left, (rows, sequences)], pad)
     if not returns_dict:
         return sequences
     return SearchOutput(
@@ -182,9 +173,8 @@ def sample(
     )
 
 
-def _put_back(parts: list[tuple[torch.Tensor, torch.Tensor]], batch_size: int, pad: int) -> torch.Tensor:
-    """The sequences in their original rows: parts are rows of the batch and their sequences, the last the longest."""
-    result = parts[0][1].new_full((batch_size, parts[-1][1].shape[1]), pad)
-    for rows, sequences in parts:
-        result[rows, : sequences.shape[1]] = sequences
-    return result
+def put_back(parts: list[tuple[torch.Tensor, torch.Tensor]], fill: float) -> torch.Tensor:
+    """The values of all parts, each (its rows, their values), in the order of the rows; short ones are filled up."""
+    width = max(values.shape[-1] for _, values in parts)
+    values = [nn.functional.pad(values, (0, width - values.shape[-1]), value=fill) for _, values in parts]
+    return torch.cat(values)[torch.cat([rows for rows, _ in parts]).argsort()]

@@ -10,7 +10,7 @@ from transformers.utils import can_return_tuple
 
 from .configuration_scratch import ScratchConfig
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer, ScratchLayer, build_norm
-from .masking import as_bias, causal_bias, check_mask, count_positions, is_all_attended, source_bias
+from .masking import as_bias, causal_mask, check_mask, count_positions, is_all_attended, source_bias
 from .position_embeddings import POSITION_EMBEDDINGS
 from .pretrained import CACHE_NAME, ScratchPreTrainedModel
 
@@ -190,7 +190,7 @@ class ScratchDecoder(ScratchStack):
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
         """The bias for self-attention (None: its causal flag suffices), and the positions of the queries."""
         (batch_size, length), device = hidden_states.shape[:2], hidden_states.device
-        if getattr(past_key_values, "sharing", 1) > 1:  # a step of our own beam search: no mask or positions given
+        if getattr(past_key_values, "beams", 1) > 1:  # a step of our own beam search: no mask or positions given
             queries = torch.full((1, 1), past_key_values.get_seq_length(), device=device)
             bias = past_key_values.bias
             if self.embed_positions.has_bias:
@@ -207,22 +207,20 @@ class ScratchDecoder(ScratchStack):
         if attention_mask is not None:
             expected = key_length if is_4d or static_length is None else None
             check_mask("decoder_attention_mask", attention_mask, batch_size, expected)
-            if not is_4d and is_all_attended(attention_mask):
-                attention_mask = None
-        padding = None if is_4d else attention_mask
-        if padding is None:
-            counted = (torch.arange(length, device=device) + past_length)[None]
-        else:
+        padding = None if attention_mask is None or is_4d or is_all_attended(attention_mask) else attention_mask
+        counted = (torch.arange(length, device=device) + past_length)[None]
+        if padding is not None:
             counted = count_positions(padding)
         queries = self.positions(position_ids, counted, hidden_states)
-        # `ScratchAttention.attend` hides later positions by a flag where nothing else is hidden or added.
+        # `ScratchAttention` hides later positions by a flag where nothing else is hidden or added.
         flag_suffices = static_length is None and (length == 1 or not past_length)
         if is_4d:
-            bias = as_bias(attention_mask, hidden_states.dtype)
+            mask = attention_mask
         elif padding is None and flag_suffices and not self.embed_positions.has_bias:
-            bias = None
+            mask = None
         else:
-            bias = causal_bias(padding, length, key_length, past_length, hidden_states.dtype, device)
+            mask = causal_mask(padding, length, key_length, past_length, device)
+        bias = as_bias(mask, hidden_states.dtype)
         if self.embed_positions.has_bias:
             if position_ids is not None and key_length == length:
                 keys = position_ids

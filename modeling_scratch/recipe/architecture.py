@@ -29,7 +29,7 @@ def _is_an_activation(name: str) -> str:
     return name
 
 
-_FIELDS = {name: ScratchConfig.fields()[name] for name in ScratchConfig.field_names()}
+_FIELDS = ScratchConfig.fields()
 _TYPES: dict[str, Any] = {
     name: _Size if field.annotation is int else field.annotation for name, field in _FIELDS.items()
 }

@@ -73,7 +73,7 @@ def _advice(key: str, recipe: type[BaseModel]) -> str:
     above, _, name = re.sub(r"\[\d+\]", "", key).rpartition(".")
     valid = [*recipe.model_fields, *_valid_keys(recipe)]
     if "model" in recipe.model_fields:
-        valid += [f"model.overrides.{field}" for field in ScratchConfig.field_names()]
+        valid += [f"model.overrides.{field}" for field in ScratchConfig.fields()]
     here = [each for each in valid if above and each.rpartition(".")[0] == above]
     by_name = {each.rpartition(".")[2]: each for each in [*valid[::-1], *here]}
     plain = name.lower().replace("-", "_")

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from ..model.attention import ScratchAttention, ScratchCrossAttention, ScratchSelfAttention, eager_attention
+from ..model.attention import ScratchAttention, eager_attention
 from ..model.layers import ScratchRMSNorm
 
 _SHORT = 64 * 64  # up to this query length times key length, plain products are faster than PyTorch's kernels
@@ -144,7 +144,7 @@ def _rotated(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torc
     return exchanged.mul_(sin).addcmul_(wide.flatten(1), cos).view(states.shape).to(states.dtype)
 
 
-class _FastAttention(ScratchAttention):
+class FastAttention(ScratchAttention):
     """
     Attention by plain products or in float32, where PyTorch's kernels (torch 2.13) are slow in training: they are made
     for long sequences, and their backward pass in bfloat16 takes longer than everything else together.
@@ -166,10 +166,6 @@ class _FastAttention(ScratchAttention):
             inputs = query.float(), key.float(), value.float(), attention_mask
             return super().sdpa(*inputs, dropout, is_causal).to(query.dtype)
 
-
-class FastSelfAttention(_FastAttention, ScratchSelfAttention):
-    """Self-attention, the same except for rounding."""
-
     def rotate(self, states: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Like the method that it overrides."""
         by_token = states.transpose(1, 2)
@@ -180,15 +176,10 @@ class FastSelfAttention(_FastAttention, ScratchSelfAttention):
         return _Rotation.apply(by_token, *rotation).transpose(1, 2)
 
 
-class FastCrossAttention(_FastAttention, ScratchCrossAttention):
-    """Cross-attention, the same except for rounding."""
-
-
 FAST = {
     nn.Dropout: FastDropout,
     ScratchRMSNorm: FastRMSNorm,
-    ScratchSelfAttention: FastSelfAttention,
-    ScratchCrossAttention: FastCrossAttention,
+    ScratchAttention: FastAttention,
 }
 
 

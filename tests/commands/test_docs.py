@@ -137,7 +137,7 @@ def test_linked_names_are_defined_where_the_link_points(page, least):
 def test_other_names_in_the_code_s_font_exist(make_model):
     """Modules, config fields and arguments of forward, where they look like one: lower case with an underscore."""
     known = {part for name, _ in make_model(gated_ffn=True).named_modules() for part in name.split(".")}
-    known |= set(ScratchConfig.field_names()) | set(ScratchConfig.attribute_map)
+    known |= set(ScratchConfig.fields()) | set(ScratchConfig.attribute_map)
     known |= {name for name, _ in inspect.getmembers(modeling_scratch.ScratchForConditionalGeneration)}
     for path in Path(modeling_scratch.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

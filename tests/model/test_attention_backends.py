@@ -94,11 +94,12 @@ def test_no_needless_mask(implementation, model, sentences, monkeypatch):
     """A backend gets no mask where the causal flag or nothing suffices, and else a single row for all queries."""
     shapes = []
 
-    def attend(self, query, key, value, attention_mask, implementation):
+    def attend(query, key, value, attention_mask, *_):
         shapes.append(None if attention_mask is None else tuple(attention_mask.shape))
-        return self.o_proj(query.transpose(1, 2).flatten(2)), None
+        return query
 
-    monkeypatch.setattr(attention.ScratchAttention, "attend", attend)
+    monkeypatch.setattr(attention.ScratchAttention, "sdpa", lambda self, *inputs: attend(*inputs))
+    monkeypatch.setattr(attention, "eager_attention", lambda *inputs: (attend(*inputs), None))
     model.config._attn_implementation = implementation
     source, mask = padded(sentences, 8)
     target, target_mask = source[:, :5], mask[:, :5]

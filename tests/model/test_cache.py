@@ -10,7 +10,7 @@ SENTENCES, BEAMS, HEADS, WIDTH = 3, 4, 2, 5
 
 def step(cache: SearchCache, keys: torch.Tensor) -> torch.Tensor:
     """Add keys, (rows, new tokens), to both layers. Returns all keys of a layer as the attention gets them."""
-    states = keys.view(len(keys) // cache.sharing, 1, -1, 1).repeat(1, HEADS, 1, WIDTH)
+    states = keys.view(len(keys) // cache.beams, 1, -1, 1).repeat(1, HEADS, 1, WIDTH)
     for layer_idx in range(2):
         found, values = cache.self_attention_cache.update(states * 2**layer_idx, -states, layer_idx)
     assert torch.equal(found, -2 * values)
@@ -33,7 +33,7 @@ def test_each_beam_attends_to_its_own_tokens(prompt):
     cache = SearchCache()
     first = torch.rand(SENTENCES, prompt)
     step(cache, first)
-    cache.branch(BEAMS, share_slots=True)
+    cache.branch(BEAMS)
     own = [list(enumerate(row)) for row in first.tolist() for _ in range(BEAMS)]
     sentences = SENTENCES
     for length in range(prompt, 70):
@@ -61,12 +61,3 @@ def test_without_beams_keys_are_only_appended():
     cache.keep_sentences(torch.tensor([1]))
     assert torch.equal(step(cache, torch.rand(1, 1))[:, 0, :40, 0], keys[1:2])
     assert cache.bias is None
-
-
-def test_samples_share_the_source_alone():
-    cache, keys = SearchCache(), torch.rand(2, 3)
-    step(cache, keys)
-    cache.branch(3, share_slots=False)
-    own = torch.cat([keys.repeat_interleave(3, dim=0), torch.rand(6, 1)], dim=1)
-    assert torch.equal(step(cache, own[:, 3:])[:, 0, :, 0], own)
-    assert (cache.beams, cache.sharing, cache.get_seq_length()) == (3, 1, 4)

@@ -9,7 +9,6 @@ from transformers import AutoConfig
 
 from modeling_scratch import ScratchConfig
 from modeling_scratch.errors import UserError
-from modeling_scratch.model import configuration_scratch
 from modeling_scratch.recipe.architecture import check_fields
 
 
@@ -35,11 +34,6 @@ from modeling_scratch.recipe.architecture import check_fields
 def test_no_choice_or_a_contradiction(fields, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         ScratchConfig(**(SMALL_MODEL | fields))
-
-
-def test_an_older_name_of_the_type_of_rotary_positions():
-    config = ScratchConfig(position_embedding_type="rotary", rope_parameters={"type": "linear", "factor": 2.0})
-    assert config.rope_parameters == {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -76,13 +70,6 @@ def test_a_recipe_s_fields_are_typed(fields, message):
         check_fields(fields, "model")
 
 
-def test_a_misspelt_field_is_named(monkeypatch):
-    messages = []
-    monkeypatch.setattr(configuration_scratch.logger, "warning", messages.append)
-    ScratchConfig(droput=0.1, output_hidden_states=True, num_labels=3, tie_encoder_decoder=True)
-    assert messages == ["ScratchConfig has no field 'droput'; did you mean dropout?"]
-
-
 def test_integer_where_a_float_is_meant():
     check_fields({"dropout": 0, "rope_parameters": {"rope_theta": 500}}, "model")
 
@@ -91,12 +78,12 @@ def test_loaded_config_keeps_unknown_keys(tmp_path):
     ScratchConfig(**SMALL_MODEL).save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(
-        json.dumps(content | {"written_by_another_tool": 7, "target_vocab_size": 5, "field_names": 1})
+        json.dumps(content | {"written_by_another_tool": 7, "target_vocab_size": 5, "fields": 1})
     )
     config = AutoConfig.from_pretrained(tmp_path)
     assert config.written_by_another_tool == 7
     assert config.target_vocab_size == SMALL_MODEL["vocab_size"]
-    assert "vocab_size" in config.field_names()
+    assert "vocab_size" in config.fields()
 
 
 def test_round_trip(tmp_path):
@@ -105,7 +92,7 @@ def test_round_trip(tmp_path):
     config = ScratchConfig(**(SMALL_MODEL | fields))
     config.save_pretrained(tmp_path)
     loaded = ScratchConfig.from_pretrained(tmp_path)
-    for name in ScratchConfig.field_names():
+    for name in ScratchConfig.fields():
         assert getattr(loaded, name) == getattr(config, name), name
     assert loaded.rope_parameters == {"rope_type": "default", "rope_theta": 10000.0}
 

@@ -11,9 +11,9 @@ from test_variants import SMALL, Reference
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.model import attention, stacks
-from modeling_scratch.model.attention import ScratchSelfAttention, eager_attention
+from modeling_scratch.model.attention import ScratchAttention, eager_attention
 from modeling_scratch.model.layers import ScratchEncoderLayer
-from modeling_scratch.model.masking import as_bias, causal_bias, count_positions
+from modeling_scratch.model.masking import as_bias, causal_mask, count_positions
 from modeling_scratch.model.position_embeddings import (
     ALiBiPositionEmbedding,
     ScratchRotaryEmbedding,
@@ -247,11 +247,11 @@ def test_every_kind_of_mask(kind, causal, implementation):
     mask = MASKS[kind]
     torch.manual_seed(0)
     config = small_config(implementation)
-    layer = ScratchSelfAttention(config, 2, is_causal=causal).double().eval()
+    layer = ScratchAttention(config, 2, is_causal=causal).double().eval()
     states = torch.randn(2, 4, 16, dtype=torch.float64)
     whole = mask is None or mask.ndim == 4  # a 4-D mask is complete
-    prepared = as_bias(mask, states.dtype) if whole or not causal else causal_bias(mask, 4, 4, 0, states.dtype, "cpu")
-    output, _ = layer(states, prepared)
+    prepared = mask if whole or not causal else causal_mask(mask, 4, 4, 0, "cpu")
+    output, _ = layer(states, attention_mask=as_bias(prepared, states.dtype))
 
     for index in range(2):
         allowed, bias = np.ones((2, 4, 4), bool), np.zeros((2, 4, 4))
@@ -269,9 +269,10 @@ def test_every_kind_of_mask(kind, causal, implementation):
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_nothing_to_attend_to_has_finite_gradients(implementation):
     config = small_config(implementation)
-    layer = ScratchSelfAttention(config, 2, is_causal=True)
+    layer = ScratchAttention(config, 2, is_causal=True)
     states = torch.randn(1, 4, 16, requires_grad=True)
-    output, _ = layer(states, causal_bias(torch.tensor([[0, 0, 1, 1]]), 4, 4, 0, states.dtype, states.device))
+    mask = causal_mask(torch.tensor([[0, 0, 1, 1]]), 4, 4, 0, states.device)
+    output, _ = layer(states, attention_mask=as_bias(mask, states.dtype))
     output[:, 2:].sum().backward()
     assert torch.isfinite(output).all()
     assert torch.equal(states.grad[:, :2], torch.zeros(1, 2, 16))

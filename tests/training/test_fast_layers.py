@@ -8,14 +8,7 @@ import torch
 from conftest import quick_run
 
 from modeling_scratch.training import fast_layers, loop
-from modeling_scratch.training.fast_layers import (
-    FAST,
-    FastCrossAttention,
-    FastDropout,
-    FastRMSNorm,
-    FastSelfAttention,
-    use_fast_layers,
-)
+from modeling_scratch.training.fast_layers import FAST, FastAttention, FastDropout, FastRMSNorm, use_fast_layers
 
 
 def test_a_model_keeps_its_weights_and_computes_by_the_fast_layers(make_model):
@@ -61,7 +54,7 @@ def test_runs_train_with_them(tmp_path, monkeypatch):
     quick_run(tmp_path / "tuned", *options)
     assert len(kinds) == 4
     for found in kinds:
-        assert {FastDropout, FastSelfAttention, FastCrossAttention} <= found
+        assert {FastAttention, FastDropout} <= found
         assert not found & FAST.keys()
 
 
@@ -162,7 +155,7 @@ def test_positions_may_be_learnt(make_model):
     use_fast_layers(layer)
     bias = torch.randn(1, layer.num_heads, 5, 5, requires_grad=True)
     rotation = tuple(torch.randn(1, 5, layer.head_dim, requires_grad=True) for _ in range(2))
-    layer(torch.randn(2, 5, layer.num_heads * layer.head_dim), bias, rotation)[0].square().sum().backward()
+    layer(torch.randn(2, 5, layer.num_heads * layer.head_dim), None, bias, rotation)[0].square().sum().backward()
     assert all(each.grad.abs().sum() > 0 for each in (bias, *rotation))
 
 
