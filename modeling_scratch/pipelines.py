@@ -92,7 +92,7 @@ class CommandPipeline(ScratchTranslationPipeline):
 
     def __call__(self, inputs: Any, **kwargs) -> Any:
         """As inherited."""
-        longest, config = setting_of(self.model, kwargs, "max_new_tokens"), self.model.config
+        config, longest = self.model.config, setting_of(self.model, self.settings | kwargs, "max_new_tokens")
         if config.position_embedding_type == "learned" and longest is not None:
             kwargs["max_new_tokens"] = min(longest, config.max_position_embeddings)
         return super().__call__(inputs, **kwargs)

@@ -9,17 +9,9 @@ from .attention import ScratchAttention
 from .configuration_scratch import ScratchConfig
 
 
-class ScratchRMSNorm(nn.RMSNorm):
-    """`nn.RMSNorm` for inputs whose dtype may differ from the weight's, as under autocast."""
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """(..., width); returns the same shape."""
-        return super().forward(hidden_states.to(self.weight.dtype)).to(hidden_states.dtype)
-
-
 def build_norm(config: ScratchConfig) -> nn.Module:
     """A LayerNorm (section 3.1) or an RMSNorm (Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467)."""
-    norm_class = nn.LayerNorm if config.norm_type == "layer_norm" else ScratchRMSNorm
+    norm_class = nn.LayerNorm if config.norm_type == "layer_norm" else nn.RMSNorm
     return norm_class(config.d_model, eps=config.norm_eps)
 
 

@@ -82,20 +82,6 @@ class ScratchStack(ScratchPreTrainedModel):
             raise ValueError(f"position_ids has shape {tuple(given.shape)}; these inputs need ({batch_size}, {length})")
         return counted[:, -length:] if given is None else given
 
-    def enter_layers(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        """
-        Add positions to the embedded tokens, and apply dropout (section 5.4).
-
-        Under autocast to bfloat16 the residual stream is bfloat16 too, since it is most of what an update reads and
-        writes; norms still compute in float32.
-        """
-        hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))
-        device_type = hidden_states.device.type
-        casts = not hidden_states.is_meta and torch.is_autocast_enabled(device_type)  # the meta device has no autocast
-        if casts and torch.get_autocast_dtype(device_type) == torch.bfloat16 and hidden_states.dtype == torch.float32:
-            return hidden_states.bfloat16()
-        return hidden_states
-
 
 class ScratchEncoder(ScratchStack):
     """A stack of encoder layers."""
@@ -143,7 +129,7 @@ class ScratchEncoder(ScratchStack):
         if bias is not None:
             mask = bias if mask is None else mask + bias
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
-        hidden_states = self.enter_layers(hidden_states, position_ids)
+        hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))  # section 5.4
         implementation = "eager" if output_attentions else config._attn_implementation
         states, attentions = [], []
         for layer in self.layer_sequence():
@@ -272,7 +258,7 @@ class ScratchDecoder(ScratchStack):
         cross_bias = source_bias(encoder_attention_mask, encoder_hidden_states, hidden_states.dtype)
         self_bias, position_ids = self.self_attention_bias(attention_mask, hidden_states, position_ids, cache)
         rotation = self.embed_positions.rotation(hidden_states, position_ids)
-        hidden_states = self.enter_layers(hidden_states, position_ids)
+        hidden_states = self.dropout(self.embed_positions.add(hidden_states, position_ids))  # section 5.4
         implementation = "eager" if output_attentions else config._attn_implementation
         states, attentions, cross_attentions = [], [], []
         for layer_idx, layer in enumerate(self.layer_sequence()):

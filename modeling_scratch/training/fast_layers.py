@@ -1,10 +1,10 @@
-"""Dropout, RMSNorm and attention for training on the CPU, faster than PyTorch's."""
+"""Dropout, RMSNorm and attention for training, faster than PyTorch's on the CPU, and with less to move in bfloat16."""
 
 import torch
 from torch import nn
 
 from ..model.attention import ScratchAttention, eager_attention
-from ..model.layers import ScratchRMSNorm
+from ..model.stacks import ScratchStack
 
 _SHORT = 64 * 64  # up to this query length times key length, plain products are faster than PyTorch's kernels
 
@@ -49,6 +49,22 @@ class FastDropout(nn.Dropout):
         return _BitDropout.apply(hidden_states, threshold)
 
 
+class NarrowingDropout(FastDropout):
+    """
+    The dropout at the beginning of a stack. Under autocast to bfloat16 it makes the residual stream bfloat16 too, since
+    that is most of what an update reads and writes; norms still compute in float32.
+    """
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Any shape; returns the same shape."""
+        hidden_states = super().forward(hidden_states)
+        device_type = hidden_states.device.type
+        casts = not hidden_states.is_meta and torch.is_autocast_enabled(device_type)  # the meta device has no autocast
+        if casts and torch.get_autocast_dtype(device_type) == torch.bfloat16 and hidden_states.dtype == torch.float32:
+            return hidden_states.bfloat16()
+        return hidden_states
+
+
 class _RMSNormOfRows(torch.autograd.Function):
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension, with its own backward pass in few operations."""
 
@@ -72,14 +88,17 @@ class _RMSNormOfRows(torch.autograd.Function):
         return grad_normed.addcmul_(normed, along, value=-1).mul_(scale).to(ctx.dtype), grad_weight, None
 
 
-class FastRMSNorm(ScratchRMSNorm):
-    """ScratchRMSNorm, more than twice as fast on the CPU, where PyTorch has no kernel for it."""
+class FastRMSNorm(nn.RMSNorm):
+    """
+    `nn.RMSNorm`, more than twice as fast on the CPU, where PyTorch has no kernel for it. Inputs may have another dtype
+    than the weight.
+    """
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(..., width); returns the same shape."""
         is_plain = hidden_states.device.type == "cpu" and self.weight.dtype == torch.float32
         if not (self.training and torch.is_grad_enabled() and is_plain) or torch.compiler.is_compiling():
-            return super().forward(hidden_states)
+            return super().forward(hidden_states.to(self.weight.dtype)).to(hidden_states.dtype)
         return _RMSNormOfRows.apply(hidden_states, self.weight, self.eps)
 
 
@@ -178,7 +197,7 @@ class FastAttention(ScratchAttention):
 
 FAST = {
     nn.Dropout: FastDropout,
-    ScratchRMSNorm: FastRMSNorm,
+    nn.RMSNorm: FastRMSNorm,
     ScratchAttention: FastAttention,
 }
 
@@ -186,7 +205,10 @@ FAST = {
 def use_fast_layers(model: nn.Module) -> None:
     """
     Replace the classes of a model's layers as `FAST` says. Weights and their names stay as they are. Only this
-    package's own classes are replaced, not those of code that came with a checkpoint.
+    package's own classes are replaced, and PyTorch's, not those of code that came with a checkpoint.
     """
     for module in model.modules():
         module.__class__ = FAST.get(type(module), type(module))
+    for stack in model.modules():
+        if isinstance(stack, ScratchStack):
+            stack.dropout.__class__ = NarrowingDropout

@@ -12,7 +12,6 @@ from conftest import ROOT
 from torch import nn
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
-from modeling_scratch.training.loss import fused_cross_entropy
 
 MODELS = sorted(path.stem for path in (ROOT / "configuration" / "models").glob("*.yaml"))
 # Small sizes that differ between encoder and decoder; the rest of a file is kept.
@@ -390,41 +389,3 @@ def test_equals_torch_nn_transformer(name, masks, implementation):
     for (path, gradient), parameter in zip(gradients.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(gradient.data, parameter.grad, rtol=1e-9, atol=1e-9, msg=path)
     check_weights(ours, encoder_inputs, decoder_inputs, captured)
-
-
-@pytest.mark.parametrize("name", ["tiny", "modern"])
-def test_the_residual_stream_under_autocast(name):
-    """It is bfloat16 where products are; float16, whose numbers end at 65,504, is for products alone."""
-    torch.manual_seed(0)
-    model = ScratchForConditionalGeneration(ScratchConfig(**model_file(name) | SMALL | {"dropout": 0.0})).train()
-    seen, ids = set(), torch.randint(4, 23, (8, 7))
-    for stack in (model.model.encoder, model.model.decoder):
-        for layer in stack.layers:
-            layer.register_forward_hook(lambda _, inputs, outputs: seen.update({inputs[0].dtype, outputs[0].dtype}))
-
-    def train(dtype: torch.dtype) -> tuple[set[torch.dtype], torch.Tensor, torch.Tensor]:
-        seen.clear()
-        model.zero_grad()
-        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-            loss = model(input_ids=ids, labels=ids, fused_loss=fused_cross_entropy).loss
-        loss.backward()
-        return set(seen), loss.detach(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-    dtypes, expected, gradient = train(torch.float32)
-    assert dtypes == {torch.float32}
-    for dtype, stream in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)):
-        dtypes, loss, found = train(dtype)
-        assert dtypes == {stream}
-        torch.testing.assert_close(loss, expected, rtol=0.01, atol=0.0)
-        assert torch.cosine_similarity(found, gradient, dim=0) > 0.999
-
-
-@pytest.mark.filterwarnings("error")  # PyTorch warns of norms whose weight has another precision
-@pytest.mark.parametrize("name", ["tiny", "modern"])
-def test_autocast_leaves_float64_alone_and_evaluation_silent(name):
-    torch.manual_seed(0)
-    model = ScratchForConditionalGeneration(ScratchConfig(**model_file(name) | SMALL)).eval()
-    ids = torch.randint(4, 23, (3, 7))
-    for dtype, seen in ((torch.float32, torch.bfloat16), (torch.float64, torch.float64)):
-        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-            assert model.to(dtype).model(input_ids=ids, decoder_input_ids=ids).last_hidden_state.dtype == seen

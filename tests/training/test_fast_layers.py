@@ -9,6 +9,7 @@ from conftest import quick_run
 
 from modeling_scratch.training import fast_layers, loop
 from modeling_scratch.training.fast_layers import FAST, FastAttention, FastDropout, FastRMSNorm, use_fast_layers
+from modeling_scratch.training.loss import fused_cross_entropy
 
 
 def test_a_model_keeps_its_weights_and_computes_by_the_fast_layers(make_model):
@@ -56,6 +57,43 @@ def test_runs_train_with_them(tmp_path, monkeypatch):
     for found in kinds:
         assert {FastAttention, FastDropout} <= found
         assert not found & FAST.keys()
+
+
+@pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm"])
+def test_the_residual_stream_under_autocast(norm_type, make_model):
+    """It is bfloat16 where products are; float16, whose numbers end at 65,504, is for products alone."""
+    model = make_model(norm_type=norm_type, dropout=0.0).train()
+    use_fast_layers(model)
+    seen, ids = set(), torch.randint(4, 61, (8, 7))
+    for stack in (model.model.encoder, model.model.decoder):
+        for layer in stack.layers:
+            layer.register_forward_hook(lambda _, inputs, outputs: seen.update({inputs[0].dtype, outputs[0].dtype}))
+
+    def train(dtype: torch.dtype) -> tuple[set[torch.dtype], torch.Tensor, torch.Tensor]:
+        seen.clear()
+        model.zero_grad()
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            loss = model(input_ids=ids, labels=ids, fused_loss=fused_cross_entropy).loss
+        loss.backward()
+        return set(seen), loss.detach(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+    dtypes, expected, gradient = train(torch.float32)
+    assert dtypes == {torch.float32}
+    for dtype, stream in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)):
+        dtypes, loss, found = train(dtype)
+        assert dtypes == {stream}
+        torch.testing.assert_close(loss, expected, rtol=0.01, atol=0.0)
+        assert torch.cosine_similarity(found, gradient, dim=0) > 0.999
+
+
+@pytest.mark.filterwarnings("error")  # PyTorch warns of norms whose weight has another precision
+@pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm"])
+def test_autocast_leaves_float64_alone_and_evaluation_silent(norm_type, make_model):
+    model, ids = make_model(norm_type=norm_type).eval(), torch.randint(4, 61, (3, 7))
+    use_fast_layers(model)
+    for dtype, seen in ((torch.float32, torch.bfloat16), (torch.float64, torch.float64)):
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            assert model.to(dtype).model(input_ids=ids, decoder_input_ids=ids).last_hidden_state.dtype == seen
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
