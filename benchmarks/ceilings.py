@@ -20,7 +20,7 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.model import attention, masking
 from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.yaml_reading import read_yaml
-from modeling_scratch.training import loss
+from modeling_scratch.training import fast_layers, loss
 from modeling_scratch.training.compilation import compile_layers
 from modeling_scratch.training.dry_run import multiplied_weights
 
@@ -43,6 +43,8 @@ def as_on_a_gpu():
         mock.patch.object(loss, "CHUNK_ROWS", loss.LOGITS_OF_GPU // VOCABULARY),
         mock.patch.object(nn.LayerNorm, "forward", in_float32),  # a GPU's autocast, unlike the CPU's
         mock.patch.object(attention.ScratchAttention, "sdpa", whole_attention),
+        mock.patch.object(fast_layers, "FAST", {}),  # layers for the CPU
+        mock.patch.object(fast_layers.FastDropout, "forward", nn.Dropout.forward),
     ):
         yield
 
@@ -56,6 +58,7 @@ def count(shape: str, tokens: int, compiled: bool) -> Work:
     torch._dynamo.reset()
     with FakeTensorMode(allow_non_fake_inputs=True), as_on_a_gpu():
         model = ScratchForConditionalGeneration(config_of(shape)).train()
+        fast_layers.use_fast_layers(model)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)

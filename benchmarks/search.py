@@ -49,8 +49,10 @@ def make_pair(shape: str, package: ModuleType, folder: Path | None) -> dict[str,
                 parameter.data.mul_(2.0)  # larger weights, so that rounding decides less often
     else:
         mine = type(peers.ours(peers.SHAPES["tiny"])).from_pretrained(folder).eval()
-    fields = {name: getattr(mine.config, name) for name in package.ScratchConfig.fields()}
-    before = package.ScratchForConditionalGeneration(package.ScratchConfig(**fields | {"rope_parameters": None})).eval()
+    their_config = package.ScratchConfig
+    names = their_config.field_names() if hasattr(their_config, "field_names") else their_config.fields()
+    fields = {name: getattr(mine.config, name) for name in names}
+    before = package.ScratchForConditionalGeneration(their_config(**fields | {"rope_parameters": None})).eval()
     before.load_state_dict(mine.state_dict())
     before.generation_config = copy.deepcopy(mine.generation_config)
     return {"this": mine, "before": before}

@@ -71,7 +71,7 @@ def load_pipeline_with_workers(names: list[str], revision: str | None, workers: 
 class CommandPipeline(ScratchTranslationPipeline):
     """
     A pipeline that adds "cut" to each translation, whether it was cut off at the maximum length, and that shares
-    sentences out among its `workers`. No translation is longer than learned positions allow.
+    sentences out among its `workers`.
     """
 
     workers: Sequence[Worker] = ()
@@ -89,13 +89,6 @@ class CommandPipeline(ScratchTranslationPipeline):
     def lengths(self, sentences: Sequence[str]) -> list[int]:
         """The number of tokens in each sentence, even if the model cannot take as many; 0 for a blank one."""
         return [len(row) for row in tokenize(self.tokenizer, sentences, None)]
-
-    def __call__(self, inputs: Any, **kwargs) -> Any:
-        """As inherited."""
-        config, longest = self.model.config, setting_of(self.model, self.settings | kwargs, "max_new_tokens")
-        if config.position_embedding_type == "learned" and longest is not None:
-            kwargs["max_new_tokens"] = min(longest, config.max_position_embeddings)
-        return super().__call__(inputs, **kwargs)
 
     def postprocess(self, outputs: dict[str, Any]) -> Translations:
         """As inherited, with "cut" in each translation."""

@@ -2,16 +2,13 @@
 
 import pytest
 import torch
-from conftest import SMALL_MODEL
 from test_translation_pipeline import CORPUS
 from translators import two_vocabularies
 
-from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, pipelines
+from modeling_scratch import pipelines
 from modeling_scratch.commands.text_input import workers_for
-from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.errors import UserError
-from modeling_scratch.model.batched_generation import generate_batch
-from modeling_scratch.pipelines import CommandPipeline, load_pipeline, load_pipeline_with_workers
+from modeling_scratch.pipelines import load_pipeline, load_pipeline_with_workers
 
 MANY = ["", *([pair["en"] for pair in CORPUS if len(pair["en"]) < 50] * 2)[:150], "  "]
 
@@ -48,19 +45,6 @@ def test_workers_translate_as_one_process_does(part, several, alone, shared, mon
 
 def listed(translations):
     return translations if isinstance(translations, list) else [translations]
-
-
-def test_learned_positions_end_translations(tmp_path):
-    source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 300)
-    config = SMALL_MODEL | {"vocab_size": 300, "max_position_embeddings": 9, "position_embedding_type": "learned"}
-    torch.manual_seed(0)
-    model = ScratchForConditionalGeneration(ScratchConfig(**config)).eval()
-    model.generation_config.update(max_new_tokens=50, suppress_tokens=[2])  # it does not end by itself
-    translator = CommandPipeline(model, source)
-    sequences, _ = generate_batch(model, [[5, 2]], max_new_tokens=9)
-    assert sequences.shape == (1, 1, 10)
-    nine = translator("a", return_scores=True, max_new_tokens=9)
-    assert translator("a", return_scores=True) == translator("a", return_scores=True, max_new_tokens=10) == nine
 
 
 def test_small_batches_go_to_workers_too(alone, shared):

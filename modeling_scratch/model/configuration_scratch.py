@@ -92,7 +92,9 @@ class ScratchConfig(PreTrainedConfig):
             if generic in kwargs:
                 given[name] = kwargs.pop(generic)
         kwargs = {name: value for name, value in kwargs.items() if name not in vars(ScratchConfig)}  # ours stay
-        given["rope_parameters"] = _ROPE_DEFAULTS | (given["rope_parameters"] or {})
+        rope = given["rope_parameters"] or {}
+        older = {"rope_type": rope["type"]} if "type" in rope else {}  # what Transformers called it before 5.0
+        given["rope_parameters"] = _ROPE_DEFAULTS | older | {key: rope[key] for key in rope if key != "type"}
         self._check(given)
         kwargs["auto_map"] = AUTO_MAP | (kwargs.get("auto_map") or {})
         # A copy, because `pipeline` modifies what it finds.

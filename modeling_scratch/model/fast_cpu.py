@@ -86,8 +86,8 @@ def _skip(dropout: nn.Dropout, states: torch.Tensor) -> torch.Tensor:
 def fast_products(modules: Iterable[nn.Module], rows: int = 320) -> Iterator[None]:
     """
     Inside this context, float32 `nn.Linear` layers on the CPU take as little as a quarter of their usual time if
-    gradients are off. Results differ only in rounding. Dropout that is off returns its input at once. Layers whose
-    forward method is already replaced, as by another such context, are left alone.
+    gradients are off. Results differ only in rounding. An `nn.Dropout` that is off returns its input at once. Layers
+    whose forward method is already replaced, as by another such context, are left alone.
 
     Args:
         rows: tokens per product, roughly; if there are few, small layers are left alone.

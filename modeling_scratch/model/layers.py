@@ -83,9 +83,8 @@ class ScratchEncoderLayer(ScratchLayer):
         """
         residual = hidden_states
         hidden_states = self.sublayer_input(hidden_states, self.self_attn_layer_norm)
-        hidden_states, weights = self.self_attn(
-            hidden_states, None, attention_mask, rotation, implementation=implementation
-        )
+        options = {"attention_mask": attention_mask, "rotation": rotation, "implementation": implementation}
+        hidden_states, weights = self.self_attn(hidden_states, **options)
         hidden_states = self.add_and_norm(residual, hidden_states, self.self_attn_layer_norm)
 
         residual = hidden_states
@@ -129,7 +128,9 @@ class ScratchDecoderLayer(ScratchLayer):
         options = {"past_key_values": past_key_values, "layer_idx": layer_idx, "implementation": implementation}
         residual = hidden_states
         hidden_states = self.sublayer_input(hidden_states, self.self_attn_layer_norm)
-        hidden_states, self_weights = self.self_attn(hidden_states, None, attention_mask, rotation, **options)
+        hidden_states, self_weights = self.self_attn(
+            hidden_states, attention_mask=attention_mask, rotation=rotation, **options
+        )
         hidden_states = self.add_and_norm(residual, hidden_states, self.self_attn_layer_norm)
 
         residual = hidden_states

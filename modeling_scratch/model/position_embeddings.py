@@ -70,7 +70,13 @@ class SinusoidalPositionEmbedding(PositionEmbedding, nn.Module):
     """
 
     def add(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        return hidden_states + self.encode(position_ids, hidden_states.shape[-1]).to(hidden_states.dtype)
+        d_model, dtype = hidden_states.shape[-1], hidden_states.dtype
+        if position_ids.shape[0] > 1 and can_look_at(position_ids) and position_ids.min() >= 0:
+            largest = int(position_ids.max())
+            if largest < position_ids.numel():  # compute each position once, not once per row
+                table = self.encode(torch.arange(largest + 1)[None], d_model).to(dtype)
+                return hidden_states + nn.functional.embedding(position_ids, table[0])
+        return hidden_states + self.encode(position_ids, d_model).to(dtype)
 
     @staticmethod
     def encode(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:

@@ -31,6 +31,7 @@ _ARGUMENTS |= {"decoder_input_ids", "generation_config", "logits_processor", "st
 _ARGUMENTS |= {"prefix_allowed_tokens_fn", "tokenizer", "trust_remote_code"}
 # Fields of a GenerationConfig that our loops do not support.
 _UNSUPPORTED = ("output_attentions", "output_hidden_states", "low_memory", "token_healing", "is_assistant")
+_UNSUPPORTED += ("prompt_lookup_num_tokens", "penalty_alpha", "dola_layers", "constraints", "force_words_ids")
 _MODES = ("greedy_search", "sample", "beam_search")
 
 

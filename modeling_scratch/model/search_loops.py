@@ -174,7 +174,7 @@ def sample(
 
 
 def put_back(parts: list[tuple[torch.Tensor, torch.Tensor]], fill: float) -> torch.Tensor:
-    """The values of all parts, each (its rows, their values), in the order of the rows; short ones are filled up."""
+    """The values of all parts, (rows, values) each, in the order of their rows; shorter values are padded."""
     width = max(values.shape[-1] for _, values in parts)
     values = [nn.functional.pad(values, (0, width - values.shape[-1]), value=fill) for _, values in parts]
     return torch.cat(values)[torch.cat([rows for rows, _ in parts]).argsort()]

@@ -20,6 +20,7 @@ TARGET_FOLDER = "target_tokenizer"
 
 # How far a stream is read ahead to make batches of similar length.
 SENTENCES_AHEAD = 1024
+_BATCHES_AHEAD = 16
 
 # Arguments of `generate` with one row per sentence: since batches are sorted by length, rows would get mixed up.
 _PER_SENTENCE = {"input_ids", "attention_mask", "position_ids", "inputs_embeds", "encoder_outputs", "past_key_values"}
@@ -93,8 +94,9 @@ class ScratchTranslationPipeline(Pipeline):
         device, dtype: as in every pipeline.
         generation: all other arguments, here or in a call, go to `model.generate`: num_beams, length_penalty,
             max_new_tokens, do_sample, num_return_sequences, generation_config and so on. They override the model's
-            generation config. Arguments with one row per sentence, such as decoder_input_ids, are refused, because
-            batches are sorted by length; for the same reason prefix_allowed_tokens_fn gets an index within the batch.
+            generation config. The length is limited to what learned positions allow. Arguments with one row per
+            sentence, such as decoder_input_ids, are refused, because batches are sorted by length; for the same reason
+            prefix_allowed_tokens_fn gets an index within the batch.
 
     Raises:
         ValueError: there is no tokenizer, or just one for a model in memory with two vocabularies.
@@ -166,7 +168,8 @@ class ScratchTranslationPipeline(Pipeline):
         Returns:
             For one sentence, a list of its translations, {"translation_text": ..., "score": ...}, best first. For a
             list, a list of such lists, or of the dicts if there is one translation per sentence. For any other
-            iterable, an iterator over such lists, which reads 1,024 sentences at a time (with `batch_size=1`, one).
+            iterable, an iterator over such lists, which reads at most 1,024 sentences ahead (with `batch_size`, at
+            most 16 batches).
 
         Raises:
             ValueError: an input is not a string, or has more tokens than the model takes; a setting is not valid.
@@ -189,6 +192,7 @@ class ScratchTranslationPipeline(Pipeline):
         several = several or 1
         if forward.get("return_scores") is None:
             forward["return_scores"] = several > 1
+        forward |= self._length_limit(forward)
         translate = partial(self._translate, limits=limits, several=several, forward=forward, progress=progress)
         if isinstance(inputs, str):
             return translate([inputs])[0]
@@ -200,8 +204,21 @@ class ScratchTranslationPipeline(Pipeline):
             inputs = map(inputs.__getitem__, range(len(inputs)))
         if isinstance(inputs, Mapping | bytes) or not isinstance(inputs, Iterable):
             raise ValueError(f"the input is of type {type(inputs).__name__}; give a string or an iterable of strings")
-        ahead = 1 if batch_size == 1 else SENTENCES_AHEAD  # one by one: each before the next is read
+        if batch_size is None:
+            ahead = SENTENCES_AHEAD
+        else:
+            ahead = batch_size * _BATCHES_AHEAD if batch_size > 1 else 1  # one by one: each before the next is read
         return self._stream(iter(inputs), ahead, translate)
+
+    def _length_limit(self, forward: dict[str, Any]) -> dict[str, int]:
+        """The setting that ends translations where learned positions end."""
+        config, setting = self.model.config, partial(setting_of, self.model, forward)
+        longest = setting("max_new_tokens")
+        if longest is None:
+            longest = (setting("max_length") or 0) - 1  # it counts the start token
+        is_learned = getattr(config, "position_embedding_type", None) == "learned"
+        limit = config.max_position_embeddings
+        return {"max_new_tokens": limit} if is_learned and longest > limit else {}
 
     @staticmethod
     def _stream(inputs: Iterator[str], ahead: int, translate: Callable[..., list[list]]) -> Iterator[list[dict]]:

@@ -36,6 +36,11 @@ def test_no_choice_or_a_contradiction(fields, message):
         ScratchConfig(**(SMALL_MODEL | fields))
 
 
+def test_an_older_name_of_the_type_of_rotary_positions():
+    config = ScratchConfig(position_embedding_type="rotary", rope_parameters={"type": "linear", "factor": 2.0})
+    assert config.rope_parameters == {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -25,6 +25,7 @@ from modeling_scratch import (
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
+from modeling_scratch.model.batched_generation import generate_batch
 from modeling_scratch.pipelines import load_pipeline
 from modeling_scratch.training.loss import fused_cross_entropy
 
@@ -245,9 +246,9 @@ def test_streams(translator, monkeypatch):
     results = translator(endless, batch_size=2)
     assert taken == []
     assert next(results) == expected[0]
-    assert len(taken) == 1024
-    assert next(translator(endless, batch_size=1)) == expected[1024 % 12]
-    assert len(taken) == 1025
+    assert len(taken) == 32
+    assert next(translator(endless, batch_size=1)) == expected[32 % 12]
+    assert len(taken) == 33
     monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 5)
     results = translator(iter([*SENTENCES[:5], "a", "b", 7]))
     assert [next(results) for _ in range(5)] == expected[:5]
@@ -303,6 +304,19 @@ def test_scores_do_not_count_padding(translator):
         (alone,) = translator(sentence, **settings)
         assert result["translation_text"] == alone["translation_text"]
         assert result["score"] == pytest.approx(alone["score"], abs=1e-4)
+
+
+def test_learned_positions_end_translations(tmp_path):
+    source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 300)
+    config = SMALL_MODEL | {"vocab_size": 300, "max_position_embeddings": 9, "position_embedding_type": "learned"}
+    torch.manual_seed(0)
+    model = ScratchForConditionalGeneration(ScratchConfig(**config)).eval()
+    model.generation_config.update(max_new_tokens=50, suppress_tokens=[2])  # it does not end by itself
+    translator = ScratchTranslationPipeline(model, source)
+    sequences, _ = generate_batch(model, [[5, 2]], max_new_tokens=9)
+    assert sequences.shape == (1, 1, 10)
+    nine = translator("a", return_scores=True, max_new_tokens=9)
+    assert translator("a", return_scores=True) == translator("a", return_scores=True, max_new_tokens=10) == nine
 
 
 def test_the_config_is_never_another_s(folders, monkeypatch):
