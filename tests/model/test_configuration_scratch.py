@@ -79,6 +79,11 @@ def test_integer_where_a_float_is_meant():
     check_fields({"dropout": 0, "rope_parameters": {"rope_theta": 500}}, "model")
 
 
+def test_it_says_whether_there_is_a_decoder():
+    assert ScratchConfig().is_encoder_decoder is True
+    assert ScratchConfig(is_encoder_decoder=False).is_encoder_decoder is False
+
+
 def test_loaded_config_keeps_unknown_keys(tmp_path):
     ScratchConfig(**SMALL_MODEL).save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
