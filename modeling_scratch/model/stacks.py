@@ -194,8 +194,9 @@ class ScratchDecoder(ScratchStack):
             expected = key_length if is_4d or static_length is None else None
             check_mask("decoder_attention_mask", attention_mask, batch_size, expected)
         padding = None if attention_mask is None or is_4d or is_all_attended(attention_mask) else attention_mask
-        counted = (torch.arange(length, device=device) + past_length)[None]
-        if padding is not None:
+        if padding is None:
+            counted = (torch.arange(length, device=device) + past_length)[None]
+        else:
             counted = count_positions(padding)
         queries = self.positions(position_ids, counted, hidden_states)
         # `ScratchAttention` hides later positions by a flag where nothing else is hidden or added.

@@ -204,11 +204,10 @@ FAST = {
 
 def use_fast_layers(model: nn.Module) -> None:
     """
-    Replace the classes of a model's layers as `FAST` says. Weights and their names stay as they are. Only this
-    package's own classes are replaced, and PyTorch's, not those of code that came with a checkpoint.
+    Replace the classes of a model's layers as `FAST` says, and that of each stack's own dropout by NarrowingDropout.
+    Weights and their names stay as they are. Of code that came with a checkpoint, only PyTorch's classes are replaced.
     """
     for module in model.modules():
         module.__class__ = FAST.get(type(module), type(module))
-    for stack in model.modules():
-        if isinstance(stack, ScratchStack):
-            stack.dropout.__class__ = NarrowingDropout
+        if isinstance(module, ScratchStack):
+            module.dropout.__class__ = NarrowingDropout
