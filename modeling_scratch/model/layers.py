@@ -35,7 +35,9 @@ class ScratchFeedForward(nn.Module):
             hidden_states = self.activation(self.up_proj(hidden_states))  # (batch_size, sequence_length, ffn_dim)
         else:
             hidden_states = self.activation(self.gate_proj(hidden_states)) * self.up_proj(hidden_states)
-        return self.down_proj(self.dropout(hidden_states))
+        if self.dropout.training:
+            hidden_states = self.dropout(hidden_states)
+        return self.down_proj(hidden_states)
 
 
 class ScratchLayer(GradientCheckpointingLayer):
@@ -48,12 +50,14 @@ class ScratchLayer(GradientCheckpointingLayer):
 
     def sublayer_input(self, hidden_states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
         """x, or with pre-norm Norm(x)."""
-        return norm(hidden_states).to(hidden_states.dtype) if self.pre_norm else hidden_states
+        return norm(hidden_states) if self.pre_norm else hidden_states
 
     def add_and_norm(self, residual: torch.Tensor, hidden_states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
         """x + Dropout(Sublayer(x)) (section 5.4); with post-norm, as in the paper, the Norm of that sum."""
-        hidden_states = residual + self.dropout(hidden_states)
-        return hidden_states if self.pre_norm else norm(hidden_states).to(hidden_states.dtype)
+        if self.dropout.training:  # in generation, calling it costs more than the addition
+            hidden_states = self.dropout(hidden_states)
+        hidden_states = residual + hidden_states
+        return hidden_states if self.pre_norm else norm(hidden_states)
 
 
 class ScratchEncoderLayer(ScratchLayer):

@@ -18,6 +18,7 @@ from transformers.generation import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
+from .fast_cpu import best_tokens
 from .masking import as_bias
 
 # Stopping criteria and logits processors that treat each row independently. With any other, which may identify rows by
@@ -141,7 +142,7 @@ def sample(
         if config.do_sample:
             chosen = torch.multinomial(ranked.softmax(dim=-1), num_samples=1).squeeze(1)
         else:
-            chosen = ranked.argmax(dim=-1)
+            chosen = best_tokens(ranked)
         if scores is not None:
             scores.append(ranked)
         if all_logits is not None:

@@ -1,4 +1,4 @@
-"""Dropout, RMSNorm and attention for training, faster than PyTorch's on the CPU, and with less to move in bfloat16."""
+"""Dropout, norms and attention for training, faster than PyTorch's on the CPU, and with less to move in bfloat16."""
 
 import torch
 from torch import nn
@@ -63,6 +63,14 @@ class NarrowingDropout(FastDropout):
         if casts and torch.get_autocast_dtype(device_type) == torch.bfloat16 and hidden_states.dtype == torch.float32:
             return hidden_states.bfloat16()
         return hidden_states
+
+
+class FastLayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` that keeps the dtype of a narrowed residual stream. Under autocast, PyTorch's returns float32."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """(..., width); returns the same shape."""
+        return super().forward(hidden_states).to(hidden_states.dtype)
 
 
 class _RMSNormOfRows(torch.autograd.Function):
@@ -197,6 +205,7 @@ class FastAttention(ScratchAttention):
 
 FAST = {
     nn.Dropout: FastDropout,
+    nn.LayerNorm: FastLayerNorm,
     nn.RMSNorm: FastRMSNorm,
     ScratchAttention: FastAttention,
 }

@@ -10,7 +10,7 @@ from conftest import padded
 from search_cases import enliven, inherited
 
 from modeling_scratch.model import beam_search, fast_cpu
-from modeling_scratch.model.fast_cpu import best_continuations, fast_products
+from modeling_scratch.model.fast_cpu import best_continuations, best_tokens, fast_products
 
 pytest_plugins = ["search_fixtures"]
 
@@ -171,6 +171,31 @@ def test_best_continuations(vocabulary, beams, count):
     assert torch.equal(found, sums.topk(count).values)
     assert torch.equal(found, sums.gather(1, places))
     assert all(len(set(row)) == count for row in places.tolist())
+
+
+@pytest.mark.parametrize("vocabulary", [5, 63, 64, 65, 640, 1281])
+def test_best_tokens(vocabulary, monkeypatch):
+    monkeypatch.setattr(fast_cpu, "_MANY_SCORES", 0)
+    torch.manual_seed(vocabulary)
+    scores = torch.randn(40, 2 * vocabulary)[:, ::2].round(decimals=1)  # with many ties
+    scores[0], scores[1] = -torch.inf, 1.0
+    scores[2, -3:], scores[3, 2::3], scores[4, -1], scores[5, 0] = torch.inf, torch.nan, torch.nan, 9.0
+    for row in range(6, 40):
+        scores[row, torch.randint(vocabulary, (2,))] = 9.0
+    assert torch.equal(best_tokens(scores), scores.argmax(dim=1))
+    assert torch.equal(best_tokens(scores[6:].double()), scores[6:].argmax(dim=1))
+
+
+def test_copies_of_small_layers_made_meanwhile():
+    layer, inputs = torch.nn.Sequential(torch.nn.Linear(4, 3)), torch.randn(2, 4)
+    with torch.no_grad(), fast_products(layer.modules(), binds=True):
+        assert "forward" in vars(layer[0])
+        for each in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            each[0].weight.zero_()
+            each[0].bias = torch.nn.Parameter(torch.ones(3))
+            assert torch.equal(each(inputs), torch.ones(2, 3))
+        torch.testing.assert_close(layer(inputs), inputs @ layer[0].weight.T + layer[0].bias)
+    assert "forward" not in vars(layer[0])
 
 
 def test_copies_made_meanwhile(make_model, faster_layers):

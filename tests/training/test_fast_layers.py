@@ -1,4 +1,4 @@
-"""Fast dropout, RMSNorm and attention do what PyTorch's do."""
+"""Fast dropout, norms and attention do what PyTorch's do."""
 
 import copy
 from types import SimpleNamespace
@@ -8,19 +8,27 @@ import torch
 from conftest import quick_run
 
 from modeling_scratch.training import fast_layers, loop
-from modeling_scratch.training.fast_layers import FAST, FastAttention, FastDropout, FastRMSNorm, use_fast_layers
+from modeling_scratch.training.fast_layers import (
+    FAST,
+    FastAttention,
+    FastDropout,
+    FastLayerNorm,
+    FastRMSNorm,
+    use_fast_layers,
+)
 from modeling_scratch.training.loss import fused_cross_entropy
 
 
-def test_a_model_keeps_its_weights_and_computes_by_the_fast_layers(make_model):
-    model = make_model(norm_type="rms_norm", dropout=0.3)
+@pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm"])
+def test_a_model_keeps_its_weights_and_computes_by_the_fast_layers(norm_type, make_model):
+    model = make_model(norm_type=norm_type, dropout=0.3)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     inputs = {"input_ids": torch.tensor([[5, 6, 2]]), "decoder_input_ids": torch.tensor([[1, 7]])}
     expected = model.eval()(**inputs).logits
     use_fast_layers(model)
-    kinds = [type(module).__name__ for module in model.modules()]
-    assert {each.__name__ for each in FAST.values()} < set(kinds)
-    assert not {each.__name__ for each in FAST} & set(kinds)
+    kinds = {type(module) for module in model.modules()}
+    assert set(FAST.values()) - kinds == {FastRMSNorm if norm_type == "layer_norm" else FastLayerNorm}
+    assert not set(FAST) & kinds
     assert torch.equal(model(**inputs).logits, expected)
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
