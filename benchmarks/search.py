@@ -119,13 +119,13 @@ def compare(case: str, shape: str, size: int, pair: tuple[Callable, Callable], o
     first()
     repeats = max(1, int(options.seconds / (time.perf_counter() - began)))
     for _ in range(options.rounds):
-        pair = []
-        for run in (first, second):
-            began = time.perf_counter()
-            for _ in range(repeats):
+        spent = [0.0, 0.0]
+        for _ in range(repeats):  # in turn, because a shared machine can change its speed within a second
+            for place, run in enumerate(pair):
+                began = time.perf_counter()
                 run()
-            pair.append((time.perf_counter() - began) / repeats)
-        times.append(tuple(pair))
+                spent[place] += (time.perf_counter() - began) / repeats
+        times.append(tuple(spent))
     ratios = sorted(second / first for first, second in times)
     mine = statistics.median(first for first, _ in times)
     spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"

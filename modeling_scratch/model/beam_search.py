@@ -5,16 +5,21 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from transformers.generation import (
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
     GenerateBeamEncoderDecoderOutput,
     GenerationConfig,
     LogitsProcessorList,
+    NoBadWordsLogitsProcessor,
     StoppingCriteriaList,
 )
 
-from .fast_cpu import best_continuations
+from .fast_cpu import best_continuations, best_tokens
 from .search_loops import Decoder, end_tokens, is_of_transformers, is_rowwise, is_worth_removing, put_back
 
 _ELEMENTS = 2**18  # given to logits processors at a time; more only if a single sentence's beams have more
+# Logits processors that return what they are given, except at one step.
+_AT_ONE_STEP = (ForcedBOSTokenLogitsProcessor, ForcedEOSTokenLogitsProcessor)
 _FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not be chosen
 
 # Several hypotheses per sentence: tokens, (sentences, hypotheses, length); rows, the batch row that each token extends,
@@ -46,6 +51,18 @@ def _append(values: torch.Tensor, last: torch.Tensor | int) -> torch.Tensor:
     return torch.cat([values, last[..., None]], dim=2)
 
 
+def _split_banned(processors: LogitsProcessorList, vocabulary: int) -> tuple[list[int], LogitsProcessorList]:
+    """
+    The tokens that the first processor bans, if it does nothing else, and the other processors. Every OPUS-MT model has
+    such a processor. It adds a tensor as large as the logits, which takes a tenth of the search.
+    """
+    if processors and type(processors[0]) is NoBadWordsLogitsProcessor:
+        sequences = list(processors[0].sequence_bias)
+        if all(len(tokens) == 1 and tokens[0] < vocabulary for tokens in sequences):
+            return [token for (token,) in sequences], LogitsProcessorList(processors[1:])
+    return [], processors
+
+
 def beam_search(
     decoder: Decoder,
     input_ids: torch.Tensor,
@@ -72,7 +89,8 @@ class _BeamSearch:
     """
 
     def __init__(self, decoder, input_ids, processors, criteria, config):
-        self.decoder, self.processors, self.criteria, self.config = decoder, processors, criteria, config
+        self.decoder, self.criteria, self.config = decoder, criteria, config
+        self.banned, self.processors = _split_banned(processors, decoder.model.config.target_vocab_size)
         self.beams, self.prompt_length, device = config.num_beams, input_ids.shape[1], input_ids.device
         self.size = len(input_ids) // self.beams
         eos = end_tokens(config)
@@ -118,8 +136,10 @@ class _BeamSearch:
         scores_by_model = self.processors and self.config.return_dict_in_generate  # processors change the search's own
         if scores_by_model:
             # Before a processor modifies log_probs. Of the best token, which the model cannot have banned.
-            top = logits.argmax(dim=-1, keepdim=True)
+            top = best_tokens(logits)[:, None]
             normalizer = logits.gather(1, top) - log_probs.gather(1, top)
+        if self.banned:
+            log_probs[:, self.banned] = -torch.inf
         best, places = self.rank(tokens, log_probs)  # (size, width)
         if self.logits is not None:
             self.logits.append(logits)
@@ -140,7 +160,8 @@ class _BeamSearch:
     def rank(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The `width` best sums of a beam's score and its processed `log_probs`, and their places."""
         sentences = self.size
-        if self.processors and self.may_leave and log_probs.device.type == "cpu":
+        allocates = any(type(processor) not in _AT_ONE_STEP for processor in self.processors)
+        if allocates and self.may_leave and log_probs.device.type == "cpu":
             # A few sentences at a time: a processor allocates tensors of this size, and touching fresh memory is slow.
             sentences = max(1, _ELEMENTS // (self.beams * log_probs.shape[1]))
         parts, rows = [], sentences * self.beams

@@ -26,6 +26,7 @@ SETTINGS = {
     "a beginning, greedy": {"decoder_input_ids": torch.tensor([[1, 9, 8]] * 6)},
     "as long as it takes": {"num_beams": 2, "max_new_tokens": 40},
     "opus": {"num_beams": 4, "bad_words_ids": [[7], [9, 8]], "forced_eos_token_id": 2},
+    "tokens banned": {"num_beams": 4, "bad_words_ids": [[7], [12]], "forced_eos_token_id": 2, "min_new_tokens": 3},
     "opus, greedy": {"bad_words_ids": [[7], [9, 8]], "forced_eos_token_id": 2},
     "forced begin": {"num_beams": 3, "forced_bos_token_id": 9},
     "shortest": {"num_beams": 3, "min_new_tokens": 4},
@@ -127,7 +128,7 @@ def random_case(draw: random.Random) -> tuple[dict, dict, dict]:
     elif settings["do_sample"]:
         settings["num_return_sequences"] = draw.randint(1, 3)
     processors = (
-        {"bad_words_ids": [[7], [9, 8]]},
+        {"bad_words_ids": draw.choice([[[7], [12]], [[7], [9, 8]]])},
         {"forced_eos_token_id": 2},
         {"forced_bos_token_id": 11},
         {"min_new_tokens": draw.randint(1, 6), "max_new_tokens": draw.randint(6, 14)},

@@ -59,7 +59,7 @@ def test_the_probabilities_of_a_model_that_bans_a_token_itself(ban, models):
     """As a hook on the output projection may; with processors, which take away what the search knows of them."""
     model, source = next(iter(models()))
     model.lm_head.register_forward_hook(lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([0]), ban))
-    options = {"num_beams": 3, "bad_words_ids": [[60]], "max_new_tokens": 8, "return_dict_in_generate": True}
+    options = {"num_beams": 3, "bad_words_ids": [[60, 59]], "max_new_tokens": 8, "return_dict_in_generate": True}
     found = model.generate(**source, **options)
     expected = log_probabilities(model, source, found.sequences, model.config.eos_token_id, None)
     torch.testing.assert_close(found.log_probabilities, expected, rtol=1e-4, atol=1e-4)

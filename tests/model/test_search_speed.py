@@ -35,7 +35,7 @@ def test_what_is_done_leaves_the_batch(settings, models, monkeypatch):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"bad_words_ids": [[7]]}, {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3}, {"min_new_tokens": 9}],
+    [{"bad_words_ids": [[7], [9, 8]]}, {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3}, {"min_new_tokens": 9}],
 )
 @pytest.mark.parametrize("elements", [300, 800])
 def test_processors_get_a_few_sentences_at_a_time(elements, settings, models, monkeypatch):
@@ -53,6 +53,21 @@ def test_processors_get_a_few_sentences_at_a_time(elements, settings, models, mo
         one = options["num_beams"] * model.config.target_vocab_size
         assert max(map(len, given)) == max(1, elements // one)
         given.clear()
+
+
+def test_banned_tokens_take_no_processor(models, monkeypatch):
+    settings = {"num_beams": 3, "max_new_tokens": 10, "do_sample": False, "forced_eos_token_id": 2}
+    for model, source in models():
+        first, second = model.generate(**source, **settings)[:2, 1].tolist()
+        banned = {"bad_words_ids": [[first], [second]]}
+        expected = inherited(model, **source, **settings, **banned)
+        with monkeypatch.context() as patches:
+            patches.setattr(beam_search.NoBadWordsLogitsProcessor, "__call__", None)
+            found = model.generate(**source, **settings, **banned)
+        assert torch.equal(found, expected)
+        assert not torch.isin(found, torch.tensor([first, second])).any()
+        with pytest.raises(ValueError, match="vocabulary size"):
+            model.generate(**source, **settings, bad_words_ids=[[9999]])
 
 
 def test_the_source_is_read_once_for_all_beams(models):
