@@ -43,7 +43,7 @@ def as_on_a_gpu():
         mock.patch.object(loss, "CHUNK_ROWS", loss.LOGITS_OF_GPU // VOCABULARY),
         mock.patch.object(nn.LayerNorm, "forward", in_float32),  # a GPU's autocast, unlike the CPU's
         mock.patch.object(attention.ScratchAttention, "sdpa", whole_attention),
-        mock.patch.object(fast_layers, "FAST", {}),  # layers for the CPU
+        mock.patch.object(fast_layers, "FAST", {nn.LayerNorm: fast_layers.FastLayerNorm}),  # the others are for the CPU
         mock.patch.object(fast_layers.FastDropout, "forward", nn.Dropout.forward),
     ):
         yield

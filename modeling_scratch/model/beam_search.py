@@ -18,7 +18,7 @@ from .fast_cpu import best_continuations, best_tokens
 from .search_loops import Decoder, end_tokens, is_of_transformers, is_rowwise, is_worth_removing, put_back
 
 _ELEMENTS = 2**18  # given to logits processors at a time; more only if a single sentence's beams have more
-# Logits processors that return what they are given, except at one step.
+# Logits processors that return what they are given, except at one step. There they allocate as much as any other.
 _AT_ONE_STEP = (ForcedBOSTokenLogitsProcessor, ForcedEOSTokenLogitsProcessor)
 _FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not be chosen
 
@@ -54,7 +54,7 @@ def _append(values: torch.Tensor, last: torch.Tensor | int) -> torch.Tensor:
 def _split_banned(processors: LogitsProcessorList, vocabulary: int) -> tuple[list[int], LogitsProcessorList]:
     """
     The tokens that the first processor bans, if it does nothing else, and the other processors. Every OPUS-MT model has
-    such a processor. It adds a tensor as large as the logits, which takes a tenth of the search.
+    such a processor. It adds a tensor as large as the logits, which takes up to a sixth of the search.
     """
     if processors and type(processors[0]) is NoBadWordsLogitsProcessor:
         sequences = list(processors[0].sequence_bias)
@@ -90,8 +90,9 @@ class _BeamSearch:
 
     def __init__(self, decoder, input_ids, processors, criteria, config):
         self.decoder, self.criteria, self.config = decoder, criteria, config
-        self.banned, self.processors = _split_banned(processors, decoder.model.config.target_vocab_size)
         self.beams, self.prompt_length, device = config.num_beams, input_ids.shape[1], input_ids.device
+        banned, self.processors = _split_banned(processors, decoder.model.config.target_vocab_size)
+        self.banned = torch.tensor(banned, dtype=torch.long, device=device)
         self.size = len(input_ids) // self.beams
         eos = end_tokens(config)
         # Enough continuations that at least `beams` of them have not ended.
@@ -138,8 +139,8 @@ class _BeamSearch:
             # Before a processor modifies log_probs. Of the best token, which the model cannot have banned.
             top = best_tokens(logits)[:, None]
             normalizer = logits.gather(1, top) - log_probs.gather(1, top)
-        if self.banned:
-            log_probs[:, self.banned] = -torch.inf
+        if len(self.banned):
+            log_probs[:, self.banned] -= torch.inf
         best, places = self.rank(tokens, log_probs)  # (size, width)
         if self.logits is not None:
             self.logits.append(logits)

@@ -82,7 +82,7 @@ class _BoundLinear:
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(inputs, self.weight, self.bias)
 
-    def __reduce__(self):  # a copy of the layer, made meanwhile, keeps this too, and may get other parameters later
+    def __reduce__(self):  # so that a copy of the layer, made meanwhile, looks up its own parameters
         return partial, (nn.Linear.forward, self.layer)
 
 
@@ -114,7 +114,7 @@ def fast_products(modules: Iterable[nn.Module], rows: int = 320, binds: bool = F
                 # A partial, not a closure, so that a copy of the layer, made meanwhile, computes with its own weights.
                 vars(module)["forward"] = partial(_fast_linear, is_amd, module)
                 changed.append(module)
-            elif binds:
+            elif binds and (module.bias is None or _is_plain_weight(module.bias)):
                 vars(module)["forward"] = _BoundLinear(module)
                 changed.append(module)
         yield

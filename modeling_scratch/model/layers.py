@@ -15,6 +15,12 @@ def build_norm(config: ScratchConfig) -> nn.Module:
     return norm_class(config.d_model, eps=config.norm_eps)
 
 
+def drop(dropout: nn.Module, states: torch.Tensor) -> torch.Tensor:
+    """`dropout(states)`. An `nn.Dropout` that is off is not called: that would take longer than adding the residual."""
+    is_off = type(dropout) is nn.Dropout and not dropout.training
+    return states if is_off else dropout(states)
+
+
 class ScratchFeedForward(nn.Module):
     """
     FFN(x) = act(x W1 + b1) W2 + b2 (equation 2), or if gated (act(x Wg + bg) * (x W1 + b1)) W2 + b2
@@ -35,9 +41,7 @@ class ScratchFeedForward(nn.Module):
             hidden_states = self.activation(self.up_proj(hidden_states))  # (batch_size, sequence_length, ffn_dim)
         else:
             hidden_states = self.activation(self.gate_proj(hidden_states)) * self.up_proj(hidden_states)
-        if self.dropout.training:
-            hidden_states = self.dropout(hidden_states)
-        return self.down_proj(hidden_states)
+        return self.down_proj(drop(self.dropout, hidden_states))
 
 
 class ScratchLayer(GradientCheckpointingLayer):
@@ -54,9 +58,7 @@ class ScratchLayer(GradientCheckpointingLayer):
 
     def add_and_norm(self, residual: torch.Tensor, hidden_states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
         """x + Dropout(Sublayer(x)) (section 5.4); with post-norm, as in the paper, the Norm of that sum."""
-        if self.dropout.training:  # in generation, calling it costs more than the addition
-            hidden_states = self.dropout(hidden_states)
-        hidden_states = residual + hidden_states
+        hidden_states = residual + drop(self.dropout, hidden_states)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
 

@@ -61,7 +61,7 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
         if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
             raise _Unsupported("custom_generate missing")
         with fast_products(model.get_encoder().modules()):
-            return inherited(*args, **ours | {"use_cache": False}, custom_generate=_run)  # our loops have their own
+            return inherited(*args, **ours, custom_generate=_run)
     except _Unsupported as reason:
         if str(reason):
             logger.warning_once(
@@ -117,7 +117,7 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
     beams = config.num_beams or 1
     decoder = Decoder(model, states[::beams], None if mask is None else mask[::beams], beams)
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
-    # tensors, and may replace parameters; callers get ordinary tensors, cloned outside it.
+    # tensors, and may replace parameters during the search; callers get ordinary tensors, cloned outside it.
     is_plain = all(map(is_of_transformers, [*criteria, *processors])) and not _is_distributed()
     products = fast_products(model.modules(), len(input_ids), binds=is_plain)
     with torch.inference_mode() if is_plain else nullcontext(), products:

@@ -35,15 +35,15 @@ class ScratchStack(ScratchPreTrainedModel):
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_positions = POSITION_EMBEDDINGS[config.position_embedding_type](config, num_heads)
         self.dropout = nn.Dropout(config.dropout)
+        self.depth = depth
         # To make one layer differ, give it a changed copy of the config. With shared weights there is a single layer.
-        distinct, self.repeats = (1, depth) if config.share_layers else (depth, 1)
-        self.layers = nn.ModuleList(layer_class(config) for _ in range(distinct))
+        self.layers = nn.ModuleList(layer_class(config) for _ in range(1 if config.share_layers else depth))
         self.layer_norm = build_norm(config) if final_norm else nn.Identity()
         self.gradient_checkpointing = False
 
     def layer_sequence(self) -> list[nn.Module]:
-        """The layers in the order in which they run: with shared weights, one layer several times."""
-        return list(self.layers) * self.repeats
+        """The layers in the order in which they run: with shared weights, one layer `depth` times."""
+        return list(self.layers) * (self.depth if self.config.share_layers else 1)
 
     def embed(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """

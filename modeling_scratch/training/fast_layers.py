@@ -66,7 +66,7 @@ class NarrowingDropout(FastDropout):
 
 
 class FastLayerNorm(nn.LayerNorm):
-    """`nn.LayerNorm` that keeps the dtype of a narrowed residual stream. Under autocast, PyTorch's returns float32."""
+    """`nn.LayerNorm` that keeps the dtype of a narrowed residual stream. Under a GPU's autocast, PyTorch's does not."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(..., width); returns the same shape."""

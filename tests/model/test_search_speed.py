@@ -8,6 +8,8 @@ import pytest
 import torch
 from conftest import padded
 from search_cases import enliven, inherited
+from torch.nn.utils import prune
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from modeling_scratch.model import beam_search, fast_cpu
 from modeling_scratch.model.fast_cpu import best_continuations, best_tokens, fast_products
@@ -199,6 +201,44 @@ def test_best_tokens(vocabulary, monkeypatch):
         scores[row, torch.randint(vocabulary, (2,))] = 9.0
     assert torch.equal(best_tokens(scores), scores.argmax(dim=1))
     assert torch.equal(best_tokens(scores[6:].double()), scores[6:].argmax(dim=1))
+
+
+def test_a_search_looks_up_parameters_once(models):
+    for model, source in models():
+        seen, projection = [], model.model.decoder.layers[0].self_attn.q_proj
+        hook = projection.register_forward_pre_hook(lambda layer, given, seen=seen: seen.append(vars(layer)["forward"]))
+        model.generate(**source, max_new_tokens=4, do_sample=False)
+        assert len({id(each) for each in seen}) == 1 < len(seen)
+        assert seen[0].weight is projection.weight
+        assert "forward" not in vars(projection)
+        hook.remove()
+
+
+def test_parameters_may_be_replaced_where_others_compute_them(models):
+    """By a user's logits processor, and by pruning, which computes a bias before each call of the layer."""
+
+    class Replacing(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            replaced.weight = torch.nn.Parameter(replaced.weight * 0.9)
+            return scores
+
+    for model, source in models():
+        options = source | {"max_new_tokens": 6, "do_sample": False}
+        replaced, original = model.model.decoder.layers[0].self_attn.q_proj, copy.deepcopy(model.state_dict())
+        expected = inherited(model, **options, logits_processor=LogitsProcessorList([Replacing()]))
+        model.load_state_dict(original)
+        assert torch.equal(model.generate(**options, logits_processor=LogitsProcessorList([Replacing()])), expected)
+        layer = model.model.decoder.layers[0].feed_forward.up_proj
+        prune.identity(layer, "bias")
+        with torch.no_grad():
+            layer.bias_orig += 1.0
+        expected = inherited(model, **options)
+        with torch.no_grad():
+            layer.bias_orig -= 1.0
+        inherited(model, **options)
+        with torch.no_grad():
+            layer.bias_orig += 1.0
+        assert torch.equal(model.generate(**options), expected)
 
 
 def test_copies_of_small_layers_made_meanwhile():

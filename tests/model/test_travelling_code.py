@@ -123,7 +123,7 @@ def test_the_next_release(saved, tmp_path, monkeypatch, capsys):
 # Edits that an owner may make to the source: (text, its replacement).
 EDITS = {
     "layers.py": (
-        "hidden_states = residual + hidden_states",
+        "hidden_states = residual + drop(self.dropout, hidden_states)",
         "hidden_states = residual + 0.3 * hidden_states.tanh()",
     ),
     "attention.py": (

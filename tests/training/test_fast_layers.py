@@ -67,10 +67,13 @@ def test_runs_train_with_them(tmp_path, monkeypatch):
         assert not found & FAST.keys()
 
 
+@pytest.mark.parametrize(("norm_position", "least_similarity"), [("pre", 0.999), ("post", 0.995)])
 @pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm"])
-def test_the_residual_stream_under_autocast(norm_type, make_model):
+def test_the_residual_stream_under_autocast(norm_type, norm_position, least_similarity, make_model, monkeypatch):
     """It is bfloat16 where products are; float16, whose numbers end at 65,504, is for products alone."""
-    model = make_model(norm_type=norm_type, dropout=0.0).train()
+    normalize = torch.nn.LayerNorm.forward  # which returns float32 under a GPU's autocast
+    monkeypatch.setattr(torch.nn.LayerNorm, "forward", lambda layer, states: normalize(layer, states.float()))
+    model = make_model(norm_type=norm_type, norm_position=norm_position, dropout=0.0).train()
     use_fast_layers(model)
     seen, ids = set(), torch.randint(4, 61, (8, 7))
     for stack in (model.model.encoder, model.model.decoder):
@@ -91,7 +94,7 @@ def test_the_residual_stream_under_autocast(norm_type, make_model):
         dtypes, loss, found = train(dtype)
         assert dtypes == {stream}
         torch.testing.assert_close(loss, expected, rtol=0.01, atol=0.0)
-        assert torch.cosine_similarity(found, gradient, dim=0) > 0.999
+        assert torch.cosine_similarity(found, gradient, dim=0) > least_similarity
 
 
 @pytest.mark.filterwarnings("error")  # PyTorch warns of norms whose weight has another precision
