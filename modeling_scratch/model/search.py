@@ -53,6 +53,9 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
     ours = {name: value for name, value in kwargs.items() if name != "custom_generate"}
     if encoded := ours.get("encoder_outputs"):  # a copy, because `generate` expands its tensors in place
         ours["encoder_outputs"] = BaseModelOutput(*encoded) if isinstance(encoded, tuple) else copy.copy(encoded)
+    has_config = len(args) > 1 or kwargs.get("generation_config")  # to which `generate` wants no argument added
+    if not has_config and setting_of(model, kwargs, "cache_implementation") is None:
+        ours["use_cache"] = False  # our loops have a cache of their own
     tokenizer, stop_strings = ours.pop("tokenizer", None), ours.pop("stop_strings", None)
     if stop_strings:  # `generate` makes this criterion only for its own loops
         criterion = StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)
@@ -60,8 +63,10 @@ def search(model: nn.Module, inherited: Callable, *args, **kwargs):
     try:
         if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
             raise _Unsupported("custom_generate missing")
-        with fast_products(model.get_encoder().modules()):
-            return inherited(*args, **ours, custom_generate=_run)
+        encoder = set(model.get_encoder().modules())
+        others = [module for module in model.modules() if module not in encoder]
+        with fast_products(encoder):
+            return inherited(*args, **ours, custom_generate=partial(_run, others))
     except _Unsupported as reason:
         if str(reason):
             logger.warning_once(
@@ -101,8 +106,13 @@ def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool
     )
 
 
-def _run(model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
-    """The `custom_generate` that `generate` calls with everything it has prepared."""
+def _run(modules: list[nn.Module], model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
+    """
+    The `custom_generate` that `generate` calls with everything it has prepared.
+
+    Args:
+        modules: those that run at each step.
+    """
     names = ("logits_processor", "stopping_criteria", "generation_config", "encoder_outputs")
     if missing := [name for name in names if prepared.get(name) is None]:
         raise _Unsupported(f"{', '.join(missing)} missing")
@@ -119,7 +129,7 @@ def _run(model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
     # Inference mode saves an eighth of the time of small steps. Custom processors and sharded models cannot handle its
     # tensors, and may replace parameters during the search; callers get ordinary tensors, cloned outside it.
     is_plain = all(map(is_of_transformers, [*criteria, *processors])) and not _is_distributed()
-    products = fast_products(model.modules(), len(input_ids), binds=is_plain)
+    products = fast_products(modules, len(input_ids), binds=is_plain)
     with torch.inference_mode() if is_plain else nullcontext(), products:
         if beams > 1:
             found = beam_search(decoder, input_ids, processors, criteria, config)

@@ -1,5 +1,6 @@
 """Stopping criteria, logits processors and other arguments of generate(): honoured, or left to Transformers."""
 
+import functools
 import importlib.util
 import sys
 
@@ -300,3 +301,19 @@ def test_training_mode_takes_the_inherited_loop(checkpointing, make_model, sente
     for beams, tokens in zip((1, 2), expected, strict=True):
         assert torch.equal(model.generate(ids, num_beams=beams, **options), tokens)
     assert loops == []
+
+
+def test_generate_makes_no_cache_that_our_loops_would_not_use(models, monkeypatch):
+    """But a caller's generation_config gets no argument beside it, of which `generate` would warn."""
+    seen, generate = [], GenerationMixin.generate
+    noted = functools.wraps(generate)(
+        lambda model, *args, **kwargs: seen.append(kwargs) or generate(model, *args, **kwargs)
+    )
+    monkeypatch.setattr(GenerationMixin, "generate", noted)
+    model, source = next(iter(models()))
+    config = GenerationConfig(max_new_tokens=4, decoder_start_token_id=1, pad_token_id=0, eos_token_id=2)
+    expected = model.generate(**source, max_new_tokens=4)
+    assert torch.equal(model.generate(**source, generation_config=config), expected)
+    assert torch.equal(model.generate(source["input_ids"], config, attention_mask=source["attention_mask"]), expected)
+    assert torch.equal(model.generate(**source, max_new_tokens=4, cache_implementation="dynamic"), expected)
+    assert [kwargs.get("use_cache") for kwargs in seen] == [False, None, None, None]
