@@ -107,12 +107,7 @@ def _is_supported(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool
 
 
 def _run(modules: list[nn.Module], model: nn.Module, input_ids: torch.Tensor, *args, **prepared):
-    """
-    The `custom_generate` that `generate` calls with everything it has prepared.
-
-    Args:
-        modules: those that run at each step.
-    """
+    """The `custom_generate` that `generate` calls with everything it has prepared. modules: those of each step."""
     names = ("logits_processor", "stopping_criteria", "generation_config", "encoder_outputs")
     if missing := [name for name in names if prepared.get(name) is None]:
         raise _Unsupported(f"{', '.join(missing)} missing")
