@@ -5,21 +5,18 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from transformers.generation import (
-    ForcedBOSTokenLogitsProcessor,
-    ForcedEOSTokenLogitsProcessor,
     GenerateBeamEncoderDecoderOutput,
     GenerationConfig,
     LogitsProcessorList,
-    NoBadWordsLogitsProcessor,
     StoppingCriteriaList,
 )
 
 from .fast_cpu import best_continuations, best_tokens
-from .search_loops import Decoder, end_tokens, is_of_transformers, is_rowwise, is_worth_removing, put_back
+from .search_loops import Decoder, end_tokens, is_named, is_of_transformers, is_rowwise, is_worth_removing, put_back
 
 _ELEMENTS = 2**18  # given to logits processors at a time; more only if a single sentence's beams have more
 # Logits processors that return what they are given, except at one step. There they allocate as much as any other.
-_AT_ONE_STEP = (ForcedBOSTokenLogitsProcessor, ForcedEOSTokenLogitsProcessor)
+_AT_ONE_STEP = {"ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor"}
 _FAR = -1e9  # what Transformers adds to the score of a hypothesis that must not be chosen
 
 # Several hypotheses per sentence: tokens, (sentences, hypotheses, length); rows, the batch row that each token extends,
@@ -56,9 +53,9 @@ def _split_banned(processors: LogitsProcessorList, vocabulary: int) -> tuple[lis
     The tokens that the first processor bans, if it does nothing else, and the other processors. Every OPUS-MT model has
     such a processor. It adds a tensor as large as the logits, which takes up to a sixth of the search.
     """
-    if processors and type(processors[0]) is NoBadWordsLogitsProcessor:
-        sequences = list(processors[0].sequence_bias)
-        if all(len(tokens) == 1 and tokens[0] < vocabulary for tokens in sequences):
+    if processors and is_named(processors[0], {"NoBadWordsLogitsProcessor"}):
+        sequences = list(getattr(processors[0], "sequence_bias", ()))
+        if sequences and all(len(tokens) == 1 and tokens[0] < vocabulary for tokens in sequences):
             return [token for (token,) in sequences], LogitsProcessorList(processors[1:])
     return [], processors
 
@@ -103,6 +100,10 @@ class _BeamSearch:
         self.logits = [] if config.return_dict_in_generate and config.output_logits else None
         records = self.scores is not None or self.logits is not None
         self.may_leave = not records and all(map(is_rowwise, [*criteria, *processors]))
+        # Then a processor gets a few sentences at a time: it allocates tensors of the logits' size, and touching fresh
+        # memory is slow.
+        self.in_parts = self.may_leave and device.type == "cpu"
+        self.in_parts = self.in_parts and not all(is_named(each, _AT_ONE_STEP) for each in self.processors)
         # One buffer for all steps, since touching fresh memory is slow; but custom processors might keep what they get.
         self.may_reuse_buffer = all(map(is_of_transformers, processors))
         self.buffer: torch.Tensor | None = None
@@ -160,11 +161,8 @@ class _BeamSearch:
 
     def rank(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The `width` best sums of a beam's score and its processed `log_probs`, and their places."""
-        sentences = self.size
-        allocates = any(type(processor) not in _AT_ONE_STEP for processor in self.processors)
-        if allocates and self.may_leave and log_probs.device.type == "cpu":
-            # A few sentences at a time: a processor allocates tensors of this size, and touching fresh memory is slow.
-            sentences = max(1, _ELEMENTS // (self.beams * log_probs.shape[1]))
+        few = max(1, _ELEMENTS // (self.beams * log_probs.shape[1]))
+        sentences = few if self.in_parts else self.size
         parts, rows = [], sentences * self.beams
         parts_of_all = (tokens.split(rows), log_probs.split(rows), self.running["scores"].split(sentences))
         for some_tokens, some, scores in zip(*parts_of_all, strict=True):

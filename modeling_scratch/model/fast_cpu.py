@@ -112,11 +112,13 @@ def fast_products(modules: Iterable[nn.Module], rows: int = 320, binds: bool = F
                 continue
             if module.weight.numel() >= least:
                 # A partial, not a closure, so that a copy of the layer, made meanwhile, computes with its own weights.
-                vars(module)["forward"] = partial(_fast_linear, is_amd, module)
-                changed.append(module)
+                forward = partial(_fast_linear, is_amd, module)
             elif binds and (module.bias is None or _is_plain_weight(module.bias)):
-                vars(module)["forward"] = _BoundLinear(module)
-                changed.append(module)
+                forward = _BoundLinear(module)
+            else:
+                continue
+            vars(module)["forward"] = forward
+            changed.append(module)
         yield
     finally:
         for module in changed:

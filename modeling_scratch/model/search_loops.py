@@ -97,11 +97,19 @@ def is_of_transformers(each: Any) -> bool:
     return type(each).__module__.startswith("transformers.")
 
 
+def is_named(each: Any, names: set[str]) -> bool:
+    """
+    Whether a criterion or processor is one of these classes of Transformers. They are not imported, since our search
+    must not depend on whether a release has them.
+    """
+    return is_of_transformers(each) and type(each).__name__ in names
+
+
 def is_rowwise(each: Any) -> bool:
     """Whether a criterion or processor treats rows independently; a custom one says so in an attribute `is_rowwise`."""
     if isinstance(getattr(each, "prompt_ignore_length", None), torch.Tensor):  # one for each row
         return False
-    return getattr(each, "is_rowwise", False) or (is_of_transformers(each) and type(each).__name__ in _ROWWISE)
+    return getattr(each, "is_rowwise", False) or is_named(each, _ROWWISE)
 
 
 def end_tokens(config: GenerationConfig) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from conftest import padded
 from search_cases import enliven, inherited
 from torch.nn.utils import prune
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList, NoBadWordsLogitsProcessor
 
 from modeling_scratch.model import beam_search, fast_cpu
 from modeling_scratch.model.fast_cpu import best_continuations, best_tokens, fast_products
@@ -64,7 +64,7 @@ def test_banned_tokens_take_no_processor(models, monkeypatch):
         banned = {"bad_words_ids": [[first], [second]]}
         expected = inherited(model, **source, **settings, **banned)
         with monkeypatch.context() as patches:
-            patches.setattr(beam_search.NoBadWordsLogitsProcessor, "__call__", None)
+            patches.setattr(NoBadWordsLogitsProcessor, "__call__", None)
             found = model.generate(**source, **settings, **banned)
         assert torch.equal(found, expected)
         assert not torch.isin(found, torch.tensor([first, second])).any()
