@@ -48,7 +48,8 @@ class LocalFiles(PairSource):
         found = find_files(self.files, self.data, self.key)
         if len(found[0]) == 2:
             return [((source.absolute(), target.absolute()), None) for source, target in found]
-        first = {path: list(islice(read_table(path), FIRST_ROWS)) for (path,) in found}
+        header = not isinstance(self.data.source_column, int)
+        first = {path: list(islice(read_table(path, header), FIRST_ROWS)) for (path,) in found}
         if not any(first.values()):
             raise UserError(f"{', '.join(map(str, first))}: there are no rows")
         return [
@@ -90,7 +91,8 @@ def _read_texts(source: Path, target: Path) -> Iterator[dict[str, str]]:
 
 
 def _read_table(path: Path, columns: Columns) -> Iterator[dict[str, str]]:
-    for number, row in enumerate(read_table(path), start=1):
+    header = not isinstance(columns[SOURCE][0], int)
+    for number, row in enumerate(read_table(path, header), start=1):
         yield {
             side: text_of(row.get(name), name, key, where=f"{path}, row {number}")
             for side, (name, key) in columns.items()

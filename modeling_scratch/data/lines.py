@@ -1,16 +1,32 @@
 """The lines of text files, plain or gzipped, with errors that name file and line."""
 
 import gzip
+import io
 import os
-import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-from ..errors import UserError
+from ..errors import UserError, as_user_error, beginning
+
+# How XML begins, and test sets and talks of WMT and IWSLT.
+_MARKUP = (b"<?xml", b"<!doctype", b"<mteval", b"<srcset", b"<refset", b"<tstset", b"<doc docid", b"<url>", b"<tmx")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file to read, unpacked. What reading it raises is about the file."""
+    compressed = path.suffix == ".gz"
+    with (
+        as_user_error(f"{path}: {'not a complete gzip file: ' if compressed else ''}", (Exception,)),
+        gzip.open(path, "rb") if compressed else path.open("rb") as file,
+    ):
+        yield file
 
 
 def check_file(path: Path) -> None:
-    """UserError if a file is missing, not readable or empty."""
+    """UserError if a file is missing, not readable or empty, or if it is XML, whose lines are not sentences."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; a file is needed")
     if not path.is_file():
@@ -19,15 +35,28 @@ def check_file(path: Path) -> None:
         raise UserError(f"{path}: permission to read it is denied")
     if path.stat().st_size == 0:
         raise UserError(f"{path}: the file is empty")
+    with _opened(path) as file:
+        start = file.read(100).removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[0]
+    if start.lower().startswith(_MARKUP):
+        raise UserError(
+            f"{path} is XML or SGML ({beginning(start.decode(errors='replace'))}), not a sentence per line; write its "
+            "sentences to a text file, one per line: the text of each <seg> in test sets of WMT and IWSLT, and of each "
+            "language's <seg> in TMX"
+        )
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain or gzipped, with their line ends. Only a line feed ends a line."""
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+    """
+    The lines of a UTF-8 text file, plain or gzipped, with their line ends. Only a line feed ends a line, but in a file
+    that has none a carriage return does.
+    """
+    with _opened(path) as file:
         try:
             for number, line in enumerate(file, start=1):
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                if number == 1 and not text.endswith("\n"):
+                    yield from io.StringIO(text.replace("\r", "\n"))
+                else:
+                    yield text
         except UnicodeDecodeError as error:
             raise UserError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise UserError(f"{path}: not a complete gzip file ({error})") from None

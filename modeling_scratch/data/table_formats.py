@@ -2,39 +2,144 @@
 
 import csv
 import json
+import logging
+import re
+import reprlib
 from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import chain
+from functools import cache, partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pyarrow.parquet
 
-from ..errors import UserError
+from ..errors import UserError, as_user_error
+from .columns import FIRST_ROWS
 from .lines import read_lines
 
+logger = logging.getLogger(__name__)
+
 _BATCH_ROWS = 1000  # of a Parquet file, in memory at once
+_QUOTED = re.compile(r'"[^"]*+(?:""[^"]*+)*+"')  # a cell as CSV writers quote it
+_CELL = rf'(?:{_QUOTED.pattern}|[^"\t\r\n]*+)'
+_RECORD = re.compile(rf"{_CELL}(?:\t{_CELL})*+\r?\n?")
 
 
-def _read_csv(path: Path, **dialect) -> Iterator[dict[str, Any]]:
-    """Rows below the header. Every cell is text, even "1", "NA" and "null", but a list where columns share a name."""
-    reader = csv.reader(read_lines(path), **dialect)
+def _row(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """A row. Columns that share a name get a list, which is no text, so that choosing such a column is an error."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        cells = {name: [cell for other, cell in pairs if other == name] for name in row}
+        row |= {name: each for name, each in cells.items() if len(each) > 1}
+    return row
+
+
+def _read_cells(
+    path: Path, header: bool, records: Callable[[Path], Iterator[tuple[int, list[str]]]]
+) -> Iterator[dict[Any, Any]]:
+    """The rows below the header. Every cell is text, even "1", "NA" and "null"."""
+    names: list[Any] = []
+    for line, cells in records(path):
+        if cells in ([], [""]):
+            continue
+        if not names:
+            names = cells if header else list(range(1, len(cells) + 1))
+            if header:
+                continue
+        if len(cells) != len(names):
+            first = "header" if header else "first line"
+            raise UserError(f"{path}, line {line}: {len(cells)} fields, but the {first} has {len(names)}")
+        yield _row(list(zip(names, cells, strict=True)))
+
+
+def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row, and the number of its last line."""
+    reader = csv.reader(read_lines(path), delimiter=_delimiter(path), strict=True)
     try:
-        header = next(reader)
-        twice = {name for name in header if header.count(name) > 1}
-        for row in filter(None, reader):
-            if len(row) != len(header):
-                raise UserError(f"{path}, line {reader.line_num}: {len(row)} fields, but the header has {len(header)}")
-            cells: dict[str, Any] = dict(zip(header, row, strict=True))
-            for name in twice:  # no text, so that choosing such a column is an error
-                cells[name] = [cell for column, cell in zip(header, row, strict=True) if column == name]
-            yield cells
+        for cells in reader:
+            yield reader.line_num, cells
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from None
 
 
-def _read_json(path: Path) -> Iterator[dict[str, Any]]:
+def _delimiter(path: Path) -> str:
+    """
+    The first of comma, semicolon and tab that cuts a file's first rows into equally many cells, two or more; a comma
+    if none does. (`csv.Sniffer` counts characters, and those of sentences mislead it.)
+    """
+    for delimiter in ",;\t":
+        rows = filter(None, csv.reader(read_lines(path), delimiter=delimiter, strict=True))
+        try:
+            counts = {len(row) for row in islice(rows, FIRST_ROWS)}
+        except csv.Error:
+            continue
+        if len(counts) == 1 and counts != {1}:
+            return delimiter
+    return ","
+
+
+def _tsv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row, and the number of its last line. Before the first quotation mark, quoting is no matter."""
+    quoted, record = None, ""
+    for number, line in enumerate(read_lines(path), start=1):
+        if quoted is None and '"' in line:
+            quoted = _is_quoted(path)
+        if not quoted:
+            yield number, line.rstrip("\r\n").split("\t")
+            continue
+        record += line
+        if record.count('"') % 2 == 0:
+            yield number, next(csv.reader([record], delimiter="\t", strict=True))
+            record = ""
+
+
+def _is_quoted(path: Path) -> bool:
+    """
+    Whether a CSV writer wrote a TSV file, so that its quotation marks are not all text.
+
+    Such a writer puts marks around each cell that contains one, and doubles those within. A file is read so if all of
+    it keeps this rule, and something in it proves that the rule was meant: doubled marks, marks around all texts, or a
+    tab or line end between marks, where lines cut at tabs would be no rows. Elsewhere a mark is text: a single cell
+    against the rule proves that, as in collections of sentences; if nothing proves either, or there is proof of both,
+    a warning says so. The whole file decides, so every reader of it decides the same.
+    """
+    fields, record, proven, unquoted = 0, "", False, False
+    for line in read_lines(path):
+        record += line
+        if record.count('"') % 2:  # the row goes on in the next line, or a mark is text
+            if len(record) > csv.field_size_limit():
+                break
+            continue
+        if '"' in record and not _RECORD.fullmatch(record):
+            break
+        if '"' in record or not fields:
+            cells = next(csv.reader([record], delimiter="\t"), [])
+            fields = fields or len(cells)
+            are_rows = [line.count("\t") + 1 == fields for line in record.split("\n") if line]
+            if len(cells) != fields or (len(are_rows) > 1 and all(are_rows)):
+                break
+            proven = proven or not all(are_rows) or any('"' in cell for cell in cells)
+        unquoted = unquoted or any(map(str.isalpha, _QUOTED.sub("", record)))
+        record = ""
+    keeps_the_rule = not record
+    if keeps_the_rule and (proven or not unquoted):
+        _say_once(logging.INFO, f"data: {path} is written as CSV: the quotation marks around its cells are not text")
+        return True
+    if keeps_the_rule or proven:
+        _say_once(
+            logging.WARNING,
+            f"data: {path}: quotation marks around whole cells are kept as text; if a spreadsheet or a program put "
+            f"them there, name the file {path.stem}.csv",
+        )
+    return False
+
+
+@cache
+def _say_once(level: int, message: str) -> None:
+    logger.log(level, message)
+
+
+def _read_json(path: Path, _: bool) -> Iterator[dict[str, Any]]:
     """
     JSON objects, one per line or all in one list. A number is the text that it is written as. The JSON loader of the
     datasets library would alter texts in a column that also has numbers.
@@ -48,38 +153,47 @@ def _read_json(path: Path) -> Iterator[dict[str, Any]]:
         rows = (_parsed(line, path, number) for number, line in numbered if line.strip())
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
-            raise UserError(f"{path}: row {number} is {row!r}, not a JSON object")
+            raise UserError(f"{path}: row {number} is {reprlib.repr(row)}, not a JSON object")
         yield row
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_row, parse_int=str, parse_float=str, parse_constant=str)
 
 
 def _parsed(text: str, path: Path, line: int) -> Any:
     try:
-        return json.loads(text.rstrip(), parse_int=str, parse_float=str, parse_constant=str)
+        return _JSON.decode(text.rstrip())
     except json.JSONDecodeError as error:
         raise UserError(f"{path}, line {line + error.lineno - 1}: not JSON ({error.msg})") from None
-    except RecursionError:
-        raise UserError(f"{path}, line {line}: nested too deeply") from None
 
 
-def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(_BATCH_ROWS):
-                yield from batch.to_pylist()
-    except (pyarrow.ArrowException, ValueError, OverflowError, OSError) as error:  # also in one cell
-        raise UserError(f"{path}: cannot be read as parquet: {' '.join(str(error).split())}") from None
+def _read_parquet(path: Path, _: bool) -> Iterator[dict[str, Any]]:
+    with (
+        as_user_error(f"{path}: cannot be read as parquet: ", (Exception,)),
+        pyarrow.parquet.ParquetFile(path) as file,
+    ):
+        for batch in file.iter_batches(_BATCH_ROWS):
+            for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield _row(list(zip(batch.schema.names, cells, strict=True)))
 
 
-# The reader of each format, a function that yields rows as {column: cell}.
-FORMATS: dict[str, Callable[[Path], Iterator[dict[str, Any]]]] = {
+# The reader of each format: a function of a file, and of whether its first line names the columns of a format that can
+# do without. It yields rows as {column: cell}; a column without a name has a number, from 1.
+FORMATS: dict[str, Callable[[Path, bool], Iterator[dict[Any, Any]]]] = {
     ".jsonl": _read_json,
     ".json": _read_json,
-    ".csv": partial(_read_csv, strict=True),
-    ".tsv": partial(_read_csv, delimiter="\t", quoting=csv.QUOTE_NONE),  # a quotation mark is text
+    ".csv": partial(_read_cells, records=_csv_records),
+    ".tsv": partial(_read_cells, records=_tsv_records),
     ".parquet": _read_parquet,
 }
 
 
-def read_table(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a table, as {column: cell}. UserError, naming the file and mostly the line, if one cannot be read."""
-    return FORMATS[path.suffix.lower()](path)
+def read_table(path: Path, header: bool = True) -> Iterator[dict[Any, Any]]:
+    """
+    The rows of a table, as {column: cell}. UserError, naming the file and mostly the line, if one cannot be read.
+
+    Args:
+        header: whether the first line of a CSV or TSV file names the columns; otherwise numbers do, from 1.
+    """
+    with as_user_error(f"{path}: ", (Exception,)):
+        yield from FORMATS[path.suffix.lower()](path, header)

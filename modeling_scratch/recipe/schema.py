@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ..defaults import SECONDS_TO_ANSWER
 from ..metrics import METRICS
-from .section import Betas, Files, Interval, IntervalOrTime, Probability, Section, TestSets
+from .section import Betas, Column, Files, Interval, IntervalOrTime, Probability, Section, TestSets
 
 EMBEDDED_CORPUS = "embedded"
 SOURCE, TARGET = "source", "target"  # the two sides of a pair
@@ -49,8 +49,8 @@ class MixedSource(Section):
     subset: str | None = Field(None, description="the Hub data set's configuration")
     revision: str | None = Field(None, description="the Hub data set's commit, branch or tag; null: the newest")
     split: str = Field("train", description="name of the split in a Hub data set")
-    source_column: str | None = Field(None, description="as in data.source_column")
-    target_column: str | None = Field(None, description="as in data.target_column")
+    source_column: Column = Field(None, description="as in data.source_column")
+    target_column: Column = Field(None, description="as in data.target_column")
     weight: float = Field(
         1.0,
         gt=0,
@@ -82,10 +82,12 @@ class DataSection(Section):
     revision: str | None = Field(None, description="the Hub data set's commit, branch or tag; null: the newest")
     source_language: str = Field("en", description="a code; also the source column's name in a table")
     target_language: str = Field("de", description="a code; also the target column's name in a table")
-    source_column: str | None = Field(
-        None, description="null: the column named source_language, or that key of a `translation` column"
+    source_column: Column = Field(
+        None,
+        description="null: the column named source_language, or that key of a `translation` column; a number, from 1: "
+        "that column of CSV or TSV files without a header (in quotes, '\"1\"', it is a name)",
     )
-    target_column: str | None = Field(None, description="the same for target_language")
+    target_column: Column = Field(None, description="the same for target_language")
     train: str = Field("train", description="name of the split in a Hub data set")
     validation: str | None = Field("validation", description="name of the split; null: hold out validation_size pairs")
     test: str | None = Field("test", description="name of the split; null: no test")

@@ -25,6 +25,12 @@ def _check_interval_or_time(value: Any) -> Any:
     return value
 
 
+def _check_column(value: Any) -> Any:
+    if not (value is None or (isinstance(value, str) and value) or (type(value) is int and value >= 1)):
+        raise ValueError(f"{value!r} is not a column's name, or its number (from 1) in files without a header")
+    return value
+
+
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -41,6 +47,7 @@ def _are_test_sets(value: Any) -> Any:
 
 Interval = Annotated[int | str, BeforeValidator(_check_interval)]
 IntervalOrTime = Annotated[int | str, BeforeValidator(_check_interval_or_time)]
+Column = Annotated[int | str | None, BeforeValidator(_check_column)]
 Files = Annotated[Annotated[list[str], Field(min_length=1)] | None, BeforeValidator(_as_list)]
 TestSets = Annotated[dict[str, Files], BeforeValidator(_are_test_sets)]
 Betas = Annotated[list[Probability], Field(min_length=2, max_length=2)]

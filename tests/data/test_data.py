@@ -2,10 +2,12 @@
 
 import csv
 import gzip
+import itertools
 import json
 import logging
 from pathlib import Path
 
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -98,6 +100,87 @@ def test_tables(tmp_path, kind):
     assert loaded(section) == PAIRS
 
 
+def read_twice(section):
+    """The pairs as loaded, which must be those that are streamed."""
+    pairs = loaded(section)
+    assert [(row["source"], row["target"]) for row in source_of("train", section, 0).stream()] == pairs
+    return pairs
+
+
+QUOTES = [("word", "Wort"), ('He said "no".', 'Er sagte "nein".'), ('"Yes."', '"Ja."'), ("two\ttabs", "zwei\n\nZeilen")]
+
+
+@pytest.mark.parametrize("writer", ["csv", "all", "pandas"])
+@pytest.mark.parametrize("rows", [200, 2, 3, 4])
+def test_tsv_files_that_csv_writers_wrote(writer, rows, tmp_path):
+    path, pairs = tmp_path / "train.tsv", [("only", "nur")] * 150 * (rows == 200) + QUOTES[:rows]
+    if writer == "pandas":
+        pandas.DataFrame(pairs, columns=["en", "de"]).to_csv(path, sep="\t", index=False)
+    else:
+        with path.open("w", newline="") as file:
+            quoting = csv.QUOTE_ALL if writer == "all" else csv.QUOTE_MINIMAL
+            csv.writer(file, delimiter="\t", quoting=quoting).writerows([("en", "de"), *pairs])
+    assert read_twice(DataSection(train_files=str(path))) == pairs
+    stream = source_of("train", DataSection(train_files=str(path)), 0).stream()
+    next(iter(stream))
+    stream.load_state_dict(stream.state_dict())
+    assert [(row["source"], row["target"]) for row in stream] == pairs[1:]
+
+
+@pytest.mark.parametrize(
+    ("cells", "warning"),
+    [
+        (['"Who is it?" "Me."', '"Wer ist da?" "Ich."', "a", "b"], False),
+        (['"I said: ""No"""', "x", 'an inch, 1"', "y"], True),  # proof of both
+        (['5"', "x", '"Hello."', '"Hallo."'], False),
+        (['"Yes, sir."', "Ja.", "Hello, you.", '"Hallo, du."'], True),  # proof of neither
+        (['"open', "a", 'b"', "c", "d", "e"], False),
+        (['"two', "lines", "that", "are", 'rows"', "x", "", "", '""', "empty"], False),
+        (["a", '"""', '"', 'b"', "c", "d"], False),
+        (["2\u20282", '"a\u2028b"'], True),
+        (["a", '"' + "b" * 200, *["c", "d" * 200] * 400], False),
+    ],
+)
+def test_plain_tsv_files_keep_their_quotation_marks(cells, warning, tmp_path, caplog):
+    pairs = list(zip(cells[::2], cells[1::2], strict=True))
+    lines = [f"{source}\t{target}\n" for source, target in [("en", "de"), *pairs]]
+    assert read_twice(DataSection(train_files=write(tmp_path / "plain.tsv", "".join(lines)))) == pairs
+    assert ("name the file plain.csv" in caplog.text) == warning
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+def test_files_without_a_header(kind, tmp_path):
+    path = write(tmp_path / f"t.{kind}", "1;Hallo;hello\n2;Guten Tag;good day\n".replace(";", ",\t"[kind == "tsv"]))
+    pairs = [("hello", "Hallo"), ("good day", "Guten Tag")]
+    assert read_twice(DataSection(train_files=path, source_column=3, target_column=2)) == pairs
+    named = DataSection(train_files=path, source_column="1", target_column="Hallo")
+    assert read_twice(named) == [("2", "Guten Tag")]
+    with pytest.raises(UserError, match=r"has no column 'en'; it has 1, Hallo, hello .* the file has no header: set"):
+        loaded(DataSection(train_files=path))
+    with pytest.raises(UserError, match="has no column 4; it has 1, 2, 3"):
+        loaded(DataSection(train_files=path, source_column=4, target_column=2))
+    with pytest.raises(UserError, match="has no column 'de'; it has 1, 2, 3"):
+        loaded(DataSection(train_files=path, source_column=3))
+    with pytest.raises(ValueError, match="True is not a column's name, or its number"):
+        DataSection(train_files=path, source_column=True)
+    mix = [{"files": path, "source_column": 3, "target_column": 2}]
+    mixed = load_pairs(DataSection(train_files=text_files(tmp_path), validation_size=1, mix=mix), 0)["train"]
+    assert list(mixed["source"])[3:] == ["hello", "good day"]
+
+
+def test_delimiters_and_line_ends(tmp_path):
+    path, rows = tmp_path / "t.csv", [("en", "de"), ("Hello, you", "a;b\tc"), ("One", "Eins")]
+    for delimiter, end in itertools.product(",;\t", ("\n", "\r\n", "\r")):
+        with path.open("w", newline="") as file:
+            csv.writer(file, delimiter=delimiter, lineterminator=end).writerows(rows)
+        assert read_twice(DataSection(train_files=str(path))) == rows[1:]
+    prefix = text_files(tmp_path)
+    for language in ("en", "de"):
+        path = Path(f"{prefix}.{language}")
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r"))
+    assert read_twice(DataSection(train_files=prefix)) == PAIRS
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 def test_tables_whose_other_columns_differ(streaming, tmp_path):
     first, second = tmp_path / "1.csv", tmp_path / "2.csv"
@@ -120,6 +203,16 @@ def test_tables_whose_other_columns_differ(streaming, tmp_path):
     second.write_text("english,german\nc,d\n")
     with pytest.raises(UserError, match=r"2\.csv has no column 'en'; it has english, german"):
         pairs(first, second)
+
+
+def test_columns_that_share_a_name(tmp_path):
+    path = tmp_path / "t.parquet"
+    columns = [pyarrow.array(["a", "b"]), pyarrow.array(["c", "d"]), pyarrow.array(["e", None])]
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, names=["en", "de", "de"]), path)
+    with pytest.raises(UserError, match=r"t\.parquet, row 1: column 'de' holds \['c', 'e'\], not a text"):
+        loaded(DataSection(train_files=str(path)))
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, names=["en", "id", "id"]), path)
+    assert loaded(DataSection(train_files=str(path), target_column="en")) == [("a", "a"), ("b", "b")]
 
 
 def test_bytes_are_no_text(tmp_path):
@@ -361,6 +454,12 @@ CORRUPT[len(CORRUPT) // 2] ^= 255
         ("latin.en", b"fine\nfine\ncaf\xe9\nfine\n", "latin.en, line 3: not valid UTF-8"),
         ("cut.en.gz", COMPRESSED[:-10], "cut.en.gz: not a complete gzip file"),
         ("corrupt.en.gz", bytes(CORRUPT), "corrupt.en.gz: not a complete gzip file"),
+        (
+            "wmt.en",
+            b'<srcset setid="x" srclang="en">\n',
+            r"wmt.en is XML or SGML \('<srcset .*\), not a sentence per line",
+        ),
+        ("t.en.gz", gzip.compress(b"\xef\xbb\xbf<?xml version='1.0'?>\n", mtime=0), "t.en.gz is XML or SGML"),
         ("blank.en", b"\n\n\n\n", "the train split has no pair with text on both sides"),
     ],
 )
@@ -401,6 +500,13 @@ def test_bad_text_files(name, content, message, tmp_path):
         ("short.csv", b"en,de\na,b\nc\n", "short.csv.*line 3: 1 fields, but the header has 2"),
         ("twice.csv", b"en,de,de\na,b,c\n", r"twice.csv, row 1: column 'de' holds \['b', 'c'\], not a text"),
         ("open.csv", b'en,de\na,"b\n', "open.csv.*line 2: unexpected end of data"),
+        ("twice.jsonl", b'{"en": "a", "de": "b", "de": "c"}\n', r"row 1: column 'de' holds \['b', 'c'\], not a text"),
+        ("deep.jsonl", b'{"en": ' + b"[" * 100_000, "deep.jsonl: maximum recursion depth exceeded"),
+        (
+            "long.jsonl",
+            b'{"de": "", "en": ["' + b"x" * 10_000 + b'"]}\n',
+            r"column 'en' holds \['x{1,20}\.\.\.x{1,20}'\], not",
+        ),
         ("header.csv", b"en,de\n", "header.csv: there are no rows"),
         ("french.csv", b"en,fr\na,b\n", "has no column 'de'; it has en, fr"),
         ("latin.tsv", b"en\tde\na\tb\ncaf\xe9\tc\n", "latin.tsv, line 3: not valid UTF-8"),
