@@ -1,21 +1,26 @@
 """Sentence pairs in local files: two text files, or a table with a column for each language."""
 
 import hashlib
+import logging
+import shutil
 from collections.abc import Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
 
-from datasets import Dataset, Features, IterableDataset, Value
+from datasets import Dataset, Features, IterableDataset, Value, config
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
+from xxhash import xxh3_128
 
-from ..errors import UserError
+from ..errors import UserError, as_user_error, first_line
 from ..recipe.schema import SOURCE, TARGET, DataSection
 from .columns import FIRST_ROWS, Columns, choose_columns, text_of
 from .lines import read_lines
 from .pair_files import find_files
 from .pair_source import PairSource, Provenance, local_provenance
 from .table_formats import read_table
+
+logger = logging.getLogger(__name__)
 
 # Two text files, or a table with the columns that hold its texts.
 Entry = tuple[tuple[Path, ...], Columns | None]
@@ -57,21 +62,46 @@ class LocalFiles(PairSource):
         ]
 
     def load(self) -> Dataset:
-        """The pairs, cached until a file changes; nothing is, if one cannot be read."""
+        """
+        The pairs, cached until the content of a file changes; nothing is, if one cannot be read. What is left of a
+        damaged cache is read anew.
+        """
         entries = self._entries()
-        stats = [path.stat() for paths, _ in entries for path in paths]
-        try:
-            return Dataset.from_generator(
-                _read,
-                features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
-                gen_kwargs={"entries": entries},
-                fingerprint=Hasher.hash([entries, [(each.st_size, each.st_mtime_ns) for each in stats]]),
-            )
-        except DatasetGenerationError as error:
-            raise error.__cause__ from None  # a UserError, or an OSError as of a full disk
+        key = Hasher.hash([entries, [_digest(path) for paths, _ in entries for path in paths]])
+        folder = config.HF_DATASETS_CACHE / "modeling_scratch" / key
+        cached = folder.exists()
+        with as_user_error(f"the cache of the datasets library, {folder}: ", (Exception,)):
+            try:
+                return _cache(entries, folder, key)
+            except UserError:
+                raise
+            except Exception as error:  # of many kinds: what the library says of damage depends on the place
+                if not cached:
+                    raise
+                logger.warning(f"data: {folder} is damaged ({first_line(error)}); the files are read again")
+                shutil.rmtree(folder)
+                return _cache(entries, folder, key)
 
     def stream(self) -> IterableDataset:
         return IterableDataset.from_generator(_read, gen_kwargs={"entries": self._entries()})
+
+
+def _cache(entries: list[Entry], folder: Path, key: str) -> Dataset:
+    try:
+        pairs = Dataset.from_generator(
+            _read,
+            features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
+            cache_dir=str(folder),
+            gen_kwargs={"entries": entries},
+            fingerprint=key,
+        )
+    except DatasetGenerationError as error:
+        raise error.__cause__ from None  # a UserError, or an OSError as of a full disk
+    if (count := pairs.info.splits[pairs.split].num_examples) != len(pairs):  # which the library does not check
+        raise ValueError(f"it has {len(pairs):,} of {count:,} pairs")
+    for path in folder.rglob("cache-*.arrow"):  # made of them since, such as tokens
+        Dataset.from_file(str(path))
+    return pairs
 
 
 def _read(entries: list[Entry]) -> Iterator[dict[str, str]]:
@@ -97,6 +127,11 @@ def _read_table(path: Path, columns: Columns) -> Iterator[dict[str, str]]:
             side: text_of(row.get(name), name, key, where=f"{path}, row {number}")
             for side, (name, key) in columns.items()
         }
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, xxh3_128).hexdigest()
 
 
 def _beginning(path: Path) -> str:

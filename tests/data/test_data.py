@@ -5,6 +5,7 @@ import gzip
 import itertools
 import json
 import logging
+import os
 from pathlib import Path
 
 import pandas
@@ -69,6 +70,31 @@ def test_a_changed_file_is_read_again(tmp_path):
     assert len(loaded(DataSection(train_files=prefix))) == 4
     text_files(tmp_path, pairs=[("New.", "Neu.")])
     assert loaded(DataSection(train_files=prefix)) == [("New.", "Neu.")]
+
+
+def test_the_cache_knows_contents_and_repairs_itself(tmp_path, caplog):
+    pairs = [(f"word {number}", f"Wort {number}") for number in range(5000)]
+    section = DataSection(train_files=text_files(tmp_path, pairs=pairs))
+    assert loaded(section) == pairs
+    path = tmp_path / "train.en"
+    before = path.stat()
+    path.write_text(path.read_text().replace("word 77\n", "king 77\n"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    pairs[77] = ("king 77", "Wort 77")
+    assert loaded(section) == pairs
+    (cache,) = source_of("train", section, 0).load().cache_files
+    file = Path(cache["filename"])
+    whole = file.read_bytes()
+    batch = whole.index(b"\xff\xff\xff\xff", len(whole) // 3)  # where the library finds the end if zeros are there
+    for damaged in (b"", whole[: len(whole) // 2], whole[:batch] + bytes(len(whole) - batch)):
+        file.write_bytes(damaged)
+        assert loaded(section) == pairs
+    file.with_name("dataset_info.json").write_text("{}")
+    assert loaded(section) == pairs
+    (made,) = source_of("train", section, 0).load().map(lambda pair: pair).cache_files
+    Path(made["filename"]).write_bytes(whole[: len(whole) // 2])
+    assert loaded(section) == pairs
+    assert [f"{file.parents[3]} is damaged" in record.message for record in caplog.records] == [True] * 5
 
 
 def table(folder, kind, rows):
