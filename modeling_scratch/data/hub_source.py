@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import islice
 
-from datasets import Dataset, DatasetBuilder, IterableDataset, load_dataset, load_dataset_builder
-from datasets.exceptions import DatasetNotFoundError, DatasetsError
+from datasets import Dataset, DatasetBuilder, IterableDataset, config, load_dataset, load_dataset_builder
+from datasets.exceptions import DatasetNotFoundError
 
 from ..card_markdown import escape
-from ..errors import UserError, first_line
+from ..errors import UserError, as_user_error, first_line
 from ..recipe.schema import DataSection
 from .columns import FIRST_ROWS, choose_columns, texts_of
 from .pair_source import PairSource, Provenance
@@ -64,18 +64,14 @@ class HubDataset(PairSource):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except UserError:
-            raise
-        except DatasetNotFoundError as error:
-            raise UserError(f"data.name: {first_line(error)}") from error
-        except (DatasetsError, ValueError, FileNotFoundError, RuntimeError) as error:
-            hint = " (set data.subset)" if "onfig name is missing" in str(error) else ""
-            reason = " ".join(str(error).split())
-            raise UserError(f"data.name: {self.name!r} cannot be read: {reason}{hint}") from error
-        except ConnectionError as error:
-            raise UserError(
-                f"data.name: cannot reach the Hub for {self.name!r} and it is not in the cache; for local data set "
-                "data.train_files"
-            ) from error
+        where = f"data.subset: {self.data.subset}; cache: {config.HF_DATASETS_CACHE}"
+        with as_user_error(f"data.name: {self.name!r} cannot be read ({where}): ", (Exception,)):
+            try:
+                yield
+            except DatasetNotFoundError as error:
+                raise UserError(f"data.name: {first_line(error)}") from error
+            except ConnectionError as error:
+                raise UserError(
+                    f"data.name: cannot reach the Hub for {self.name!r} and it is not in the cache; for local data set "
+                    "data.train_files"
+                ) from error

@@ -3,7 +3,7 @@
 from glob import escape, glob
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import UserError, as_user_error
 from ..recipe.schema import DataSection
 from .lines import check_file
 from .table_formats import FORMATS
@@ -29,6 +29,15 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
     Raises:
         UserError: a file is missing or empty, files cannot be paired, or this kind of file is not supported.
     """
+    with as_user_error(f"{key}: ", (Exception,)):  # as of a link to itself
+        found = _find(names, data, key)
+    for paths in found:
+        for path in paths:
+            check_file(path)
+    return found
+
+
+def _find(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ...]]:
     for name in names:
         if name.lower().endswith(".gz") and _is_table(name[:-3]):  # two would be taken for text files
             raise UserError(f"{key}: {name} is a compressed table; unpack it (gunzip -k)")
@@ -36,13 +45,8 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
     if any(tables) and not all(tables):
         raise UserError(f"{key}: tables and text files together: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
     if any(tables):
-        found = [(path,) for name in names for path in _expand(name, key)]
-    else:
-        found = _find_text_files(names, data, key)
-    for paths in found:
-        for path in paths:
-            check_file(path)
-    return found
+        return [(path,) for name in names for path in _expand(name, key)]
+    return _find_text_files(names, data, key)
 
 
 def _find_text_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path, Path]]:
@@ -104,6 +108,7 @@ def _with_language(prefix: str, language: str, key: str) -> dict[str, Path]:
     if found:
         return dict(sorted(found.items()))
     if Path(prefix).is_file():
+        check_file(Path(prefix))
         raise UserError(f"{key}: {prefix} is a single file of an unsupported kind; name {WHAT_CAN_BE_READ}")
     name = Path(f"{prefix}.{language}")
     raise UserError(f"{key}: {name}: no such file, nor {name.name}.gz; name {WHAT_CAN_BE_READ}")

@@ -41,14 +41,15 @@ class PairStream:
     def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
         """The first `limit` sentences of the first pass, in batches. UserError if the stream cannot be read."""
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
-        with as_user_error("the training stream: ", (ValueError, OSError, RuntimeError)):  # as of a lost connection
+        with as_user_error("the training stream: ", (Exception,)):  # as of a lost connection
             while batch := list(itertools.islice(pairs, _READ_ROWS)):
                 yield [pair[side] for side in sides for pair in batch]
 
 
 def open_stream(data: DataSection, seed: int) -> PairStream:
     """
-    The recipe's training pairs as a stream, without reading more than the first rows of each file.
+    The recipe's training pairs as a stream, without reading more than the first rows of each file (but all of a TSV
+    file that has quotation marks in them, to know whether they are text).
 
     Raises:
         UserError: a file is missing or empty; a column, language or split does not exist; there are no rows.
@@ -123,7 +124,8 @@ class StreamReader(torch.utils.data.IterableDataset):
             part.load_state_dict(position.rows)
         pairs = iter(part)
         while True:
-            pool = list(itertools.islice(pairs, self.pool_size))
+            with as_user_error(kinds=(Exception,)):
+                pool = list(itertools.islice(pairs, self.pool_size))
             if not pool:
                 return position
             count = len(pool)

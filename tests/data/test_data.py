@@ -231,6 +231,19 @@ def test_tables_whose_other_columns_differ(streaming, tmp_path):
         pairs(first, second)
 
 
+def test_the_files_are_to_blame(tmp_path, monkeypatch):
+    """Whatever finding and reading them raises."""
+    link = tmp_path / "link.en"
+    link.symlink_to(link)
+    for names in ([str(link), str(link)], str(tmp_path / "a\0b*.csv"), [str(link), "a\0b"]):
+        with pytest.raises(UserError, match=r"data\.train_files|no such file"):
+            check_files(DataSection(train_files=names))
+    path = write(tmp_path / "t.csv", "en,de\na,b\n")
+    monkeypatch.setattr(Path, "open", lambda *_: 1 / 0)
+    with pytest.raises(UserError, match=r"t\.csv: division by zero"):
+        loaded(DataSection(train_files=path))
+
+
 def test_columns_that_share_a_name(tmp_path):
     path = tmp_path / "t.parquet"
     columns = [pyarrow.array(["a", "b"]), pyarrow.array(["c", "d"]), pyarrow.array(["e", None])]
@@ -277,6 +290,8 @@ def test_hub_data_set(monkeypatch):
     assert asked == [("wmt/wmt14", "de-en", "train", None), ("bentrevett/multi30k", None, "test", "v2")]
     with pytest.raises(ValueError, match="wmt/wmt14 has no language 'fr'; it has de, en"):
         loaded(DataSection(name="wmt/wmt14", target_language="fr"))
+    with pytest.raises(UserError, match=r"data\.name: 'a/b' cannot be read \(data\.subset: c; cache: /.*\): 'a/b'"):
+        loaded(DataSection(name="a/b", subset="c"))  # whatever the library raises, here a KeyError
 
 
 def test_held_out_validation(tmp_path, caplog):

@@ -18,9 +18,11 @@ from train_on_processes import train_all
 
 from modeling_scratch.data.batching import PairCollator
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus, stream_corpus
+from modeling_scratch.data.file_sources import LocalFiles
 from modeling_scratch.data.streaming import Position, StreamReader, open_stream
 from modeling_scratch.data.tokenization import PairTokenizer
 from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.errors import UserError
 from modeling_scratch.model.loss import IGNORE_INDEX
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.recipe.schema import DataSection
@@ -112,6 +114,19 @@ def test_a_reader_interrupted_after_each_batch(kind, readers, tmp_path):
         position = Position(**json.loads(json.dumps(vars(position))))
         passes.add(position.passes)
     assert passes >= {0, 1}
+
+
+def test_a_stream_that_breaks(tmp_path, monkeypatch):
+    def broken():
+        yield {"source": "a", "target": "b"}
+        raise KeyError("lost")
+
+    data = jsonl(tmp_path)
+    monkeypatch.setattr(LocalFiles, "stream", lambda _: datasets.IterableDataset.from_generator(broken))
+    with pytest.raises(UserError, match="the training stream: 'lost'"):
+        list(open_stream(data, 0).sentences(["source"], 10, 0))
+    with pytest.raises(UserError, match="lost"):
+        next(iter(reader(data)))
 
 
 def test_batches_and_shuffling(tmp_path):
