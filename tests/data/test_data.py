@@ -65,13 +65,6 @@ def test_line_ends_and_separators_within_a_line(tmp_path):
     ]
 
 
-def test_a_changed_file_is_read_again(tmp_path):
-    prefix = text_files(tmp_path)
-    assert len(loaded(DataSection(train_files=prefix))) == 4
-    text_files(tmp_path, pairs=[("New.", "Neu.")])
-    assert loaded(DataSection(train_files=prefix)) == [("New.", "Neu.")]
-
-
 def test_the_cache_knows_contents_and_repairs_itself(tmp_path, caplog):
     pairs = [(f"word {number}", f"Wort {number}") for number in range(5000)]
     section = DataSection(train_files=text_files(tmp_path, pairs=pairs))
