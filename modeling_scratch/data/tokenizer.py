@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # ids 0 to 3
 _READ_ROWS = 1000
+# The most bytes of a word that the trainer sees in one piece, since its time grows with the square of their number: a
+# word of 100,000 combining marks would take minutes. No word of a language is longer.
+_LONGEST_WORD = 1000
 
 
 def end_with_eos(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -42,7 +45,8 @@ def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int) -> PreTrain
     """
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL_TOKENS["unk_token"]))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(" ")])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words, pieces = pre_tokenizers.ByteLevel(add_prefix_space=False), pre_tokenizers.FixedLength(_LONGEST_WORD)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pieces])
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -51,6 +55,7 @@ def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int) -> PreTrain
         show_progress=False,
     )
     tokenizer.train_from_iterator(sentences, trainer)
+    tokenizer.pre_tokenizer = words
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **SPECIAL_TOKENS, clean_up_tokenization_spaces=False, split_special_tokens=True
     )

@@ -90,6 +90,16 @@ def test_training_is_deterministic(trained_tokenizer):
     assert again.backend_tokenizer.to_str() == trained_tokenizer.backend_tokenizer.to_str()
 
 
+def test_a_word_of_any_length_is_learnt_from_in_pieces():
+    """In time that grows with its length, not with the square: here, all of the word would become a token."""
+    tokenizer = train_tokenizer(iter([["a" * 5000, "b c"] * 2]), 400)
+    assert max(map(len, tokenizer.get_vocab())) == 1000
+    assert len(tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a" * 5000)) == 1  # but encoded whole
+    marks = "a" + "".join(chr(0x300 + number * number % 112) for number in range(100_000))
+    tokenizer = train_tokenizer(iter([[marks, *SENTENCES]]), 400)
+    assert len(tokenizer) == 400
+
+
 def test_sample_above_a_limit(caplog):
     dataset = Dataset.from_dict({"source": [f"s{i}" for i in range(5000)], "target": [f"t{i}" for i in range(5000)]})
     with caplog.at_level(logging.INFO, logger="modeling_scratch"):
