@@ -230,9 +230,10 @@ def _training(run: RunRecords) -> str:
 
 
 def _preprocessing(run: RunRecords) -> str:
+    removed = "white space at both ends and invisible characters are removed"
     if run.recipe.model.start_from or run.recipe.tokenizer.existing:
-        return "white space at both ends is removed; the tokenizer does the rest"
-    return "white space at both ends is removed, Unicode is normalized to NFC; case, punctuation and spaces are kept"
+        return f"{removed}; the tokenizer does the rest"
+    return f"{removed}, Unicode is normalized to NFC; case, punctuation and spaces are kept"
 
 
 def _hardware(machine: dict[str, Any]) -> str:
