@@ -11,12 +11,15 @@ from functools import cache, partial
 from importlib.metadata import version
 from itertools import zip_longest
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 from .paragraphs import WITHOUT_SPACES, base_language
 
 # For the 95 % intervals: a tenth of a second per 1,000 sentences, and 80 kB per sentence.
 RESAMPLES = 1000
 MOST_RESAMPLED = 10_000  # sentences; with more, the interval is narrow and takes too much memory
+# Ends a signature where `as_compared` changed a text. Scores with and without it can be compared.
+NORMALIZED = "|normalized:NFC, nothing invisible"
 
 Texts = Sequence[str]
 References = Sequence[Sequence[str]]  # one or more per sentence
@@ -179,6 +182,21 @@ def higher_is_better(key: str) -> bool:
     return key in METRICS and METRICS[key].higher_is_better
 
 
+def as_compared(*streams: Texts) -> tuple[list[list[str]], str]:
+    """
+    Texts as scores compare them, and what this adds to signatures: nothing if it changes nothing, so that scores of
+    ordinary text keep sacreBLEU's signature.
+
+    In NFC, since canonically equivalent strings are the same text, and a tokenizer may write another than a reference
+    has: NFC itself decomposes letters of Hindi and Bangla, and reorders marks of Arabic and Hebrew. Without what is
+    invisible, which models neither read nor write.
+    """
+    from .model.batched_generation import INVISIBLE  # imports torch
+
+    compared = [[normalize("NFC", INVISIBLE.sub("", text)) for text in texts] for texts in streams]
+    return compared, "" if compared == [list(texts) for texts in streams] else NORMALIZED
+
+
 def score(
     sources: Texts,
     translations: Texts,
@@ -189,7 +207,7 @@ def score(
     language: str = "en",
 ) -> dict[str, float | str]:
     """
-    Score a corpus of detokenized text.
+    Score a corpus of detokenized text, `as_compared`.
 
     Args:
         references: one per sentence, or a list of several.
@@ -210,6 +228,7 @@ def score(
         raise ValueError(f"{len(sources)} sources, {len(translations)} translations and {len(references)} references")
     if not all(references):
         raise ValueError(f"sentence {references.index([])} has no reference")
+    (translations, *references), normalized = as_compared(translations, *references)
     resamples = RESAMPLES if final and 1 < len(translations) <= MOST_RESAMPLED else 0
     found: dict[str, float | str] = {}
     for key, metric in METRICS.items():
@@ -219,7 +238,7 @@ def score(
         ours, theirs = map(prepared.of, translations), ([*map(prepared.of, each)] for each in references)
         options = metric.options(language) if metric.options else {}
         result = metric.compute(sources, list(ours), list(theirs), resamples, **options)
-        found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature}
+        found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature + normalized}
         found |= {} if result.interval is None else {f"{key}_interval": result.interval}
     return found
 
