@@ -5,6 +5,7 @@ Evaluation, recipes, records, cards and curves all follow `METRICS`, so a new me
 Importing this module needs only the standard library: recipes and figures read the table without sacreBLEU.
 """
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -54,7 +55,7 @@ class Metric:
         hub_id: its name on hf.co/metrics, for a card's metadata.
         description: what it measures and how the text is prepared, in a few words, for a card.
         higher_is_better: the direction.
-        range: lowest and highest value on the axis of a plot; None: no upper limit.
+        range: lowest and highest value, also on the axis of a plot; None: no upper limit.
         compute: computes the score from (sources, translations, references, number of bootstrap resamples or 0); None:
             it does not score translations, and `score` leaves it out.
         on_request: compute it only if the recipe names it, in `evaluation.also` or `evaluation.metric`.
@@ -177,9 +178,23 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def higher_is_better(key: str) -> bool:
-    """The direction of a recipe's `evaluation.metric`, which may be the loss."""
-    return key in METRICS and METRICS[key].higher_is_better
+def tells_nothing(key: str, value: float) -> bool:
+    """
+    Whether a value of a recipe's `evaluation.metric` is the lowest of a score, which many models may have, good ones
+    too: BLEU is 0 without a match of four words, so always if the references are shorter.
+    """
+    return key in METRICS and METRICS[key].higher_is_better and value == METRICS[key].range[0]
+
+
+def rank(record: dict[str, Any], key: str) -> tuple[float, float]:
+    """
+    An evaluation's rank by a recipe's `evaluation.metric`, which may be the loss: lower is better. Among scores that
+    tell nothing, the loss decides.
+    """
+    value = record[key]
+    loss = math.inf if record.get("loss") is None else record["loss"]
+    is_higher_better = key in METRICS and METRICS[key].higher_is_better
+    return -value if is_higher_better else value, loss if tells_nothing(key, value) else 0.0
 
 
 def as_compared(*streams: Texts) -> tuple[list[list[str]], str]:

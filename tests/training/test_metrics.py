@@ -233,12 +233,22 @@ def test_a_recipe_may_choose_any_metric_of_translations():
 @pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("ter", 1.0), ("bleu", 3.0), ("chrf", 3.0)])
 def test_the_best_follows_the_metric_s_direction(metric, better):
     worse = 4.0 - better
-    assert is_better({"loss": 1.0, metric: better}, metric, 2.0)
+    best = {"loss": 2.0, metric: 2.0}
+    assert is_better({"loss": 1.0, metric: better}, metric, best)
     assert is_better({"loss": 1.0, metric: worse}, metric, None)
-    assert not is_better({"loss": 1.0, metric: worse}, metric, 2.0)
-    assert not is_better({"loss": 1.0, metric: 2.0}, metric, 2.0)
-    assert is_better({"loss": 1.0, metric: 0.0}, metric, 0.0) == (metric in ("bleu", "chrf"))  # it says nothing yet
-    assert not is_better({"loss": 1.0, metric: math.nan}, metric, 2.0)
+    assert not is_better({"loss": 1.0, metric: worse}, metric, best)
+    assert not is_better({"loss": 1.0, metric: 2.0}, metric, best)
+    assert not is_better({"loss": 1.0, metric: math.nan}, metric, best)
+
+
+@pytest.mark.parametrize("metric", ["ter", "bleu", "chrf"])
+def test_where_a_score_tells_nothing_the_loss_decides(metric):
+    nothing = {"loss": 2.0, metric: 0.0}
+    assert is_better({"loss": 1.9, metric: 0.0}, metric, nothing) is (metric != "ter")  # whose best is 0
+    assert not is_better({"loss": 2.0, metric: 0.0}, metric, nothing)
+    assert is_better({"loss": 3.0, metric: 0.1}, metric, nothing) is (metric != "ter")
+    older = {"loss": None, metric: 0.0}  # as in older checkpoints
+    assert is_better({"loss": 9.0, metric: 0.0}, metric, older) is (metric != "ter")
 
 
 @pytest.mark.parametrize(
