@@ -5,18 +5,22 @@ Evaluation, recipes, records, cards and curves all follow `METRICS`, so a new me
 Importing this module needs only the standard library: recipes and figures read the table without sacreBLEU.
 """
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from itertools import zip_longest
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 from .paragraphs import WITHOUT_SPACES, base_language
 
 # For the 95 % intervals: a tenth of a second per 1,000 sentences, and 80 kB per sentence.
 RESAMPLES = 1000
 MOST_RESAMPLED = 10_000  # sentences; with more, the interval is narrow and takes too much memory
+# Ends a signature where `as_compared` changed a text. Scores with and without it can be compared.
+NORMALIZED = "|normalized:NFC, nothing invisible"
 
 Texts = Sequence[str]
 References = Sequence[Sequence[str]]  # one or more per sentence
@@ -51,7 +55,7 @@ class Metric:
         hub_id: its name on hf.co/metrics, for a card's metadata.
         description: what it measures and how the text is prepared, in a few words, for a card.
         higher_is_better: the direction.
-        range: lowest and highest value on the axis of a plot; None: no upper limit.
+        range: lowest and highest value, also on the axis of a plot; None: no upper limit.
         compute: computes the score from (sources, translations, references, number of bootstrap resamples or 0); None:
             it does not score translations, and `score` leaves it out.
         on_request: compute it only if the recipe names it, in `evaluation.also` or `evaluation.metric`.
@@ -174,9 +178,38 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def higher_is_better(key: str) -> bool:
-    """The direction of a recipe's `evaluation.metric`, which may be the loss."""
-    return key in METRICS and METRICS[key].higher_is_better
+def tells_nothing(key: str, value: float) -> bool:
+    """
+    Whether a value of a recipe's `evaluation.metric` is the lowest of a score, which many models may have, good ones
+    too: BLEU is 0 without a match of four words, so always if the references are shorter.
+    """
+    return key in METRICS and METRICS[key].higher_is_better and value == METRICS[key].range[0]
+
+
+def rank(record: dict[str, Any], key: str) -> tuple[float, float]:
+    """
+    An evaluation's rank by a recipe's `evaluation.metric`, which may be the loss: lower is better. Among scores that
+    tell nothing, the loss decides.
+    """
+    value = record[key]
+    loss = math.inf if record.get("loss") is None else record["loss"]
+    is_higher_better = key in METRICS and METRICS[key].higher_is_better
+    return -value if is_higher_better else value, loss if tells_nothing(key, value) else 0.0
+
+
+def as_compared(*streams: Texts) -> tuple[list[list[str]], str]:
+    """
+    Texts as scores compare them, and what this adds to signatures: nothing if it changes nothing, so that scores of
+    ordinary text keep sacreBLEU's signature.
+
+    In NFC, since canonically equivalent strings are the same text, and a tokenizer may write another than a reference
+    has: NFC itself decomposes letters of Hindi and Bangla, and reorders marks of Arabic and Hebrew. Without what is
+    invisible, which models neither read nor write.
+    """
+    from .model.batched_generation import INVISIBLE  # imports torch
+
+    compared = [[normalize("NFC", INVISIBLE.sub("", text)) for text in texts] for texts in streams]
+    return compared, "" if compared == [list(texts) for texts in streams] else NORMALIZED
 
 
 def score(
@@ -189,7 +222,7 @@ def score(
     language: str = "en",
 ) -> dict[str, float | str]:
     """
-    Score a corpus of detokenized text.
+    Score a corpus of detokenized text, `as_compared`.
 
     Args:
         references: one per sentence, or a list of several.
@@ -210,6 +243,7 @@ def score(
         raise ValueError(f"{len(sources)} sources, {len(translations)} translations and {len(references)} references")
     if not all(references):
         raise ValueError(f"sentence {references.index([])} has no reference")
+    (translations, *references), normalized = as_compared(translations, *references)
     resamples = RESAMPLES if final and 1 < len(translations) <= MOST_RESAMPLED else 0
     found: dict[str, float | str] = {}
     for key, metric in METRICS.items():
@@ -219,7 +253,7 @@ def score(
         ours, theirs = map(prepared.of, translations), ([*map(prepared.of, each)] for each in references)
         options = metric.options(language) if metric.options else {}
         result = metric.compute(sources, list(ours), list(theirs), resamples, **options)
-        found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature}
+        found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature + normalized}
         found |= {} if result.interval is None else {f"{key}_interval": result.interval}
     return found
 

@@ -9,7 +9,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
-from ..model.batched_generation import clean
+from ..model.batched_generation import INVISIBLE, clean
 from ..recipe.schema import SOURCE, TARGET
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,8 @@ class PairTokenizer:
     Tokenizes pairs, and drops those that are empty or too long.
 
     Args:
-        cleans_sources: tokenize sources as `clean` leaves them, as translating does.
+        cleans_sources: tokenize sources as `clean` leaves them, as translating does, and targets without what is
+            invisible.
     """
 
     source_tokenizer: PreTrainedTokenizerBase
@@ -38,7 +39,8 @@ class PairTokenizer:
         pair that is kept, from `indices`.
         """
         # An OPUS-MT tokenizer has a SentencePiece model for each side, so it must be told which.
-        sources = list(map(clean, sources)) if self.cleans_sources else sources
+        if self.cleans_sources:
+            sources, targets = list(map(clean, sources)), [INVISIBLE.sub("", text).strip() for text in targets]
         inputs = self.source_tokenizer(text=sources, add_special_tokens=True).input_ids
         labels = self.target_tokenizer(text_target=targets, add_special_tokens=True).input_ids
         kept = [
@@ -65,7 +67,7 @@ class PairTokenizer:
             each.backend_tokenizer.to_str() if each.is_fast else repr(sorted(each.get_vocab().items()))
             for each in (self.source_tokenizer, self.target_tokenizer)
         ]
-        return Hasher.hash([tokenizers, self.limits, self.cleans_sources])
+        return Hasher.hash([tokenizers, self.limits, self.cleans_sources and INVISIBLE.pattern])
 
 
 def tokenize_pairs(dataset: Dataset, tokenizer: PairTokenizer, split: str, num_workers: int = 0) -> Dataset:

@@ -7,17 +7,21 @@ from pathlib import Path
 
 import tiktoken
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from ..errors import UserError
 from ..loading import NO_REMOTE_CODE, cannot_load
+from ..model.batched_generation import INVISIBLE
 
 logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # ids 0 to 3
 _READ_ROWS = 1000
+# The most bytes of a word that the trainer sees in one piece, since its time grows with the square of their number: a
+# word of 100,000 combining marks would take minutes. No word of a language is longer.
+_LONGEST_WORD = 1000
 
 
 def end_with_eos(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -32,17 +36,19 @@ def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int) -> PreTrain
     """
     Train a byte-level BPE tokenizer (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909).
 
-    Text is normalized to NFC. A space is put before the first word, so that a word has the same tokens anywhere in a
-    sentence, and removed when decoding, so that text comes back exactly. The vocabulary holds all 256 bytes, so no
-    character is unknown. Text that spells a special token is treated as text.
+    Text is normalized to NFC, without `INVISIBLE` characters. A space is put before the first word, so that a word has
+    the same tokens anywhere in a sentence, and removed when decoding, so that normalized text comes back exactly. The
+    vocabulary holds all 256 bytes, so no character is unknown. Text that spells a special token is treated as text.
 
     Args:
         sentences: batches of training sentences, read once.
         vocab_size: the most tokens, special ones included.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL_TOKENS["unk_token"]))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(" ")])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    visible = normalizers.Replace(Regex(INVISIBLE.pattern), "")
+    tokenizer.normalizer = normalizers.Sequence([visible, normalizers.NFC(), normalizers.Prepend(" ")])
+    words, pieces = pre_tokenizers.ByteLevel(add_prefix_space=False), pre_tokenizers.FixedLength(_LONGEST_WORD)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pieces])
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -51,6 +57,7 @@ def train_tokenizer(sentences: Iterator[list[str]], vocab_size: int) -> PreTrain
         show_progress=False,
     )
     tokenizer.train_from_iterator(sentences, trainer)
+    tokenizer.pre_tokenizer = words
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **SPECIAL_TOKENS, clean_up_tokenization_spaces=False, split_special_tokens=True
     )

@@ -97,7 +97,7 @@ def attention_maps(
     Raises:
         UserError: the sentence is empty, or it or its translation has more than MOST_TOKENS tokens.
     """
-    if not sentence.strip():
+    if not clean(sentence):
         raise UserError("the sentence is empty")
     inputs = source_tokenizer([clean(sentence)], return_tensors="pt").to(model.device)
     inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}  # (1, S)

@@ -6,7 +6,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard
 
 from ..card_markdown import escape, hub_link, plural, table
-from ..metrics import METRICS, RESAMPLES, describe_heads, describe_score, scores_in, title_of
+from ..metrics import METRICS, RESAMPLES, describe_heads, describe_score, scores_in, tells_nothing, title_of
 from ..runs.folder import CURVES
 from ..runs.metrics_file import scored_set
 from .model_folder import read_facts
@@ -187,7 +187,9 @@ def _training(run: RunRecords) -> str:
         tokenizer = "taken over from the model it started from"
     elif recipe.tokenizer.existing:
         tokenizer = f"adopted: {escape(run.shown_name(recipe.tokenizer.existing))}"
-    kept = f"the best on the validation split by {title_of(recipe.evaluation.metric)}"
+    metric = recipe.evaluation.metric
+    by_loss = all(tells_nothing(metric, each[metric]) for each in run.evaluations if metric in each)
+    kept = f"the best on the validation split by {title_of('loss' if by_loss else metric)}"
     if recipe.checkpoints.average_last > 1 and run.finished:
         kept = f"the average of the last {plural(recipe.checkpoints.average_last, 'checkpoint')}"
     precision = machine.get("mixed_precision")
@@ -230,9 +232,10 @@ def _training(run: RunRecords) -> str:
 
 
 def _preprocessing(run: RunRecords) -> str:
+    removed = "white space at both ends and invisible characters are removed"
     if run.recipe.model.start_from or run.recipe.tokenizer.existing:
-        return "white space at both ends is removed; the tokenizer does the rest"
-    return "white space at both ends is removed, Unicode is normalized to NFC; case, punctuation and spaces are kept"
+        return f"{removed}; the tokenizer does the rest"
+    return f"{removed}, Unicode is normalized to NFC; case, punctuation and spaces are kept"
 
 
 def _hardware(machine: dict[str, Any]) -> str:

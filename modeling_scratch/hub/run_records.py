@@ -13,7 +13,7 @@ from ..card_markdown import escape
 from ..data.pair_source import Provenance, file_name, local_provenance
 from ..data.sources import mixed_sources, source_of
 from ..errors import UserError
-from ..metrics import higher_is_better
+from ..metrics import rank
 from ..recipe.reading import load_recipe
 from ..redaction import without_tokens
 from ..runs.folder import RECIPE
@@ -52,12 +52,10 @@ class RunRecords:
         data = self.recipe.data
         self.tags = [tag.strip().replace("_", "-") for tag in (data.source_language, data.target_language)]
 
-    def _judge(self, record: dict[str, Any]) -> float:
+    def _judge(self, record: dict[str, Any]) -> tuple[float, float]:
         """An evaluation's rank by the recipe's metric: lower is better."""
         metric = self.recipe.evaluation.metric
-        if metric not in record:
-            return math.inf
-        return -record[metric] if higher_is_better(metric) else record[metric]
+        return rank(record, metric) if metric in record else (math.inf, math.inf)
 
     def _best(self, records: list[dict[str, Any]], may_lack: bool) -> list[dict[str, Any]]:
         """An unfinished run's best evaluation, whose weights are at the folder's root; empty only if `may_lack`."""

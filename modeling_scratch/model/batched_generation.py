@@ -1,5 +1,6 @@
 """Translate sentences in batches of similar length through `generate()`, and score the translations."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +11,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 DEFAULT_BATCH_TOKENS = 4096
 
 
+# Characters that show nothing and mean nothing to a translator, but would make other words of those that they stand in:
+# soft hyphens; zero-width spaces and joiners of words (U+200B, U+2060, U+FEFF); marks of direction (U+061C, U+200E,
+# U+200F, U+202A to U+202E, U+2066 to U+2069); operators of mathematics and deprecated controls (the rest of U+2060 to
+# U+206F). U+200C and U+200D stay, since they change how letters and emoji look. The pattern means the same to Python,
+# to the tokenizers library and to JavaScript.
+INVISIBLE = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+
+
 def clean(text: str) -> str:
-    """What models read of a source text: without soft hyphens, and with one space for white space of any kind."""
-    return " ".join(text.replace("\u00ad", "").split())
+    """What models read of a source text: nothing invisible, and one space for white space of any kind."""
+    return " ".join(INVISIBLE.sub("", text).split())
 
 
 def tokenize(

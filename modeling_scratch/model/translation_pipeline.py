@@ -68,7 +68,8 @@ def load_target_tokenizer(
 class ScratchTranslationPipeline(Pipeline):
     """
     Translates text. Sentences of similar length are batched together, and results come in the order of the inputs.
-    Whitespace around a sentence is ignored, any other counts as one space, and empty sentences have empty translations.
+    Whitespace around a sentence is ignored, any other counts as one space, invisible characters are not read, and empty
+    sentences have empty translations.
 
     ```python
     translator = pipeline("translation", model="runs/embedded", trust_remote_code=True)

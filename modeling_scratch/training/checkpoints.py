@@ -69,7 +69,8 @@ class Progress:
     step: int = 0
     unsettled: bool = False  # stopped after this step, before what may be due then: an evaluation, averaging
     evaluations: int = 0
-    best: float | None = None
+    best: float | None = None  # by the recipe's metric
+    best_loss: float | None = None  # the loss of the same weights; not in older checkpoints
     best_step: int = 0
     without_better: int = 0
     target_tokens: int = 0

@@ -11,7 +11,7 @@ from ..data.sources import load_split
 from ..data.tokenization import texts
 from ..errors import UserError
 from ..hub.run_records import RunRecords
-from ..metrics import MOST_RESAMPLED, RESAMPLES, bleu_options, scores_in, title_of
+from ..metrics import MOST_RESAMPLED, NORMALIZED, RESAMPLES, as_compared, bleu_options, scores_in, title_of
 from ..recipe.reading import WITHOUT_EFFECT, flat_recipe
 from ..runs.folder import RECIPE
 from ..runs.metrics_file import scored_set
@@ -188,6 +188,7 @@ def _note_signatures(result: Comparison) -> None:
         for name, record in run.scores.items():
             for key in scores_in(record):
                 if signature := record.get(f"{key}_signature"):
+                    signature = signature.removesuffix(NORMALIZED)
                     by_column.setdefault(column(name, key), {}).setdefault(signature, []).append(run.name)
     for name, signatures in by_column.items():
         if len(signatures) > 1:
@@ -267,14 +268,16 @@ def bleu_significance(
         raise UserError(f"there are {len(first):,} translations and now {len(references):,} references")
     if not 1 < len(first) <= MOST_RESAMPLED:
         raise UserError(f"resampling takes 2 to {MOST_RESAMPLED:,} sentences, and there are {len(first):,}")
+    (first, other, references), normalized = as_compared(first, other, references)
     systems = [("first", first), ("other", other)]
     signatures, results = PairedTest(systems, {"BLEU": BLEU(**bleu_options(language))}, [references], "bs", RESAMPLES)()
     before, after = results["BLEU"]
     for score, known in zip((before.score, after.score), recorded, strict=True):
         if known is not None and abs(score - known) > _ROUNDING:
             raise UserError(
-                f"BLEU was {known:.2f} and is now {score:.2f}: the test set has changed since it was scored"
+                f"BLEU was {known:.2f} and is now {score:.2f}: the test set has changed since it was scored, or "
+                "scoring has"
             )
     # sacreBLEU gives identical translations the lowest p-value there is.
     p_value = 1.0 if after.score == before.score else float(after.p_value)
-    return float(after.score - before.score), p_value, str(signatures["BLEU"])
+    return float(after.score - before.score), p_value, str(signatures["BLEU"]) + normalized

@@ -10,6 +10,7 @@ from tqdm.auto import tqdm
 
 from ..errors import ProcessError, Stopped, UserError
 from ..hub.push import try_push
+from ..metrics import tells_nothing, title_of
 from ..runs.faults import explained_loss_of_a_process
 from ..runs.processes import describe, on_main
 from .checkpoints import save_checkpoint
@@ -174,10 +175,17 @@ def _evaluate(run: TrainingRun, end: bool) -> None:
     run.log.curves(older_than=_SECONDS_BETWEEN_CURVES)
     if metric not in record:
         return
-    if not is_better(record, metric, progress.best):
+    best = None if progress.best is None else {"loss": progress.best_loss, metric: progress.best}
+    if not is_better(record, metric, best):
         progress.without_better += 1
         return
-    progress.best, progress.best_step, progress.without_better = record[metric], progress.step, 0
+    if best is None and tells_nothing(metric, record[metric]):
+        logger.warning(
+            f"{title_of(metric)} is {record[metric]:g} on the validation split: while it is (BLEU always, if targets "
+            "are shorter than four words), the loss chooses the best weights; evaluation.metric=chrf may tell more"
+        )
+    progress.best, progress.best_loss = record[metric], record["loss"]
+    progress.best_step, progress.without_better = progress.step, 0
 
 
 def _log_training(run: TrainingRun) -> None:

@@ -9,7 +9,7 @@ from accelerate.utils import gather_object
 
 from ..data.batching import PairCollator, make_loader, plan_batches
 from ..data.tokenization import pair_lengths
-from ..metrics import METRICS, higher_is_better
+from ..metrics import METRICS, rank
 from ..recipe.schema import EvaluationSection
 from ..runs.faults import explained_lack_of_memory
 from .alignment_scores import alignment_scores
@@ -87,17 +87,11 @@ def validate(run: TrainingRun, with_translations: bool) -> dict[str, Any]:
     return record
 
 
-def is_better(record: dict[str, Any], metric: str, best: float | None) -> bool:
-    """
-    Whether an evaluation beats the best so far. A value that is not finite never does; a score of 0, which says nothing
-    of a model that has hardly learnt, beats another.
-    """
-    value = record[metric]
-    if not math.isfinite(record["loss"]) or not math.isfinite(value):
+def is_better(record: dict[str, Any], metric: str, best: dict[str, Any] | None) -> bool:
+    """Whether an evaluation beats the best so far. A value that is not finite never does."""
+    if not math.isfinite(record["loss"]) or not math.isfinite(record[metric]):
         return False
-    if best is None or (higher_is_better(metric) and value == best == 0):
-        return True
-    return value > best if higher_is_better(metric) else value < best
+    return best is None or rank(record, metric) < rank(best, metric)
 
 
 def final_scores(run: TrainingRun, split: str) -> tuple[list[str], dict[str, Any]]:

@@ -1,6 +1,7 @@
 """`scratch compare`: what the runs' records say, means as numpy has them, significance by resampling anew."""
 
 import json
+import unicodedata
 from functools import cache
 from pathlib import Path
 
@@ -237,6 +238,18 @@ def test_scores_computed_in_different_ways_are_told_apart(make):
     other = make("b")
     (other / "metrics.jsonl").write_text((other / "metrics.jsonl").read_text().replace("tok:13a", "tok:intl"))
     assert "test BLEU was computed in different ways" in "".join(facts(make("a"), other)["notes"])
+
+
+def test_scores_of_normalized_text_are_compared_with_others(make):
+    """One run writes accents as characters of their own, or marks that nobody sees."""
+    decomposed = [unicodedata.normalize("NFD", line).replace(" ", " \u200e") for line in GOOD]
+    found = facts(make("a"), make("b", decomposed))
+    assert found["notes"] == []
+    signatures = [run["scores"]["test"]["bleu_signature"] for run in found["runs"]]
+    assert signatures[1] == f"{signatures[0]}|normalized:NFC, nothing invisible"
+    (tested,) = found["significance"]
+    assert (tested["difference"], tested["p_value"]) == (0, 1)
+    assert tested["signature"].endswith("|normalized:NFC, nothing invisible")
 
 
 # -- the picture -------------------------------------------------------------------------------------------------------

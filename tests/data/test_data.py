@@ -568,18 +568,19 @@ def test_bad_sections(fields, message):
 
 
 def test_tokenize_filters_and_counts(caplog):
-    pairs = [("a b c", "x"), ("a", "x y z"), ("", "x"), ("a", ""), ("a\u00a0 b", "x y")]  # any white space is a space
+    pairs = [("a b c", "x"), ("a", "x y z"), ("", "x"), ("a", "")]
+    pairs += [("\u200b", "x"), ("a", "\ufeff \u200b"), ("a\u00a0 \u200bb", "\u200e x\u200b y")]  # as "a b", "x y"
     dataset = Dataset.from_dict({"source": [p[0] for p in pairs], "target": [p[1] for p in pairs]})
     tokenizer = train_tokenizer(iter([["a b c x y z"]]), 300)
     with caplog.at_level(logging.INFO, logger="modeling_scratch"):
         tokenized = tokenize_pairs(dataset, PairTokenizer(tokenizer, tokenizer, 3, 3), "train")
-    assert list(tokenized["index"]) == [4]
+    assert list(tokenized["index"]) == [6]
     assert list(tokenized["input_ids"]) == [tokenizer("a b").input_ids]
     assert list(tokenized["labels"]) == [tokenizer("x y").input_ids]
-    assert "dropped 4 of 5 train pairs" in caplog.text
+    assert "dropped 6 of 7 train pairs" in caplog.text
     source_lengths, target_lengths = pair_lengths(tokenized)
     assert source_lengths.tolist() == [len(tokenizer("a b").input_ids)] == target_lengths.tolist()
-    with pytest.raises(ValueError, match="all 5 train pairs were dropped"):
+    with pytest.raises(ValueError, match="all 7 train pairs were dropped"):
         tokenize_pairs(dataset, PairTokenizer(tokenizer, tokenizer, 1, 256), "train")
 
 

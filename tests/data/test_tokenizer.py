@@ -20,6 +20,7 @@ from modeling_scratch.data.tokenizer import (
     train_tokenizer,
 )
 from modeling_scratch.loading import load_config, load_tokenizers, load_translator, save_tokenizers, vocabulary_size
+from modeling_scratch.model.batched_generation import clean
 
 SENTENCES = [sentence for pair in make_corpus(500, 1, 1)["train"] for sentence in pair.values()]
 TEXTS = [
@@ -33,11 +34,14 @@ TEXTS = [
     "<pad> <s> </s> <unk> are text here",
     "don't \"quote\" 'this' -- or (that)...",
     "1234567890 3.14 1,000",
-    "\u0000 control \u200b zero width",
+    "\u0000 control \u200c zero width",
     " leading and trailing ",
     "two  spaces, a tab\tand\na line",
     unicodedata.normalize("NFC", "e\u0301 composed"),
 ]
+INVISIBLE = "".join(
+    map(chr, (0xAD, 0x61C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF))
+)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,8 @@ def test_every_character_of_the_basic_plane(reloaded):
     for start in range(0, 0x10000, 0x400):
         text = "".join(map(chr, range(start, start + 0x400)))
         text = unicodedata.normalize("NFC", "".join(c for c in text if not 0xD800 <= ord(c) <= 0xDFFF))
-        assert reloaded.decode(reloaded(text).input_ids, skip_special_tokens=True) == text
+        shown = "".join(c for c in text if c not in INVISIBLE)
+        assert reloaded.decode(reloaded(text).input_ids, skip_special_tokens=True) == shown
 
 
 def test_special_tokens(reloaded):
@@ -85,9 +90,30 @@ def test_decomposed_text_is_composed(reloaded):
     assert reloaded("e\u0301").input_ids == reloaded("\u00e9").input_ids
 
 
+def test_what_is_invisible_changes_no_token(reloaded):
+    plain = "The old cat sleeps."
+    for character in INVISIBLE:
+        assert reloaded(f"{character}The o{character}ld cat{character} sleeps.{character}") == reloaded(plain)
+        assert clean(f"{character} The o{character}ld {character} cat sleeps. {character}") == plain
+        assert reloaded(character).input_ids == [reloaded.eos_token_id]
+    for character in "\u200c\u200d\ufe0f":  # which change how letters and emoji look
+        assert reloaded(text := f"The o{character}ld cat sleeps.") != reloaded(plain)
+        assert clean(text) == text
+
+
 def test_training_is_deterministic(trained_tokenizer):
     again = train_tokenizer(iter([SENTENCES[:300], SENTENCES[300:]]), 400)
     assert again.backend_tokenizer.to_str() == trained_tokenizer.backend_tokenizer.to_str()
+
+
+def test_a_word_of_any_length_is_learnt_from_in_pieces():
+    """In time that grows with its length, not with the square: here, all of the word would become a token."""
+    tokenizer = train_tokenizer(iter([["a" * 5000, "b c"] * 2]), 400)
+    assert max(map(len, tokenizer.get_vocab())) == 1000
+    assert len(tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a" * 5000)) == 1  # but encoded whole
+    marks = "a" + "".join(chr(0x300 + number * number % 112) for number in range(100_000))
+    tokenizer = train_tokenizer(iter([[marks, *SENTENCES]]), 400)
+    assert len(tokenizer) == 400
 
 
 def test_sample_above_a_limit(caplog):

@@ -283,6 +283,14 @@ def test_bad_input(inputs, options, message, translator):
         translator(inputs, **options)
 
 
+def test_what_is_invisible_is_not_read(translator):
+    """And a line of nothing else is blank."""
+    first = SENTENCES[0]
+    odd = [f"{c}{first[:3]}{c}{first[3:]} {c}" for c in "\u200b\ufeff\u200e\u200f\u202a\u2060\u2066\u061c"]
+    assert translator([*odd, "\u200b \u200f"]) == translator([first] * len(odd) + [""])
+    assert translator("\ufeff") == [{"translation_text": ""}]
+
+
 def test_white_space_of_any_kind_is_a_space(translator):
     first, second = SENTENCES[:2]
     odd = [f" {first}\n", second.replace(" ", "\u00a0"), first.replace(" ", " \t"), f"{second[:3]}\u00ad{second[3:]}"]

@@ -2,11 +2,15 @@
 
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import equal_weights, quick_run, read_metrics, weights
+from conftest import equal_weights, few_sentences, quick_run, read_metrics, weights
 from safetensors.torch import load_file
+
+from modeling_scratch.hub.card import build_card
+from modeling_scratch.hub.run_records import RunRecords
 
 
 def test_averaging(tmp_path):
@@ -86,6 +90,34 @@ def test_a_loss_that_is_no_number_is_never_the_best(tmp_path, give_losses):
     assert best(run) == ["step-0000004"]
     assert "NaN" not in (run / "metrics.jsonl").read_text()  # which is not JSON
     assert [record.get("loss") for record in read_metrics(run, "validation")][:2] == [None, 3.0]
+
+
+def test_where_bleu_tells_nothing_the_loss_chooses(tmp_path, give_losses, capsys):
+    """BLEU of targets of one word is 0, whatever a model writes."""
+    data = []
+    for option in few_sentences():
+        name, _, path = option.partition("=")
+        for side, words in (("en", None), ("de", 1)):
+            lines = Path(f"{path}.{side}").read_text().splitlines()
+            target = tmp_path / f"{Path(path).name}.{side}"
+            target.write_text("".join(f"{' '.join(line.split()[:words])}\n" for line in lines))
+        data.append(f"{name}={tmp_path / Path(path).name}")
+    options = [*data, "optimization.max_steps=16", "evaluation.every=2", "evaluation.patience=2"]
+    options += ["evaluation.max_new_tokens=1", "checkpoints.every=2", "checkpoints.keep_last=9"]
+    give_losses(4.0, 3.0, 3.5, 3.1)
+    run = quick_run(tmp_path / "run", *options)
+    assert [record["bleu"] for record in read_metrics(run, "validation")] == [0] * 4
+    assert best(run) == ["step-0000004"]
+    said = capsys.readouterr().err
+    assert said.count("BLEU is 0 on the validation split: while it is") == 1
+    assert "training ends after update 8: 2 evaluations in a row were no better" in said
+    assert build_card(run, "ada/tiny", RunRecords(run)).text.count("the best on the validation split by Loss") == 1
+    give_losses(3.2, 2.0, 2.5, 2.5)
+    quick_run(run, *options, resume_from="step-0000004")
+    assert best(run) == ["step-0000008"]
+    said = capsys.readouterr().err
+    assert "BLEU is 0" not in said
+    assert "training ends after update 12: 2 evaluations in a row were no better" in said
 
 
 def test_the_best_has_a_checkpoint(tmp_path, give_losses):

@@ -4,6 +4,7 @@ import importlib.util
 import math
 import re
 import sys
+import unicodedata
 from importlib.metadata import version
 from typing import get_args
 
@@ -13,6 +14,7 @@ import sacrebleu
 from conftest import quick_run, read_metrics
 
 from modeling_scratch import metrics
+from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.figures.curves import curves_figure
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.hub.run_records import RunRecords
@@ -102,6 +104,41 @@ def test_signatures_name_the_tokenizer_the_case_and_the_bootstrap():
 def test_texts_that_do_not_fit_are_refused(sources, references, message):
     with pytest.raises(ValueError, match=message):
         score(sources, TRANSLATIONS, references)
+
+
+# Texts that NFC changes: letters with a nukta of Hindi and Bangla, vowels of Arabic and Hebrew in the order of typing.
+CHANGED = [
+    "वह घर के पीछे प\u095dता है",
+    "बा\u09dcि ग\u09dcि\u09dfे",
+    "ك\u064f\u0651ل\u0651\u064e ي\u064eو\u0652م",
+    "\u05d1\u05bc\u05b0\u05e8\u05b5\u05d0\u05e9\u05c1\u05b4\u05d9\u05ea \u05d1\u05b8\u05bc\u05e8\u05b8\u05d0",
+]
+
+
+def test_canonically_equivalent_texts_are_the_same():
+    """Whatever the tokenizer makes of them; and what nobody sees is not compared."""
+    tokenizer = train_tokenizer(iter([CHANGED]), 400)
+    written = tokenizer.batch_decode(tokenizer(CHANGED).input_ids, skip_special_tokens=True)
+    assert not set(written) & set(CHANGED)
+    assert [unicodedata.normalize("NFD", text) for text in written] == [
+        unicodedata.normalize("NFD", text) for text in CHANGED
+    ]
+    for translations in (written, CHANGED, [text.replace(" ", "\u200b \u200f") for text in written]):
+        scores = score(CHANGED, translations, CHANGED, also=["ter", "lowercased", "tokenized"], language="hi")
+        assert [scores[key] for key in ("chrf", "ter", "tokenized")] == [pytest.approx(100), 0, pytest.approx(100)]
+        assert scores["bleu"] == scores["lowercased"] == pytest.approx(100)
+    several = [[text, "?"] for text in CHANGED]
+    assert TranslationScores().compute(predictions=written, references=several)["bleu"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("side", ["translation", "reference", None])
+def test_the_signature_says_where_a_text_was_normalized(side):
+    plain = score(SOURCES, FIRST, FIRST)
+    changed = [*FIRST[:3], unicodedata.normalize("NFD", "Heute regnet es f\u00fcr uns.")] if side else FIRST
+    found = score(SOURCES, changed if side == "translation" else FIRST, changed if side == "reference" else FIRST)
+    end = "|normalized:NFC, nothing invisible" if side else ""
+    for key in ("bleu", "chrf"):
+        assert found[f"{key}_signature"] == plain[f"{key}_signature"] + end
 
 
 # -- intervals and time ------------------------------------------------------------------------------------------------
@@ -196,12 +233,22 @@ def test_a_recipe_may_choose_any_metric_of_translations():
 @pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("ter", 1.0), ("bleu", 3.0), ("chrf", 3.0)])
 def test_the_best_follows_the_metric_s_direction(metric, better):
     worse = 4.0 - better
-    assert is_better({"loss": 1.0, metric: better}, metric, 2.0)
+    best = {"loss": 2.0, metric: 2.0}
+    assert is_better({"loss": 1.0, metric: better}, metric, best)
     assert is_better({"loss": 1.0, metric: worse}, metric, None)
-    assert not is_better({"loss": 1.0, metric: worse}, metric, 2.0)
-    assert not is_better({"loss": 1.0, metric: 2.0}, metric, 2.0)
-    assert is_better({"loss": 1.0, metric: 0.0}, metric, 0.0) == (metric in ("bleu", "chrf"))  # it says nothing yet
-    assert not is_better({"loss": 1.0, metric: math.nan}, metric, 2.0)
+    assert not is_better({"loss": 1.0, metric: worse}, metric, best)
+    assert not is_better({"loss": 1.0, metric: 2.0}, metric, best)
+    assert not is_better({"loss": 1.0, metric: math.nan}, metric, best)
+
+
+@pytest.mark.parametrize("metric", ["ter", "bleu", "chrf"])
+def test_where_a_score_tells_nothing_the_loss_decides(metric):
+    nothing = {"loss": 2.0, metric: 0.0}
+    assert is_better({"loss": 1.9, metric: 0.0}, metric, nothing) is (metric != "ter")  # whose best is 0
+    assert not is_better({"loss": 2.0, metric: 0.0}, metric, nothing)
+    assert is_better({"loss": 3.0, metric: 0.1}, metric, nothing) is (metric != "ter")
+    older = {"loss": None, metric: 0.0}  # as in older checkpoints
+    assert is_better({"loss": 9.0, metric: 0.0}, metric, older) is (metric != "ter")
 
 
 @pytest.mark.parametrize(

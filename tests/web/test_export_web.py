@@ -36,7 +36,8 @@ from modeling_scratch.web import about, export
 from modeling_scratch.web.tokenizers import write_tokenizers
 
 SENTENCES = [pair["en"] for pair in CORPUS][:6]
-ODD = f"\u00a0 {SENTENCES[0]}".replace(" ", " \u2003")  # white space of several kinds
+# White space of several kinds, and what is invisible, within words too.
+ODD = f"\ufeff\u00a0 {SENTENCES[0]}".replace("e", "e\u200b").replace(" ", " \u200f\u2003")
 # Settings of generate(), and the page's names for them.
 SEARCHES = {
     "greedy": ({"num_beams": 1}, {"numBeams": 1}),
@@ -146,6 +147,7 @@ def page(model, stand_in, tmp_path_factory):
 
 
 ENCODED = [text for text in TEXTS if text.strip()]
+ENCODED += ["".join(f"a{chr(code)}" for code in (0xAD, 0x61C, 0x180E, *range(0x2000, 0x2070), 0xFE0F, 0xFEFF))]
 HEADS = [None, [[0, 1]]]
 SHORTEST = [SENTENCES[0], {"numBeams": 4, "lengthPenalty": -12.0}]
 
@@ -260,7 +262,7 @@ def test_words_are_explained_by_words(model, in_one_process):
     assert explained
     for word in explained:
         assert 0.5 < sum(each["weight"] for each in word["from"]) < 1 + 1e-6
-        assert {ODD[each["start"] : each["end"]] for each in word["from"]} <= set(words)
+        assert {ODD[each["start"] : each["end"]].replace("\u200b", "") for each in word["from"]} <= set(words)
 
 
 @needs_runtime

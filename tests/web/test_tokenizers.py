@@ -1,12 +1,35 @@
 """The tokenizers of an export: what JavaScript reads in their config is what Python's do."""
 
 import json
+import subprocess
 
 import pytest
+from pages import needs_runtime
+from test_tokenizer import INVISIBLE, TEXTS
 from translators import make_folder
 
+from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.loading import load_tokenizers
+from modeling_scratch.web import runtime
 from modeling_scratch.web.tokenizers import write_tokenizers
+
+
+@needs_runtime
+def test_javascript_sees_nothing_invisible_either(tmp_path):
+    """With the tokenizer alone, as other projects use it."""
+    tokenizer, texts = train_tokenizer(iter([TEXTS]), 400), [f"The{each} cat\u200c{each}." for each in INVISIBLE]
+    tokenizer.save_pretrained(tmp_path)
+    script = f"""
+        import {{ readFileSync }} from "node:fs";
+        import {{ Tokenizer }} from {json.dumps((runtime.cache_folder() / runtime.MODULES[1]).as_uri())};
+        const [content, config] = ["", "_config"].map((end) => JSON.parse(readFileSync(`tokenizer${{end}}.json`)));
+        const tokenizer = new Tokenizer(content, config);
+        console.log(JSON.stringify({json.dumps(texts)}.map((text) => tokenizer.encode(text).ids)));
+    """
+    command = ["node", "--input-type=module", "-e", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [tokenizer("The cat\u200c.").input_ids] * len(texts)
 
 
 @pytest.mark.parametrize("setting", [None, True, False])

@@ -49,10 +49,12 @@ class Decoder {
   }
 }
 
-// What models read of a source text, as `clean` of batched_generation.py: one space for white space of any kind.
+// What models read of a source text, as `clean` of batched_generation.py: nothing invisible, and one space for white
+// space of any kind.
+const INVISIBLE = /[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]/gu;
 const WHITE_SPACE = /(?:[^\S\ufeff]|[\x1c-\x1f\x85])/gu; // as in Python
 const spaced = (text) => text.replace(WHITE_SPACE, " ");
-const clean = (text) => spaced(text).replaceAll("\u00ad", "").split(" ").filter(Boolean).join(" ");
+const clean = (text) => spaced(text).replace(INVISIBLE, "").split(" ").filter(Boolean).join(" ");
 
 const decode = (tokenizer, ids) => (ids.length ? tokenizer.decode(ids, { skip_special_tokens: true }) : "");
 
@@ -135,7 +137,8 @@ export class Translator {
     const sourceSpans = spans(this.source, this.encode(sentence), read);
     const targetSpans = spans(this.target, tokens, text);
     const wordsOf = (text) => words(text, languages[0]).filter(([, , isWord]) => isWord);
-    const [sourceWords, shown] = [wordsOf(read), wordsOf(spaced(sentence))];
+    // A soft hyphen, unlike some that are invisible, does not divide a word.
+    const [sourceWords, shown] = [wordsOf(read), wordsOf(spaced(sentence).replace(INVISIBLE, "\u00ad"))];
     return words(text, languages[1]).map((word) => {
       if (!word[2]) return { text: text.slice(word[0], word[1]), isWord: false, from: [] };
       const from = shown.map(([start, end]) => ({ start, end, weight: 0 }));
