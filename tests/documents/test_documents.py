@@ -74,6 +74,7 @@ def test_lines_that_are_more_or_fewer_have_the_most_frequent_end():
         ("markdown", "The child.[^2] The cat sleeps."),
         ("markdown", "The child ![x](y). ![x](y) The cat `a`! Yes."),
         ("markdown", "Call dog(`x` and y) now. See cat(http://x.org/a or b) and dog(<img src=x> old)."),
+        ("markdown", "- **Does it sleep?**: The cat sleeps."),
         ("html", "<p><b>1.</b> The cat sleeps.</p>"),
         ("html", "<p>We run. <kbd>Ctrl</kbd>+<kbd>S</kbd></p>"),
         ("html", "The cat sleeps. <a href=x>2020</a>."),
