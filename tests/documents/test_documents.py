@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from conftest import ROOT
 from stand_ins import Shouting, backwards
 from test_translation_pipeline import SENTENCES, by_hand
 from transformers import GenerationConfig
@@ -15,6 +16,9 @@ from translators import one_vocabulary
 from modeling_scratch.commands import document_input, translate
 from modeling_scratch.documents import FORMATS, translate_document
 from modeling_scratch.paragraphs import Translated, translate_paragraphs
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from readers import HOSTILE, READERS, hostile, seconds
 
 CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
 
@@ -45,6 +49,17 @@ def test_links_count_the_words_of_a_paragraph():
 def test_links_where_sentences_have_no_space_between():
     (found,) = translate_paragraphs(["一。二。"], lambda given: [Translated("a b", [(0, 1)])] * 2, "zh", "en")
     assert (found.text, found.links) == ("a b a b", [(0, 1), (0, 3)])
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_whatever_is_read_takes_time_in_proportion(reader):
+    """Of the process alone; four times the text, at most six times as long, in one of three tries."""
+
+    def grows(pattern: str) -> bool:
+        short, long = (seconds(reader, hostile(reader, pattern, size), rounds=1) for size in (2_500, 10_000))
+        return long > 6 * short + 0.05
+
+    assert not [pattern for pattern in HOSTILE if all(grows(pattern) for _ in range(3))]
 
 
 @pytest.mark.parametrize("format", FORMATS)
