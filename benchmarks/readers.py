@@ -3,7 +3,7 @@ Time against size for every reader of documents and of data files: ordinary text
 patterns (a few characters, repeated). A document is read, cut into sentences and written; nothing is translated. Times
 are of this process alone, and a reader whose time is in proportion to the size has the same number in each column.
 
-    python benchmarks/readers.py                               # text of 1, 2 and 5 MB; patterns of 10 and 40 KB
+    python benchmarks/readers.py                               # text of 1 and 5 MB; patterns of 10 and 40 KB
     python benchmarks/readers.py --readers html markdown --sizes 5
 """
 
@@ -12,7 +12,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,6 +38,7 @@ SENTENCES = [
     "Two dogs (a big one & a small one) run!",
     "Where is she now?",
 ]
+READERS = [*FORMATS, ".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet"]
 CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
 
 
@@ -58,64 +59,46 @@ def hostile(reader: str, pattern: str, size: int) -> str:
     return f"{CUE if reader == 'srt' else ''}a {pattern * (size // len(pattern))} b"
 
 
-def _same(sentences: list[str]) -> list[Translated]:
-    return [Translated(sentence) for sentence in sentences]
-
-
-def _document(text: str, format: str) -> Callable[[Path], None]:
-    return lambda _: translate_document(text, format, lambda given: translate_paragraphs(given, _same, "en", "de"))
-
-
-def _file(text: str, ending: str) -> Callable[[Path], None]:
+def write(path: Path, text: str) -> None:
+    """Write a data file of the kind that its name says: the text itself, or a table in which each line is a pair."""
     rows = [{"en": line, "de": line} for line in text.split("\n")]
-
-    def write(path: Path) -> None:
-        if ending == ".parquet":
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-            return
-        with path.open("w", encoding="utf-8", newline="") as file:
-            if ending == ".csv":
-                csv.writer(file).writerows([["en", "de"], *([row["en"], row["de"]] for row in rows)])
-            elif ending == ".tsv":
-                file.write("en\tde\n" + "".join(f"{row['en']}\t{row['de']}\n" for row in rows))
-            elif ending == ".txt":
-                file.write(text)
-            else:
-                file.write(json.dumps(rows) if ending == ".json" else "".join(f"{json.dumps(row)}\n" for row in rows))
-
-    def read(folder: Path) -> None:
-        path = folder / f"{abs(hash(text))}{ending}"
-        if not path.exists():
-            write(path)
-            return
-        for _ in read_lines(path) if ending == ".txt" else read_table(path):
-            pass
-
-    return read
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        return
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if path.suffix == ".csv":
+            csv.writer(file).writerows([["en", "de"], *(row.values() for row in rows)])
+        elif path.suffix == ".tsv":
+            file.write("en\tde\n" + "".join(f"{row['en']}\t{row['de']}\n" for row in rows))
+        elif path.suffix == ".txt":
+            file.write(text)
+        else:
+            file.write(json.dumps(rows) if path.suffix == ".json" else "".join(f"{json.dumps(row)}\n" for row in rows))
 
 
-READERS = {format: _document for format in FORMATS}
-READERS |= {ending: _file for ending in (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet")}
+def _translated(paragraphs: list[str]) -> list[Translated]:
+    return translate_paragraphs(paragraphs, lambda found: [Translated(each) for each in found], "en", "de")
 
 
-def seconds(reader: str, text: str, rounds: int = 2) -> float:
-    """Process time to read a text, or to find that it cannot be read: the shortest of several rounds."""
-    read, times = READERS[reader](text, reader), []
+def seconds(reader: str, text: str) -> float:
+    """Process time to read a text, or to find that it cannot be read."""
     with TemporaryDirectory() as folder:
+        path = Path(folder) / f"text{reader}"
         if reader not in FORMATS:
-            read(Path(folder))  # writes the file
-        for _ in range(rounds):
-            began = time.process_time()
-            with suppress(UserError):
-                read(Path(folder))
-            times.append(time.process_time() - began)
-    return min(times)
+            write(path, text)
+        began = time.process_time()
+        with suppress(UserError):
+            if reader in FORMATS:
+                translate_document(text, reader, _translated)
+            else:
+                deque(read_lines(path) if reader == ".txt" else read_table(path), maxlen=0)
+        return time.process_time() - began
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--readers", nargs="+", choices=READERS, default=list(READERS))
-    parser.add_argument("--sizes", type=float, nargs="+", default=[1, 2, 5], help="of ordinary text, in MB")
+    parser.add_argument("--readers", nargs="+", choices=READERS, default=READERS)
+    parser.add_argument("--sizes", type=float, nargs="+", default=[1, 5], help="of ordinary text, in MB")
     parser.add_argument("--hostile", type=float, nargs="+", default=[0.01, 0.04], help="of hostile text, in MB")
     options = parser.parse_args()
     columns = [f"{size:g} MB" for size in options.sizes] + [f"worst, {1000 * size:g} KB" for size in options.hostile]

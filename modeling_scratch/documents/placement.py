@@ -185,10 +185,15 @@ class _Placement:
 
     def _without_marks(self, low: int, high: int) -> tuple[int, int]:
         """A range of target characters without punctuation and white space at its edges."""
-        shown = [
-            place for place in range(low, high) if not (_is_mark(self.target[place]) or self.target[place].isspace())
-        ]
-        return (shown[0], shown[-1] + 1) if shown else (high, high)
+
+        def is_edge(place: int) -> bool:
+            return _is_mark(self.target[place]) or self.target[place].isspace()
+
+        while low < high and is_edge(low):
+            low += 1
+        while low < high and is_edge(high - 1):
+            high -= 1
+        return low, high
 
     # Atoms
 
@@ -224,7 +229,7 @@ class _Placement:
             inner = self._without_marks(low, high)[0]
             return (low + len(begun) if self.target.startswith(begun, low) else inner), True
         low, high = self.target_words[self._target_of(number, is_last=True)]
-        if not rest or self.target[low:high].endswith(rest):
+        if not rest or self.target.endswith(rest, low, high):
             return high - len(rest), bool(rest) and atom.space_after and not atom.space_before  # as after a bracket
         inner = self._without_marks(low, high)[1]
         return (inner if inner > low else high), False
