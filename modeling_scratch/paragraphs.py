@@ -17,6 +17,8 @@ _OTHER_CODES |= {"chi": "zh", "cmn": "zh", "zho": "zh"}
 _REST_OF_NAME = re.compile(r"[A-Z]{2}|[A-Za-z_]+[=./]\w")
 _BEFORE_ORDINALS = r"am|beim|das|dem|den|der|des|die|ihr\w*|im|ins|sein\w*|vom|zum|zur"
 _ORDINAL = re.compile(rf"\b(?:{_BEFORE_ORDINALS})[ \t]+\d{{1,2}}\.[ \t]+\Z", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d+)*\.[^\S\n]+")  # of a heading or a list item
+_CLOSING = ",;:)]}»…–—-，；："  # noqa: RUF001
 
 
 class Piece(NamedTuple):
@@ -51,10 +53,19 @@ def guessed_links(source: str, target: str) -> list[tuple[int, int]]:
 TranslateParagraphs = Callable[[list[str]], list[Translated]]
 
 
+def says_something(text: str) -> bool:
+    """
+    Whether a text goes to the model: if it has a letter or a digit, as in 12:30, which other languages may write in
+    another way. White space, punctuation and symbols alone stay as they are.
+    """
+    return any(map(str.isalnum, text))
+
+
 def cut(text: str, language: str) -> list[Piece]:
     """
-    The sentences of a text of any length, with all its white space. A part without a letter, such as a line of
-    asterisks or the number of a heading, is not a sentence.
+    The sentences of a text of any length, with all its white space. What says nothing is not a sentence, nor is the
+    number at the beginning of a line of text. Punctuation that directly follows a sentence, such as the colon after
+    "Why?:", is not part of the next one.
 
     Args:
         language: an ISO 639 code, with or without a region; sentencex has rules for some 240 languages, and general
@@ -66,9 +77,12 @@ def cut(text: str, language: str) -> list[Piece]:
     plain = "".join(" " if each.isspace() and each not in "\n\r\t" else each for each in text)
     pieces, start = [], 0
     for part in _rejoined(segment(base_language(language), plain), base_language(language)):
+        begins, follows = text[start - 1 : start] in ("", "\n"), text[start - 1 : start].strip() != ""
         part = text[start : start + len(part)]
         start += len(part)
-        sentence = part.strip() if any(map(str.isalpha, part)) else ""
+        is_number = begins and start < len(text) and _NUMBER.fullmatch(part)
+        sentence = part.strip() if says_something(part) and not is_number else ""
+        sentence = sentence.lstrip(_CLOSING).lstrip() if follows else sentence
         before, _, after = part.partition(sentence) if sentence else (part, "", "")
         pieces.append(Piece(before, sentence, after))
     return pieces

@@ -15,6 +15,7 @@ from .errors import UserError
 from .loading import best_device
 from .model.batched_generation import setting_of, tokenize
 from .model.translation_pipeline import SENTENCES_AHEAD, ScratchTranslationPipeline
+from .paragraphs import says_something
 from .workers import Worker, WorkerLost, before_forking, start_workers
 
 # A window of fewer sentences is translated in this process; workers get parts of at most this many.
@@ -68,10 +69,15 @@ def load_pipeline_with_workers(names: list[str], revision: str | None, workers: 
     return pipeline
 
 
+def _said(sentences: Sequence[str]) -> list[str]:
+    """The sentences, with an empty one instead of each that says nothing."""
+    return [sentence if says_something(sentence) else "" for sentence in sentences]
+
+
 class CommandPipeline(ScratchTranslationPipeline):
     """
-    A pipeline that adds "cut" to each translation, whether it was cut off at the maximum length, and that shares
-    sentences out among its `workers`.
+    A pipeline that adds "cut" to each translation, whether it was cut off at the maximum length, that leaves what says
+    nothing as it is, and that shares sentences out among its `workers`.
     """
 
     workers: Sequence[Worker] = ()
@@ -87,8 +93,12 @@ class CommandPipeline(ScratchTranslationPipeline):
         return self.model.config.max_position_embeddings
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
-        """The number of tokens in each sentence, even if the model cannot take as many; 0 for a blank one."""
-        return [len(row) for row in tokenize(self.tokenizer, sentences, None)]
+        """The number of tokens in each sentence, even if the model cannot take as many; 0 if it says nothing."""
+        return [len(row) for row in tokenize(self.tokenizer, _said(sentences), None)]
+
+    def preprocess(self, sentences: list[str], first: int = 0) -> list[list[int]]:
+        """As inherited, but a sentence that says nothing counts as empty."""
+        return super().preprocess(_said(sentences), first)
 
     def postprocess(self, outputs: dict[str, Any]) -> Translations:
         """As inherited, with "cut" in each translation."""
@@ -108,10 +118,23 @@ class CommandPipeline(ScratchTranslationPipeline):
     def _translate(
         self, sentences: list[str], progress: Callable[[int], Any] | None, first: int = 0, **settings
     ) -> Translations:
-        """As inherited, but by the workers if there are many sentences; not when sampling: all would draw the same."""
+        """
+        As inherited, but what says nothing stays, and many sentences are translated by the workers; not when sampling:
+        all would draw the same.
+        """
         samples = setting_of(self.model, settings["forward"], "do_sample")
         if not self.workers or samples or len(sentences) < _LEAST_FOR_WORKERS:
-            return super()._translate(sentences, progress=progress, first=first, **settings)
+            results = super()._translate(sentences, progress=progress, first=first, **settings)
+        else:
+            results = self._translate_by_workers(sentences, progress, first, settings)
+        for sentence, said, translations in zip(sentences, _said(sentences), results, strict=True):
+            for translation in translations if not said else ():
+                translation["translation_text"] = sentence.strip()
+        return results
+
+    def _translate_by_workers(
+        self, sentences: list[str], progress: Callable[[int], Any] | None, first: int, settings: dict[str, Any]
+    ) -> Translations:
         self.preprocess(sentences, first)  # raises an error if a sentence cannot be translated
         # Sentences are dealt out in order of length, so that all parts take about the same time.
         by_length = sorted(range(len(sentences)), key=lambda place: -len(sentences[place]))

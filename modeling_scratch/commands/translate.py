@@ -85,7 +85,8 @@ def main(
     debug: Debug = False,
 ) -> None:
     """
-    Translate text line by line: a line out for each line in, empty ones included, as soon as it is translated.
+    Translate text line by line: a line out for each line in, empty ones included, as soon as it is translated. A line
+    without a letter or a digit stays as it is.
 
     With --n-best N, N rows are written for each line, best first: line number and rank, both from 1, score and text,
     separated by tabs. Rows for an empty line have no text. A score is the natural logarithm of the translation's

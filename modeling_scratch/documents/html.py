@@ -7,6 +7,7 @@ from html import unescape
 from html.parser import HTMLParser
 
 from ..errors import UserError, beginning
+from ..paragraphs import says_something
 from . import Document
 from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
@@ -29,7 +30,7 @@ _READ_META = {"description", "og:description", "og:title", "twitter:description"
 _ATTRIBUTE = re.compile(r"""\s*([^\s=>/"'][^\s=>/]*)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+))?|[/"']""")
 
 _REFERENCE = re.compile("&#(?:[0-9]+|[xX][0-9a-fA-F]+)")  # without its semicolon, which browsers do not need
-_WITHIN_TEXT = re.compile(rf"(\s*\n\s*|{_REFERENCE.pattern})")
+_WITHIN_TEXT = re.compile(rf"((?<![^\S\n])[^\S\n]*+\n\s*|{_REFERENCE.pattern})")
 # Where the parser would take all that follows as text.
 _NO_REFERENCE = re.compile(r"&#(?!(?:[0-9]+|[xX][0-9a-fA-F]+)[^0-9a-fA-F])")
 
@@ -50,13 +51,13 @@ def write_html(text: str, written: dict[str, str]) -> str:
 def html_tokens(text: str) -> list[Token]:
     """The tokens of a page or a part of one. Their raw texts, joined, are exactly the input."""
     tokens: list[Token] = []
-    letters = False  # since the last link began
+    is_word = False  # whether there has been one since the last link began
     for token in (token for part in _Parser(text).parts() for token in _tokens(*part)):
         if (token.kind, token.name) == ("open", "a"):
-            if letters and tokens and (tokens[-1].kind, tokens[-1].name) == ("close", "a"):
+            if is_word and tokens and (tokens[-1].kind, tokens[-1].name) == ("close", "a"):
                 tokens.append(Markup("break", ""))  # two links, as of a menu, are not one word
-            letters = False
-        letters |= token.kind == "text" and any(map(str.isalpha, token.plain))
+            is_word = False
+        is_word |= token.kind == "text" and says_something(token.plain) and not is_footnote("a", token.plain)
         tokens.append(token)
     return tokens
 
@@ -129,6 +130,11 @@ def _tokens(raw: str, kind: str, name: str) -> list[Token]:
     if kind == "start":
         kind = "open" if name in _INLINE else "atom" if name in _ATOMS else "break"
     return [Markup(kind, raw, name, _slots(raw, name) if name else ())]  # a comment has no attributes
+
+
+def is_footnote(element: str, text: str) -> bool:
+    """Whether the text of an element is a footnote's number or mark."""
+    return _FOOTNOTE[element].fullmatch(text.strip()) is not None
 
 
 def _read(text: str) -> str:
@@ -205,8 +211,7 @@ def _is_footnote(tokens: Sequence[Token], place: int, end: int) -> bool:
         or any(each.slots for each in tokens[place + 1 : end])
     ):
         return False
-    text = "".join(each.plain for each in tokens[place:end] if each.kind == "text").strip()
-    return _FOOTNOTE[name].fullmatch(text) is not None
+    return is_footnote(name, "".join(each.plain for each in tokens[place:end] if each.kind == "text"))
 
 
 def _is_marked(token: Markup) -> bool:

@@ -9,9 +9,9 @@ from markdown_it.rules_block import StateBlock, reference
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
-from ..errors import UserError
+from ..paragraphs import says_something
 from . import Document
-from .html import html_tokens, shielded, write_html
+from .html import html_tokens, is_footnote, shielded, write_html
 from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
 
@@ -19,18 +19,24 @@ _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(?!\s*\n)(.*?\n)??(\1|\.\.\.)
 _ESCAPED = re.compile(r"[\\`*\[\]<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~|&(?=#?\w+;)")
 _BLOCK_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
 _BEGINS_A_BLOCK = re.compile(r"\d{1,9}[.)](?:\s|$)|(?:[-+]|#{1,6})(?:\s|$)|>|[-=]+[ \t]*(?:\n|$)")
-# Markers of alerts and footnotes, and ids of headings, are not part of the text beside them.
-_APART = re.compile(r"\A(\[!\w+\][-+]?)|^[ \t]*(\[\^[^\]\s]+\]:)|(?<=\s)(\{:?[ \t]*[#.][^{}\n]*\})\Z", re.MULTILINE)
-# LaTeX between dollar signs: on one line without a word of ordinary text, which tells it from sums of money, or between
-# two with a sign of LaTeX.
+# Markers of alerts and footnotes, ids of headings, and attributes of a block are not part of the text beside them.
+_APART = re.compile(
+    r"\A(\[!\w+\][-+]?)|^[ \t]*(\[\^[^\]\s]+\]:)|^[ \t]*(\{:[^{}\n]*\})[ \t]*$"
+    r"|(?<=\s)(\{:?[ \t]*[#.][^{}\n]*\})\Z",
+    re.MULTILINE,
+)
+_ATTRIBUTES = re.compile(r"\{[^{}\n]*\}")  # directly after a link, a picture or code
+# Attributes, as {: .x }; and LaTeX between dollar signs: on one line without a word of ordinary text, which tells it
+# from sums of money, or between two with a sign of LaTeX.
 _WORD = r"(?<![^\s$])[^\W\d_]{2,}(?![^\s$.,;:!?])"
-_MATH = re.compile(
+_ATOMS = re.compile(
     rf"(?<![\\$\w])(?:\$(?=[^\s$])(?:(?!{_WORD})[^$`\n])*(?<![\s\\$])\$(?![\w$])|\$\$(?=[^$`]*[\\^_=])[^$`]+\$\$)"
+    r"|\{:[^{}\n]*\}"
 )
 _PLAIN_LABEL = re.compile(r"[^\\`*_\[\]<>&!~|\n]+")
 _DELIMITERS = ("emphasis", "strikethrough")
+_SPANS = ("autolink", "backticks", "image", "link")
 _TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
-_MOST_BRACKETS = 2000
 
 
 def read_markdown(text: str) -> Document:
@@ -90,6 +96,9 @@ class _Reader:
         self.text, self.begin = text, begin
         self.lines = [begin, *(match.end() for match in re.compile("\n").finditer(text, begin)), len(text) + 1]
         self.parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+        # Nothing is rendered: an address of any kind is an address, and stays as it is written.
+        self.parser.validateLink = lambda url: True
+        self.parser.normalizeLink = self.parser.normalizeLinkText = lambda url: url
         # Blocks first. Literal text is not joined, so that each token comes from one rule.
         self.parser.disable(["inline", "text_join", "fragments_join"])
         for rule in self.parser.inline.ruler.get_active_rules():
@@ -141,8 +150,6 @@ class _Reader:
                 if where is None:
                     continue
                 column = where[-1]
-                if max(map(block.content.count, "[<")) > _MOST_BRACKETS:  # at each, the parser reads the rest again
-                    raise UserError(f"a paragraph has more than {_MOST_BRACKETS:,} brackets")
                 self.found = []
                 self.parser.inline.parse(block.content, self.parser, env, [])
                 tokens = shielded(list(self._tokens(block.content, where)))
@@ -197,19 +204,25 @@ class _Reader:
         for match in _APART.finditer(content):
             start, end = match.span(match.lastindex)
             marks.append((start, end, [Markup("break", raw(start, end))]))
-        for match in _MATH.finditer(content):
+        for match in _ATOMS.finditer(content):
             marks.append((*match.span(), [Markup("atom", raw(*match.span()))]))
         for name, start, end, label, blocks in self.found:
+            text = content[start + 1 : label]
             if name != "link":
-                marks.append((start, end, _tokens_of(name, raw(start, end), blocks)))
-            elif content[start + 1] == "^" or not any(map(str.isalpha, content[start + 1 : label])):
-                marks.append((start, end, [Markup("atom", raw(start, end))]))
+                tokens = _tokens_of(name, raw(start, end), blocks)
+            elif text[:1] == "^" or is_footnote("a", text) or not says_something(text):
+                tokens = [Markup("atom", raw(start, end))]
             else:
-                closing, text = raw(label, end), " ".join(content[start + 1 : label].split())
+                closing = raw(label, end)
                 if closing in ("]", "][]"):  # the text is also the label of the reference
-                    closing = f"][{text}]"
+                    closing = f"][{' '.join(text.split())}]"
                 marks.append((start, start + 1, [Markup("open", "[", "link")]))
-                marks.append((label, end, [Markup("close", closing, "link", _title(closing))]))
+                start, tokens = label, [Markup("close", closing, "link", _title(closing))]
+            is_span = name in _SPANS and tokens[-1].kind != "text"
+            if is_span and (attributes := _ATTRIBUTES.match(content, end)):
+                tokens[-1] = replace(tokens[-1], raw=tokens[-1].raw + raw(*attributes.span()))
+                end = attributes.end()
+            marks.append((start, end, tokens))
         done = 0
         for start, end, tokens in sorted(marks, key=lambda mark: mark[0]):
             if start >= done:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import ClassVar, Literal
 
+from ..paragraphs import says_something
+
 # What is not language: addresses, footnote references, checkboxes of task lists.
 _PROTECTED = re.compile(
     r"""(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*\)|[^\s<>"()\u3000-\u303f\uff00-\uff0f\uff1a-\uff20])*"""
     r"""(?:\([^\s<>"()]*\)|[\w/])|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]*\w"""
-    r"""|\[\^[^\]\s]+\]:?|\[[ xX]\](?=\s)"""
+    r"""|\[\^[^\[\]\s]+\]:?|\[[ xX]\](?=\s)"""
 )
 _DEEPEST = 50  # nesting depth
 _CLOSING = ".,;:!?)]}»”…"
@@ -18,8 +20,8 @@ _OPENING = "([{«„"
 
 
 def has_language(text: str) -> bool:
-    """Whether a text has letters besides those of addresses and the like."""
-    return any(map(str.isalpha, _PROTECTED.sub("", text)))
+    """Whether a text says something besides addresses and the like."""
+    return says_something(_PROTECTED.sub("", text))
 
 
 @dataclass(frozen=True)

@@ -166,13 +166,17 @@ class _Placement:
             place = min(max(low, least), greatest)
             return place, place
         text = self.source[element.start : element.end]
-        around = self.source[max(element.start - 1, 0) : element.start] + self.source[element.end : element.end + 1]
-        if around.strip():  # part of a word stays part of a word
-            source_word = self.source_words[self._words_under(element)[0]]
-            same = self.target_words[start][0] + element.start - source_word[0]
+        first, last = self._words_under(element)
+        before = self.source[self.source_words[first][0] : element.start]
+        after = self.source[element.end : self.source_words[last - 1][1]]
+        if before or after:  # part of a word stays part of a word
+            same = self.target_words[start][0] + len(before)
             is_there = same >= low and self.target.startswith(text, same, high)
             if (found := same if is_there else self.target.find(text, low, high)) >= 0:
                 return found, found + len(text)
+            # and so do marks, as the colon after "**Why?**:"
+            low += len(before) * (all(map(_is_mark, before)) and self.target.startswith(before, low, high))
+            high -= len(after) * (all(map(_is_mark, after)) and self.target.endswith(after, low, high))
         inner_low, inner_high = self._without_marks(low, high)
         if inner_low < inner_high:
             low = low if _is_mark(text[0]) else inner_low
@@ -181,10 +185,15 @@ class _Placement:
 
     def _without_marks(self, low: int, high: int) -> tuple[int, int]:
         """A range of target characters without punctuation and white space at its edges."""
-        shown = [
-            place for place in range(low, high) if not (_is_mark(self.target[place]) or self.target[place].isspace())
-        ]
-        return (shown[0], shown[-1] + 1) if shown else (high, high)
+
+        def is_edge(place: int) -> bool:
+            return _is_mark(self.target[place]) or self.target[place].isspace()
+
+        while low < high and is_edge(low):
+            low += 1
+        while low < high and is_edge(high - 1):
+            high -= 1
+        return low, high
 
     # Atoms
 
@@ -220,7 +229,7 @@ class _Placement:
             inner = self._without_marks(low, high)[0]
             return (low + len(begun) if self.target.startswith(begun, low) else inner), True
         low, high = self.target_words[self._target_of(number, is_last=True)]
-        if not rest or self.target[low:high].endswith(rest):
+        if not rest or self.target.endswith(rest, low, high):
             return high - len(rest), bool(rest) and atom.space_after and not atom.space_before  # as after a bracket
         inner = self._without_marks(low, high)[1]
         return (inner if inner > low else high), False

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..paragraphs import Translated
+from ..paragraphs import Translated, says_something
 from . import Document
 from .marked_text import Paragraph, Token, paragraph_of, split_white_space, units
 from .placement import Write, placed
@@ -98,6 +98,6 @@ def _unit(tokens: list[Token]) -> _Unit:
     before, within, after = split_white_space(tokens)
     label = _label(within)
     paragraph = paragraph_of(within[label:])
-    if not any(map(str.isalpha, paragraph.text)):
+    if not says_something(paragraph.text):
         return _Unit(tokens)
     return _Unit([*before, *within[:label]], paragraph, "".join(token.raw for token in within[label:]), after)

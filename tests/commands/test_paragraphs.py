@@ -89,6 +89,18 @@ def test_a_sentence_a_line_is_as_without(folder, monkeypatch, capsys):
     assert translated(text, folder, monkeypatch, capsys, format="text")[0] == plain
 
 
+@pytest.mark.parametrize(
+    ("format", "page"), [(None, "{}\n"), ("text", "{}\n"), ("markdown", "{}\n\n"), ("html", "<p>{}</p>\n")]
+)
+def test_what_is_translated_is_the_same_in_every_format(folder, monkeypatch, capsys, format, page):
+    given = ["12:30", "2024", "3,5", SENTENCES[0], "?!", "...", "\N{GRINNING FACE}", "\N{EM DASH}"]
+    expected = [*by_hand(folder, given[:4]), *given[4:]]
+    text = "".join(map(page.format, given))
+    found, _ = translated(text, folder, monkeypatch, capsys, format=format)
+    assert found == "".join(map(page.format, expected))
+    assert len({*given, *expected}) == 12
+
+
 def test_a_long_sentence_stays_as_it_is(folder, monkeypatch, capsys):
     long = "b " * 60 + "."
     text = f"{SENTENCES[0]}  {long}\n{SENTENCES[1]}\n"
@@ -130,6 +142,9 @@ def test_one_language_may_be_named_alone(folder):
         ("Er kam mit 12. Dann ging er.", "de", ["Er kam mit 12.", "Dann ging er."]),
         ("你好!我是学生。", "zh", ["你好!", "我是学生。"]),
         ("1. Buy milk.", "en", ["Buy milk."]),
+        ("2.1.\u00a0Milk. 3. Bread.", "en", ["Milk.", "3.", "Bread."]),
+        ("Is it?: Yes. No!, they said.", "en", ["Is it?", "Yes.", "No!, they said."]),
+        ("It is 12:30. 3,5? * * *", "en", ["It is 12:30.", "3,5?"]),
     ],
 )
 def test_what_is_cut(text, language, sentences):

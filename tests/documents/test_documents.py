@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from conftest import ROOT
 from stand_ins import Shouting, backwards
 from test_translation_pipeline import SENTENCES, by_hand
 from transformers import GenerationConfig
@@ -15,6 +16,9 @@ from translators import one_vocabulary
 from modeling_scratch.commands import document_input, translate
 from modeling_scratch.documents import FORMATS, translate_document
 from modeling_scratch.paragraphs import Translated, translate_paragraphs
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from readers import HOSTILE, READERS, hostile, seconds
 
 CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
 
@@ -47,6 +51,17 @@ def test_links_where_sentences_have_no_space_between():
     assert (found.text, found.links) == ("a b a b", [(0, 1), (0, 3)])
 
 
+@pytest.mark.parametrize("reader", READERS)
+def test_whatever_is_read_takes_time_in_proportion(reader):
+    """Of the process alone; four times the text, at most six times as long, in one of three tries."""
+
+    def grows(pattern: str) -> bool:
+        short, long = (seconds(reader, hostile(reader, pattern, size)) for size in (2_500, 10_000))
+        return long > 6 * short + 0.05
+
+    assert not [pattern for pattern in HOSTILE if all(grows(pattern) for _ in range(3))]
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_line_ends_of_several_kinds_stay(format):
     text = f"{CUE * (format == 'srt')}One line\nand more.\n\n".replace("\n", "\r\n").replace("more.\r", "more.")
@@ -74,6 +89,7 @@ def test_lines_that_are_more_or_fewer_have_the_most_frequent_end():
         ("markdown", "The child.[^2] The cat sleeps."),
         ("markdown", "The child ![x](y). ![x](y) The cat `a`! Yes."),
         ("markdown", "Call dog(`x` and y) now. See cat(http://x.org/a or b) and dog(<img src=x> old)."),
+        ("markdown", "- **Does it sleep?**: The cat sleeps."),
         ("html", "<p><b>1.</b> The cat sleeps.</p>"),
         ("html", "<p>We run. <kbd>Ctrl</kbd>+<kbd>S</kbd></p>"),
         ("html", "The cat sleeps. <a href=x>2020</a>."),

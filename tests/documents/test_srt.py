@@ -61,6 +61,7 @@ def test_sentences_are_translated_whole():
         "This is a sentence that goes on here and ends.",
         "Hello there.",
         "Who are you?",
+        "12",
         "An overlapping one",
         "after a pause",
     ]
@@ -95,7 +96,7 @@ def test_what_looks_like_markup_of_other_formats_stays_in_its_cue():
     translate = Shouting()
     found = translate_document(text, "srt", translate)
     assert found == text.replace("One", "ONE").replace("two", "TWO").replace("Number", "NUMBER")
-    assert translate.given == ["One two.", "One two.", "Number 7"]
+    assert translate.given == ["One two.", "One two.", "42", "Number 7"]
 
 
 def test_a_closing_quotation_mark_ends_a_cue():

@@ -69,6 +69,11 @@ def test_a_text_keeps_its_lines_and_spaces(url, expected):
     assert made == f"{expected[first]} {expected[second]}\n\n  {expected[third]}\r\n"
 
 
+def test_numbers_are_translated_and_marks_stay(url, folder):
+    first, second = (each["translation_text"] for each in load(folder)(["12:30", "3,5 kg"]))
+    assert translated(url, "12:30\n***\n1. 3,5 kg") == f"{first}\n***\n1. {second}"
+
+
 def test_a_page_keeps_its_tags(url, expected):
     first, second = SENTENCES[:2]
     page = f'<p class="a">{first} <img src="x.png"><br>{second}</p><script>{first}</script>'

@@ -32,6 +32,7 @@ from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken
 from modeling_scratch.errors import UserError
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model.batched_generation import tokenize
+from modeling_scratch.serve.texts import cut_into_sentences
 from modeling_scratch.web import about, export
 from modeling_scratch.web.tokenizers import write_tokenizers
 
@@ -253,6 +254,17 @@ def test_tokens_are_found_though_decoding_adds_spaces():
 
 
 @needs_runtime
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_page_cuts_text_as_the_service_does():
+    text = "12:30\n***\n1. Buy 3.5 kg. *\n2.1. Ho! 2024?\n1.\n\u2014 \u0663 \U0001f600\n\n  A bird. \u2168 \u00bd"
+    page = (ROOT / "modeling_scratch/web/page/page.js").read_text()
+    script = page[page.index("const SAYS_SOMETHING") : page.index("// The same with offsets")]
+    script += f"console.log(JSON.stringify(cut({json.dumps(text)}, 'en')))"
+    parts = json.loads(subprocess.run(["node", "-e", script], capture_output=True, check=True).stdout)
+    assert "".join(part for part, _ in parts) == text
+    assert [part for part in parts if part[1]] == [list(part) for part in cut_into_sentences(text, "en") if part[1]]
+
+
 def test_words_are_explained_by_words(model, in_one_process):
     one = in_one_process["translations"][-3]
     assert one["found"][0]["text"] == generated(model, SENTENCES[:1])[0][0]["text"]

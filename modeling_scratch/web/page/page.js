@@ -59,7 +59,8 @@ async function readAll(names, total) {
 
 // -- text ------------------------------------------------------------------------------------------------------------
 
-const SAYS_SOMETHING = /\p{L}/u;
+const SAYS_SOMETHING = /[\p{L}\p{N}]/u; // the same rule as in paragraphs.py
+const NUMBER = /^\d+(\.\d+)*\.\s+$/; // of a heading or a list item
 const WITHOUT_SPACES = new Set(["bo", "ja", "km", "lo", "my", "th", "yue", "zh"]); // no spaces between sentences
 
 // The language alone, de of de-AT: text is cut by its rules, and browsers know the code even if they reject the tag.
@@ -71,11 +72,12 @@ function cut(text, language) {
   const add = (part, isSentence) => part && found.push([part, isSentence]);
   const segmenter = new Intl.Segmenter(base(language), { granularity: "sentence" });
   for (const line of text.matchAll(/[^\n]+|\n+/g)) {
-    for (const { segment } of segmenter.segment(line[0])) {
+    for (const { segment, index } of segmenter.segment(line[0])) {
       const before = segment.length - segment.trimStart().length;
       const sentence = segment.trim();
       add(segment.slice(0, before), false);
-      add(sentence, SAYS_SOMETHING.test(sentence));
+      const isNumber = index === 0 && segment.length < line[0].length && NUMBER.test(segment);
+      add(sentence, SAYS_SOMETHING.test(sentence) && !isNumber);
       add(segment.slice(before + sentence.length), false);
     }
   }

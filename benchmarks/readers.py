@@ -1,0 +1,117 @@
+"""
+Time against size for every reader of documents and of data files: ordinary text, and the slowest of many hostile
+patterns (a few characters, repeated). A document is read, cut into sentences and written; nothing is translated. Times
+are of this process alone, and a reader whose time is in proportion to the size has the same number in each column.
+
+    python benchmarks/readers.py                               # text of 1 and 5 MB; patterns of 10 and 40 KB
+    python benchmarks/readers.py --readers html markdown --sizes 5
+"""
+
+import argparse
+import csv
+import json
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow
+import pyarrow.parquet
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from modeling_scratch.data.lines import read_lines
+from modeling_scratch.data.table_formats import read_table
+from modeling_scratch.documents import FORMATS, translate_document
+from modeling_scratch.errors import UserError
+from modeling_scratch.paragraphs import Translated, translate_paragraphs
+
+# Hostile patterns, separated by an ellipsis.
+HOSTILE = 'a…a … …\N{NO-BREAK SPACE}…\n…a\n…\t…\\…A. …1. a\n…a.b@c.d.…http://(a…"…""…[…[^…[[a]…![…[a](…[a]: b \'c\n…]('
+HOSTILE += "…*a …*_…_a*…~~a…`a…``…$…$$a…{: …> …>\n…- …- a\n…|a…|a\n|-\n…#\n…a\n===\n…<…<a …<a b='…<!--…<?…</b>…<b>…<p>"
+HOSTILE += "…<p><b>…<code>…<sup>1</sup>…<a>1</a>…&…&a…&#…&#1…&amp;…{\\…-->\n…\\N"
+HOSTILE = HOSTILE.split("…")
+SENTENCES = [
+    "The old cat sleeps in the house at 12:30.",
+    "Two dogs (a big one & a small one) run!",
+    "Where is she now?",
+]
+READERS = [*FORMATS, ".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet"]
+CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
+
+
+def ordinary(reader: str, size: int) -> str:
+    """Text of this many characters, as a reader often gets it."""
+    first, second, third = SENTENCES
+    parts = {
+        "markdown": f"## {third}\n\n{first} **{second}** See [a page](http://a.b/c).\n\n- `x`: {third}\n- {first}\n\n",
+        "html": f'<h2>{third}</h2>\n<p>{first} <b>{second}</b> See <a href="c">a page</a>.<br><img alt="{third}">\n',
+        "srt": f"{CUE}<i>{first}</i>\n{third}\n\n",
+    }
+    part = parts.get(reader, f"{first} {second} {third}\n")
+    return part * (size // len(part) + 1)
+
+
+def hostile(reader: str, pattern: str, size: int) -> str:
+    """A pattern, repeated, before and after a word."""
+    return f"{CUE if reader == 'srt' else ''}a {pattern * (size // len(pattern))} b"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a data file of the kind that its name says: the text itself, or a table in which each line is a pair."""
+    rows = [{"en": line, "de": line} for line in text.split("\n")]
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        return
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if path.suffix == ".csv":
+            csv.writer(file).writerows([["en", "de"], *(row.values() for row in rows)])
+        elif path.suffix == ".tsv":
+            file.write("en\tde\n" + "".join(f"{row['en']}\t{row['de']}\n" for row in rows))
+        elif path.suffix == ".txt":
+            file.write(text)
+        else:
+            file.write(json.dumps(rows) if path.suffix == ".json" else "".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def _translated(paragraphs: list[str]) -> list[Translated]:
+    return translate_paragraphs(paragraphs, lambda found: [Translated(each) for each in found], "en", "de")
+
+
+def seconds(reader: str, text: str) -> float:
+    """Process time to read a text, or to find that it cannot be read."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"text{reader}"
+        if reader not in FORMATS:
+            write(path, text)
+        began = time.process_time()
+        with suppress(UserError):
+            if reader in FORMATS:
+                translate_document(text, reader, _translated)
+            else:
+                deque(read_lines(path) if reader == ".txt" else read_table(path), maxlen=0)
+        return time.process_time() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--readers", nargs="+", choices=READERS, default=READERS)
+    parser.add_argument("--sizes", type=float, nargs="+", default=[1, 5], help="of ordinary text, in MB")
+    parser.add_argument("--hostile", type=float, nargs="+", default=[0.01, 0.04], help="of hostile text, in MB")
+    options = parser.parse_args()
+    columns = [f"{size:g} MB" for size in options.sizes] + [f"worst, {1000 * size:g} KB" for size in options.hostile]
+    print(f"| seconds per MB | {' | '.join(columns)} | worst pattern |")
+    print(f"|{'---|' * (len(columns) + 2)}")
+    for reader in options.readers:
+        found = [seconds(reader, ordinary(reader, int(1e6 * size))) / size for size in options.sizes]
+        slowest = ""
+        for size in options.hostile:
+            most, slowest = max((seconds(reader, hostile(reader, each, int(1e6 * size))), each) for each in HOSTILE)
+            found.append(most / size)
+        print(f"| {reader} | {' | '.join(f'{each:.2f}' for each in found)} | `{slowest!r}` |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
