@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
-from .errors import ProcessError, Stopped, UserError, is_lack_of_memory
+from .errors import ProcessError, Stopped, UserError, explained_import, is_lack_of_memory, shortened
 from .redaction import redact, redacted_traceback
 
 BAD_INPUT = 2
@@ -21,13 +21,8 @@ INTERRUPTED = 130  # what shells report for SIGINT
 STOPPED = 75  # EX_TEMPFAIL in sysexits.h: try again
 BUG = 1  # Python's own exit code after a traceback
 
-# Modules that only some commands need, and the extra of this package that installs each.
-EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil"], "train")
-EXTRAS |= dict.fromkeys(["sacrebleu", "sacremoses", "tabulate", "tiktoken"], "train")
-EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
-EXTRAS |= dict.fromkeys(["prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"], "serve")
-EXTRAS |= dict.fromkeys(["markdown_it", "pysubs2", "sentencex"], "text")
-EXTRAS |= dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "web")
+_NO_PATHS = ("Symlink loop", "embedded null")  # how pathlib begins what it says of a path that cannot be one
+_LONGEST_LINE = 2000  # an error may quote a user's value
 
 ASK_FOR_REPORT = "this is a bug of modeling_scratch: please report it, with the lines above"
 
@@ -85,14 +80,6 @@ def print_if_possible(text: str) -> None:
             print(f"warning: standard output cannot be written ({error.strerror})", file=sys.stderr)
 
 
-def explained_import(error: ModuleNotFoundError) -> str | None:
-    """What to install, if an extra of this package includes the missing module; None otherwise."""
-    name = (error.name or "").partition(".")[0]
-    if name not in EXTRAS:
-        return None
-    return f"this needs {name}, which is not installed: pip install 'modeling-scratch[{EXTRAS[name]}]'"
-
-
 @contextmanager
 def one_line_errors(debug: bool, is_main: bool = True, interrupted: str = "interrupted") -> Iterator[None]:
     """
@@ -133,8 +120,9 @@ def _users_error(error: Exception) -> str | None:
         )
     # An OSError without an errno comes from a library. Safetensors is written in Rust, whose errors have none.
     is_of_the_system = isinstance(error, OSError) and error.errno is not None
-    is_theirs = is_of_the_system or isinstance(error, UserError | SafetensorError)
-    return " ".join(str(error).split()) if is_theirs else None
+    is_of_a_path = isinstance(error, RuntimeError | ValueError) and str(error).startswith(_NO_PATHS)
+    is_theirs = is_of_the_system or is_of_a_path or isinstance(error, UserError | SafetensorError)
+    return shortened(" ".join(str(error).split()), _LONGEST_LINE) if is_theirs else None
 
 
 def _end(code: int, said: str, is_main: bool, debug: bool) -> None:
@@ -144,18 +132,6 @@ def _end(code: int, said: str, is_main: bool, debug: bool) -> None:
     if is_main:
         print(redact(said), file=sys.stderr)
     sys.exit(code)
-
-
-@contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """Inside this context, SIGTERM and SIGHUP end the process as an exception does, so that temporary files go."""
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    before = [signal.signal(number, lambda number, _: sys.exit(128 + number)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def wait_for_threads() -> None:

@@ -46,7 +46,9 @@ _Others = Annotated[
 _Output = Annotated[
     str | None, typer.Option(help="a file, which appears when complete, or a device; default: standard output")
 ]
-_NBest = Annotated[int | None, typer.Option(min=1, help="write the N best of each line, as LINE, RANK, SCORE and TEXT")]
+_NBest = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="write the N best of each line, as LINE, RANK, SCORE and TEXT")
+]
 _BatchTokens = Annotated[int | None, typer.Option(min=1, help="padded source tokens per batch (default: 4096)")]
 _Workers = Annotated[
     int | None,
@@ -68,7 +70,7 @@ def main(
     others: _Others = None,
     input: Annotated[str | None, typer.Option(help="a text file; default: standard input")] = None,
     output: _Output = None,
-    num_beams: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
+    num_beams: Annotated[int | None, typer.Option(min=1, max=1000, help="default: as the model was saved")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="default: as the model was saved")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
     n_best: _NBest = None,
