@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from ..errors import UserError
-from ..files import sha256, sync, written_whole
+from ..files import remove, sha256, sync, written_whole
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class CheckpointStore:
     def begin(self, step: int) -> Path:
         """An empty folder to write a checkpoint to; `finish` renames it."""
         temporary = self.unfinished(step)
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
         temporary.mkdir(parents=True)
         return temporary
 
@@ -85,18 +85,18 @@ class CheckpointStore:
             sync(path)
         if final.exists():  # the run was stopped at this step and resumed
             replaced = self.folder / f".step-{step:07d}.old"
-            shutil.rmtree(replaced, ignore_errors=True)
+            remove(replaced)
             os.rename(final, replaced)
         os.rename(temporary, final)
         sync(self.folder)
         with _deleting_is_not_vital():
             for leftover in self.folder.glob(".step-*"):
-                shutil.rmtree(leftover)
+                remove(leftover)
             steps = self.steps()
             best_of_kept = set(map(self._best_step, steps[-keep_last:]))
             for old in steps[:-keep_last]:
                 if old not in best_of_kept:
-                    shutil.rmtree(self._rename_away(old))
+                    remove(self._rename_away(old))
 
     def _best_step(self, step: int) -> int | None:
         """The step of the best weights according to a checkpoint; a run resumed from it needs them."""
@@ -108,7 +108,7 @@ class CheckpointStore:
     def _rename_away(self, step: int) -> Path:
         # Rename before deleting, so that a half-deleted folder never looks like a checkpoint.
         doomed = self.folder / f".step-{step:07d}.gone"
-        shutil.rmtree(doomed, ignore_errors=True)
+        remove(doomed)
         os.rename(self.path(step), doomed)
         return doomed
 
@@ -183,7 +183,7 @@ class Snapshots:
 
     def delete_all_but(self, kept: Iterable[str]) -> None:
         """Delete all other snapshots, including those after the step that the run resumed from."""
-        for path in self.folder.iterdir():
+        for path in self.folder.glob("step-*.safetensors"):
             if path.name not in kept:
                 with _deleting_is_not_vital():
                     path.unlink()
