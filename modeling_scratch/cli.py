@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TextIO
 
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
@@ -27,11 +28,21 @@ _LONGEST_LINE = 2000  # an error may quote a user's value
 ASK_FOR_REPORT = "this is a bug of modeling_scratch: please report it, with the lines above"
 
 
+def discard(stream: TextIO) -> None:
+    """Discard what could not be written to a stream, which Python would write again when it exits, and fail."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 class _BarHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         prefix = "warning: " if record.levelno >= logging.WARNING else ""
-        with suppress(OSError):  # a log file on a full disk must not end the run
+        try:
             tqdm.write(prefix + self.format(record), file=sys.stderr)
+        except BrokenPipeError:
+            discard(sys.stderr)
+        except OSError:  # a log file on a full disk must not end the run
+            pass
 
 
 def log_to_terminal(level: int = logging.INFO) -> None:
@@ -61,23 +72,21 @@ def set_up_terminal() -> None:
             sys.modules["datasets"].disable_progress_bars()
 
 
-def print_if_possible(text: str) -> None:
+def print_if_possible(text: str, name: str = "stdout") -> None:
     """
-    Print something that the command can do without: if stdout cannot be written, the command continues, with a warning
-    on stderr unless stdout is closed. Characters that stdout's encoding lacks are escaped.
+    Print something that the command can do without, on stdout or stderr: if it cannot be written, the command
+    continues, with a warning on stderr unless stdout is closed. Characters that the encoding lacks are escaped.
     """
-    if sys.stdout is None:
+    if (stream := getattr(sys, name)) is None:
         return
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
     try:
-        print(text, flush=True)
+        print(text, file=stream, flush=True)
     except OSError as error:
-        # Python flushes the buffer when it exits, which would fail again.
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno != errno.EPIPE:
-            print(f"warning: standard output cannot be written ({error.strerror})", file=sys.stderr)
+        discard(stream)
+        if name == "stdout" and error.errno != errno.EPIPE:
+            print_if_possible(f"warning: standard output cannot be written ({error.strerror})", "stderr")
 
 
 @contextmanager
@@ -128,9 +137,9 @@ def _users_error(error: Exception) -> str | None:
 def _end(code: int, said: str, is_main: bool, debug: bool) -> None:
     """Print and exit. Call it while an exception is being handled."""
     if debug:
-        print(redacted_traceback(sys.exception()), end="", file=sys.stderr)
+        print_if_possible(redacted_traceback(sys.exception()).rstrip("\n"), "stderr")
     if is_main:
-        print(redact(said), file=sys.stderr)
+        print_if_possible(redact(said), "stderr")
     sys.exit(code)
 
 

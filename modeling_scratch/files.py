@@ -128,8 +128,12 @@ def write_lines(path: Path, texts: Iterable[str]) -> None:
 
 def _pointer(path: Path) -> Path | None:
     """The file, or the first one in a folder, that is a pointer of Git LFS."""
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return next((each for each in files if each.is_file() and each.open("rb").read(len(_LFS)) == _LFS), None)
+    for each in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if each.is_file():
+            with each.open("rb") as file:
+                if file.read(len(_LFS)) == _LFS:
+                    return each
+    return None
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """`scratch translate`: translate text, as in `scratch translate FOLDER_OR_NAME < source.txt > target.txt`."""
 
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors
+from ..cli import discard, log_to_terminal, one_line_errors
 from ..documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
 from ..errors import UserError
 from .options import Debug
@@ -33,8 +32,8 @@ def quiet_broken_pipe() -> Iterator[None]:
     except OSError as error:
         try:
             sys.stdout and sys.stdout.flush()
-        except OSError:  # Python flushes standard output at exit, which must not fail again
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError:
+            discard(sys.stdout)
         if not isinstance(error, BrokenPipeError):
             raise
         sys.exit(BROKEN_PIPE)

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from transformers import MarianConfig
 
 from modeling_scratch.cli import one_line_errors
 from modeling_scratch.commands import translate
+from modeling_scratch.errors import UserError
+from modeling_scratch.files import reading
 
 
 def fails(capsys, *overrides, **options):
@@ -36,6 +40,28 @@ def test_a_process_that_lacks_memory_says_so(capsys):
         raise MemoryError
     assert stop.value.code == 2
     assert capsys.readouterr().err.startswith("error: out of memory: ")
+
+
+def test_what_is_wrong_with_input_that_nobody_reads(monkeypatch):
+    """As in: scratch translate ... 2>&1 | true"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        with pytest.raises(SystemExit) as stop, one_line_errors(debug=True):
+            raise UserError("something")
+    assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("x"), ModuleNotFoundError("x"), ValueError("x")])
+def test_only_what_a_reader_raises_is_the_users_fault(error, tmp_path, capsys):
+    for where, code in ((reading(tmp_path, "cannot be read: "), 2), (nullcontext(), 1)):
+        with pytest.raises(SystemExit) as stop, one_line_errors(debug=False), where:
+            raise error
+        assert stop.value.code == code
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path}: cannot be read: ")
+    assert said.endswith("this is a bug of modeling_scratch: please report it, with the lines above\n")
 
 
 def test_a_folder_that_holds_a_run(trained, capsys):
