@@ -35,6 +35,8 @@ def said_by(error: Exception) -> str:
     """What an error says, shortened and on one line, with its type where the message alone means nothing."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"not valid UTF-8 ({error.reason})"
     said = shortened(" ".join(str(error).split()))
     is_bare = not said or isinstance(error, LookupError | TypeError | AttributeError | AssertionError)
     return f"{type(error).__name__}{said and f': {said}'}" if is_bare else said

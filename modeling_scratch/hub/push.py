@@ -10,7 +10,7 @@ from pathlib import Path
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
 from ..errors import UserError
-from ..files import temporary_folder, write_whole
+from ..files import reading, temporary_folder, write_whole
 from ..recipe.schema import Recipe
 from ..redaction import redact
 from ..runs.folder import COMPANIONS
@@ -139,10 +139,8 @@ def _read(path: Path) -> str | None:
     """A text file; None if there is none."""
     if not path.is_file():
         return None
-    try:
+    with reading(path, "correct it, or delete it; it is "):
         return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not valid UTF-8 ({error.reason}); correct it, or delete it") from None
 
 
 def deletions(folder: Path, options: PushOptions, prepared: Prepared) -> set[str]:

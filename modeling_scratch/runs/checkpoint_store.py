@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from ..errors import UserError
-from ..files import remove, sha256, sync, written_whole
+from ..errors import UserError, as_user_error
+from ..files import reading, remove, sha256, sync, written_whole
 
 logger = logging.getLogger(__name__)
 
@@ -146,11 +146,9 @@ def verify_checkpoint(folder: Path) -> None:
     """UserError if a file of a checkpoint is missing, or differs in size or contents from what was written."""
     if not (folder / MANIFEST).is_file():
         raise UserError(f"{folder}: {MANIFEST} is missing, so the checkpoint is not complete")
-    try:
+    with as_user_error(f"{folder}: {MANIFEST} is damaged: "):
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         expected = {name: (entry["size"], entry["sha256"]) for name, entry in manifest.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        raise UserError(f"{folder}: {MANIFEST} is damaged") from None
     if missing := {STATE, WEIGHTS} - set(expected):
         raise UserError(f"{folder}: {MANIFEST} is damaged, it does not name {' and '.join(sorted(missing))}")
     for name, (size, digest) in expected.items():
@@ -159,10 +157,8 @@ def verify_checkpoint(folder: Path) -> None:
             raise UserError(f"{folder}: {name} is missing")
         if path.stat().st_size != size:
             raise UserError(f"{folder}: {name} has {path.stat().st_size} bytes, not {size}: truncated")
-        try:
+        with reading(path):
             found = sha256(path)
-        except OSError as error:
-            raise UserError(f"{folder}: {name} cannot be read ({error})") from None
         if found != digest:
             raise UserError(f"{folder}: {name} is not what was written: its SHA-256 differs")
 
