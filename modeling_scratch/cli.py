@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TextIO
 
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
-from .errors import ProcessError, Stopped, UserError, is_lack_of_memory
+from .errors import ProcessError, Stopped, UserError, explained_import, is_lack_of_memory, shortened
 from .redaction import redact, redacted_traceback
 
 BAD_INPUT = 2
@@ -21,22 +22,27 @@ INTERRUPTED = 130  # what shells report for SIGINT
 STOPPED = 75  # EX_TEMPFAIL in sysexits.h: try again
 BUG = 1  # Python's own exit code after a traceback
 
-# Modules that only some commands need, and the extra of this package that installs each.
-EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil"], "train")
-EXTRAS |= dict.fromkeys(["sacrebleu", "sacremoses", "tabulate", "tiktoken"], "train")
-EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
-EXTRAS |= dict.fromkeys(["prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"], "serve")
-EXTRAS |= dict.fromkeys(["markdown_it", "pysubs2", "sentencex"], "text")
-EXTRAS |= dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "web")
+_NO_PATHS = ("Symlink loop", "embedded null")  # how pathlib begins what it says of a path that cannot be one
+_LONGEST_LINE = 2000  # an error may quote a user's value
 
 ASK_FOR_REPORT = "this is a bug of modeling_scratch: please report it, with the lines above"
+
+
+def discard(stream: TextIO) -> None:
+    """Discard what could not be written to a stream, which Python would write again when it exits, and fail."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class _BarHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         prefix = "warning: " if record.levelno >= logging.WARNING else ""
-        with suppress(OSError):  # a log file on a full disk must not end the run
+        try:
             tqdm.write(prefix + self.format(record), file=sys.stderr)
+        except BrokenPipeError:
+            discard(sys.stderr)
+        except OSError:  # a log file on a full disk must not end the run
+            pass
 
 
 def log_to_terminal(level: int = logging.INFO) -> None:
@@ -66,31 +72,21 @@ def set_up_terminal() -> None:
             sys.modules["datasets"].disable_progress_bars()
 
 
-def print_if_possible(text: str) -> None:
+def print_if_possible(text: str, name: str = "stdout") -> None:
     """
-    Print something that the command can do without: if stdout cannot be written, the command continues, with a warning
-    on stderr unless stdout is closed. Characters that stdout's encoding lacks are escaped.
+    Print something that the command can do without, on stdout or stderr: if it cannot be written, the command
+    continues, with a warning on stderr unless stdout is closed. Characters that the encoding lacks are escaped.
     """
-    if sys.stdout is None:
+    if (stream := getattr(sys, name)) is None:
         return
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
     try:
-        print(text, flush=True)
+        print(text, file=stream, flush=True)
     except OSError as error:
-        # Python flushes the buffer when it exits, which would fail again.
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno != errno.EPIPE:
-            print(f"warning: standard output cannot be written ({error.strerror})", file=sys.stderr)
-
-
-def explained_import(error: ModuleNotFoundError) -> str | None:
-    """What to install, if an extra of this package includes the missing module; None otherwise."""
-    name = (error.name or "").partition(".")[0]
-    if name not in EXTRAS:
-        return None
-    return f"this needs {name}, which is not installed: pip install 'modeling-scratch[{EXTRAS[name]}]'"
+        discard(stream)
+        if name == "stdout" and error.errno != errno.EPIPE:
+            print_if_possible(f"warning: standard output cannot be written ({error.strerror})", "stderr")
 
 
 @contextmanager
@@ -133,29 +129,18 @@ def _users_error(error: Exception) -> str | None:
         )
     # An OSError without an errno comes from a library. Safetensors is written in Rust, whose errors have none.
     is_of_the_system = isinstance(error, OSError) and error.errno is not None
-    is_theirs = is_of_the_system or isinstance(error, UserError | SafetensorError)
-    return " ".join(str(error).split()) if is_theirs else None
+    is_of_a_path = isinstance(error, RuntimeError | ValueError) and str(error).startswith(_NO_PATHS)
+    is_theirs = is_of_the_system or is_of_a_path or isinstance(error, UserError | SafetensorError)
+    return shortened(" ".join(str(error).split()), _LONGEST_LINE) if is_theirs else None
 
 
 def _end(code: int, said: str, is_main: bool, debug: bool) -> None:
     """Print and exit. Call it while an exception is being handled."""
     if debug:
-        print(redacted_traceback(sys.exception()), end="", file=sys.stderr)
+        print_if_possible(redacted_traceback(sys.exception()).rstrip("\n"), "stderr")
     if is_main:
-        print(redact(said), file=sys.stderr)
+        print_if_possible(redact(said), "stderr")
     sys.exit(code)
-
-
-@contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """Inside this context, SIGTERM and SIGHUP end the process as an exception does, so that temporary files go."""
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    before = [signal.signal(number, lambda number, _: sys.exit(128 + number)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def wait_for_threads() -> None:

@@ -7,14 +7,47 @@ from contextlib import contextmanager
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 
 
+# Modules that only some commands need, and the extra of this package that installs each.
+EXTRAS = dict.fromkeys(["accelerate", "datasets", "evaluate", "psutil"], "train")
+EXTRAS |= dict.fromkeys(["sacrebleu", "sacremoses", "tabulate", "tiktoken"], "train")
+EXTRAS |= {"matplotlib": "plots", "PIL": "plots", "sentencepiece": "opus", "ctranslate2": "ctranslate2"}
+EXTRAS |= dict.fromkeys(["prometheus_client", "py3langid", "python_multipart", "starlette", "uvicorn"], "serve")
+EXTRAS |= dict.fromkeys(["markdown_it", "pysubs2", "sentencex"], "text")
+EXTRAS |= dict.fromkeys(["onnx", "onnxruntime", "onnxscript"], "web")
+
+
+def shortened(text: str, longest: int = 300) -> str:
+    """The beginning of a text, for a message."""
+    return text if len(text) <= longest else f"{text[:longest]}..."
+
+
 def beginning(text: str) -> str:
     """The beginning of a text in quotation marks, for a message."""
-    return repr(text if len(text) <= 40 else f"{text[:40]}...")
+    return repr(shortened(text, 40))
 
 
 def first_line(error: Exception) -> str:
     """The first line of an error's message, or its type if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def said_by(error: Exception) -> str:
+    """What an error says, shortened and on one line, with its type where the message alone means nothing."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"not valid UTF-8 ({error.reason})"
+    said = shortened(" ".join(str(error).split()))
+    is_bare = not said or isinstance(error, LookupError | TypeError | AttributeError | AssertionError)
+    return f"{type(error).__name__}{said and f': {said}'}" if is_bare else said
+
+
+def explained_import(error: Exception) -> str | None:
+    """What to install, if an extra of this package includes the missing module; None for any other error."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if name not in EXTRAS:
+        return None
+    return f"this needs {name}, which is not installed: pip install 'modeling-scratch[{EXTRAS[name]}]'"
 
 
 class UserError(ValueError):
@@ -37,14 +70,19 @@ def is_lack_of_memory(error: Exception) -> bool:
 
 
 @contextmanager
-def as_user_error(prefix: str = "", kinds: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
+def as_user_error(prefix: str = "", kinds: type[Exception] | tuple[type[Exception], ...] = Exception) -> Iterator[None]:
     """
-    Turn errors of these kinds into UserErrors, where code that raises no UserError, such as a library, gets a user's
-    input.
+    Turn whatever a library raises about a user's file or value, which the prefix names, into a UserError. Only what
+    reads that file or value belongs inside: an error of our own code would be blamed on it.
+
+    Args:
+        kinds: the errors that are the user's fault, where other code of ours runs inside.
     """
     try:
         yield
-    except UserError:
+    except (UserError, Stopped):
         raise
     except kinds as error:
-        raise UserError(f"{prefix}{' '.join(str(error).split())}") from error
+        if is_lack_of_memory(error) or explained_import(error):
+            raise
+        raise UserError(f"{prefix}{said_by(error)}") from error

@@ -4,13 +4,20 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
+import signal
 import stat
+import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from .errors import UserError
+from .errors import UserError, as_user_error
+
+_LFS = b"version https://git-lfs.github.com/spec/"  # how a pointer begins
 
 
 def sha256(path: Path) -> str:
@@ -29,26 +36,78 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """
+    Inside this context, SIGTERM and SIGHUP, where nothing else handles them, end the process as an exception does, so
+    that temporary files go.
+    """
+    is_main = threading.current_thread() is threading.main_thread()  # others cannot
+    ending = [each for each in (signal.SIGTERM, signal.SIGHUP) if is_main and signal.getsignal(each) == signal.SIG_DFL]
+    for number in ending:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def temporary_folder(within: Path | None = None) -> Iterator[Path]:
+    """A folder that is gone afterwards, even if a signal ends the process; in another one, or the system's for it."""
+    with ending_on_signals(), TemporaryDirectory(dir=within) as folder:
+        yield Path(folder)
+
+
+def is_real_folder(path: Path) -> bool:
+    """Whether a path is a folder, and not a link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a folder with all that is in it, or a link, whose target stays. What is not there is no error."""
+    shutil.rmtree(path) if is_real_folder(path) else path.unlink(missing_ok=True)
+
+
+@contextmanager
 def written_whole(path: Path, only_writer: bool = True) -> Iterator[Path]:
     """
-    A temporary path that replaces `path` at the end: readers see the old file or the new one, even after a crash. The
-    old file's permissions are kept.
+    A temporary path, for a file or a folder, that replaces `path` at the end: readers see the old one or the new one,
+    even after a crash. After an error or a signal, it is gone. The old file's permissions are kept.
 
     Args:
-        only_writer: no other process writes this file at the same time. The temporary file then has a fixed name, so
-            one left by a killed process is reused; otherwise its name is random.
+        only_writer: no other process writes this path at the same time. The temporary one then has a fixed name, so
+            one left by a killed process is replaced; otherwise its name is random.
     """
     temporary = path.with_name(f".{path.name}.tmp" if only_writer else f".{secrets.token_hex(4)}.tmp")
-    try:
-        temporary.touch(exist_ok=only_writer)
-        mode = stat.S_IMODE((path if path.exists() else temporary).stat().st_mode)  # safetensors makes files private
-        os.chmod(temporary, mode | stat.S_IWUSR)  # a private file is private from the start
+    with ending_on_signals():
+        try:
+            remove(temporary)
+            temporary.touch(exist_ok=False)
+            # Of the file there, or of new ones here: safetensors makes its files private.
+            mode = stat.S_IMODE((path if path.is_file() else temporary).stat().st_mode)
+            if path.is_file():
+                os.chmod(temporary, mode | stat.S_IWUSR)  # a private file is private from the start
+            else:
+                temporary.unlink()  # for a folder to take its place
+            yield temporary
+            if temporary.is_file():
+                os.chmod(temporary, mode)
+            sync(temporary)
+            os.replace(temporary, path)
+        finally:
+            remove(temporary)
+
+
+@contextmanager
+def new_output(out: Path) -> Iterator[Path]:
+    """`written_whole` for a file or folder that a user names. UserError if there is something already."""
+    if out.exists() or out.is_symlink():
+        raise UserError(f"{out} exists; choose another name")
+    if not out.absolute().parent.is_dir():
+        raise UserError(f"{out}: there is no folder {out.absolute().parent}")
+    with written_whole(out, only_writer=False) as temporary:
         yield temporary
-        os.chmod(temporary, mode)
-        sync(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -67,16 +126,42 @@ def write_lines(path: Path, texts: Iterable[str]) -> None:
     write_whole(path, "".join(f"{one_line(text)}\n" for text in texts))
 
 
+def _pointer(path: Path) -> Path | None:
+    """The file, or the first one in a folder, that is a pointer of Git LFS."""
+    for each in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if each.is_file():
+            with each.open("rb") as file:
+                if file.read(len(_LFS)) == _LFS:
+                    return each
+    return None
+
+
+@contextmanager
+def reading(path: Path, how: str = "") -> Iterator[None]:
+    """
+    Turn whatever a library raises about a file or folder of the user's into a UserError that names it, as
+    `as_user_error` does.
+
+    Args:
+        how: what comes after the name, such as "cannot be read as JSON: ".
+    """
+    with as_user_error(f"{path}: {how}"):
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.strerror:
+                raise UserError(f"{error.filename or path}: {error.strerror.lower()}") from error
+            if (pointer := _pointer(path)) is not None:
+                raise UserError(f"{pointer} is a pointer of Git LFS, not the file itself: run git lfs pull") from error
+            raise
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. UserError names the file if it holds anything else."""
-    try:
+    with reading(path, "cannot be read as JSON: "):
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; save the model again") from None
-    except RecursionError:
-        raise UserError(f"{path}: nested too deeply to be read; save the model again") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected an object, found {type(content).__name__}")
     return content

@@ -3,12 +3,13 @@
 import errno
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -19,14 +20,12 @@ from transformers import (
 )
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
-from .errors import UserError, first_line
+from .errors import UserError
+from .files import reading
 from .model.configuration_scratch import ScratchConfig
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # at least one per tokenizer
-
-# What loaders raise for JSON of an unexpected shape, or nested too deeply.
-_DAMAGE = (RecursionError, TypeError, KeyError, AttributeError, ArithmeticError)
 
 _KINDS = (ScratchConfig.model_type, "marian")  # of models that translate here
 
@@ -39,32 +38,45 @@ def best_device() -> torch.device:
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
-def cannot_load(name: str, error: Exception) -> UserError:
-    """The error for a model folder or Hub name that cannot be loaded."""
-    if isinstance(error, _DAMAGE):
-        found = " ".join(f"{type(error).__name__}: {error}".split())
-        return UserError(f"{name}: one of its JSON files is damaged ({found}); save the model again")
-    path = Path(name)
+@contextmanager
+def loading(name: str, what: str) -> Iterator[None]:
+    """
+    Turn whatever a loader raises into a UserError about the folder or Hub name that it loads from.
+
+    Args:
+        what: "config", "tokenizer" or "weights".
+    """
+    path, on_hub = Path(name), "no such folder, and it cannot be loaded from the Hub: "
+    doubt = ", or do not fit its config" if what == "weights" else ""
+    with reading(path, f"its {what} cannot be read{doubt}: " if path.is_dir() else on_hub):
+        try:
+            yield
+        except Exception as error:
+            if (obstacle := _obstacle(name, what)) is not None:
+                raise UserError(obstacle) from error
+            raise
+
+
+def _obstacle(name: str, what: str) -> str | None:
+    """Why something cannot be loaded from a folder or Hub name; None if what is needed is there, or may be."""
+    path, needed = Path(name), {"config": ("config.json",), "tokenizer": TOKENIZER_FILES}.get(what, ())
     if path.is_file():
-        return UserError(f"{name} is a file; a model is a folder or a name on the Hub")
+        return f"{name} is a file; a model is a folder or a name on the Hub"
     if path.is_dir():
-        for what, files in {"model": ("config.json",), "tokenizer": TOKENIZER_FILES}.items():
-            if not any((path / file).is_file() for file in files):
-                return UserError(f"{name} holds no {what}: there is no {' or '.join(files)}")
-        return UserError(f"{name}: {first_line(error)}")
+        is_there = not needed or any((path / file).is_file() for file in needed)
+        lacks = "model" if what == "config" else what
+        return None if is_there else f"{name} holds no {lacks}: there is no {' or '.join(needed)}"
     try:
         validate_repo_id(name)
     except HFValidationError:
-        return UserError(f"{name}: no such folder, and not a valid name on the Hub either")
-    return UserError(f"{name}: no such folder, and it cannot be loaded from the Hub: {first_line(error)}")
+        return f"{name}: no such folder, and not a valid name on the Hub either"
+    return None
 
 
 def load_config(name: str, **options) -> PreTrainedConfig:
     """The config of a model folder or Hub name. UserError if there is none, or it needs code not installed here."""
-    try:
+    with loading(name, "config"):
         return AutoConfig.from_pretrained(name, **(NO_REMOTE_CODE | options))
-    except (OSError, ValueError, *_DAMAGE) as error:
-        raise cannot_load(name, error) from error
 
 
 def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
@@ -80,12 +92,10 @@ def load_tokenizers(name: str, **options) -> tuple[PreTrainedTokenizerBase, PreT
     config = load_config(name, **options)
     if config.model_type not in _KINDS:
         raise UserError(f"{name} is a {config.model_type} model; only {' and '.join(_KINDS)} models are supported")
-    try:
+    with loading(name, "tokenizer"):
         source = AutoTokenizer.from_pretrained(name, **(NO_REMOTE_CODE | options))
         is_for_both = config.model_type == "marian" and type(source).__name__ == "MarianTokenizer"
         target = source if is_for_both else load_target_tokenizer(name, config, source, **options)
-    except (OSError, ValueError, *_DAMAGE) as error:
-        raise cannot_load(name, error) from error
     if getattr(source, "separate_vocabs", False):
         raise UserError(f"{name}: its tokenizer has a vocabulary for each side, which is not supported")
     return source, target
@@ -98,15 +108,9 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     Raises:
         UserError: it cannot be loaded, or lacks weights, which would be initialized at random.
     """
-    try:
-        options = NO_REMOTE_CODE | options
+    options = NO_REMOTE_CODE | options
+    with loading(name, "weights"):
         model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
-    except (OSError, ValueError, *_DAMAGE) as error:
-        raise cannot_load(name, error) from error
-    except SafetensorError as error:
-        raise UserError(f"{name}: its weights cannot be read; the file may be truncated ({error})") from error
-    except RuntimeError as error:
-        raise UserError(f"{name}: its weights do not fit its config: {first_line(error)}") from error
     if missing := sorted(report["missing_keys"]):
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(f"{name}: its weights are incomplete: missing {missing[0]}{others}")

@@ -7,6 +7,7 @@ import typer
 
 from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..errors import as_user_error
+from ..files import new_output
 from .options import Debug
 
 Folder = Annotated[Path, typer.Argument(help="the folder to write; it must not exist")]
@@ -30,12 +31,12 @@ def marian_command(
     """Convert a Marian model, such as an OPUS-MT translator, to a Scratch folder that translates the same."""
     log_to_terminal()
     with one_line_errors(debug):
-        from ..convert.checking import convert_folder, new_output
+        from ..convert.checking import convert_folder
         from ..convert.marian import from_marian
         from ..hub.model_folder import Conversion
 
         with new_output(out) as folder:
-            with as_user_error(f"{src}: "):
+            with as_user_error(f"{src}: ", ValueError):
                 difference = convert_folder(src, folder, "marian", from_marian)
             Conversion("Marian model", None if Path(src).exists() else src, difference).write(folder)
         print_if_possible(f"wrote {out}")
@@ -50,7 +51,7 @@ def to_marian_command(
     """Convert a Scratch model to a Marian folder, which Transformers loads without this project's code."""
     log_to_terminal()
     with one_line_errors(debug):
-        from ..convert.checking import convert_folder, new_output
+        from ..convert.checking import convert_folder
         from ..convert.marian import to_marian
 
         with new_output(out) as folder:
@@ -86,8 +87,8 @@ def torch_command(
     projection have the names of PyTorch's tutorial unless others are given. Save the tokenizer beside the result.
     """
     log_to_terminal()
-    with one_line_errors(debug), as_user_error():
-        from ..convert.checking import new_output, verify
+    with one_line_errors(debug), as_user_error(kinds=ValueError):
+        from ..convert.checking import verify
         from ..convert.torch_reading import load_state_dict_file, read_torch
         from ..convert.torch_transformer import build_scratch
         from ..hub.model_folder import Conversion
@@ -128,7 +129,7 @@ def to_torch_command(
     with one_line_errors(debug):
         import torch
 
-        from ..convert.checking import load_model, new_output, verify
+        from ..convert.checking import load_model, verify
         from ..convert.torch_reading import load_state_dict_file
         from ..convert.torch_transformer import TorchTranslator, to_torch
 
@@ -162,7 +163,6 @@ def ctranslate2_command(
     """
     log_to_terminal()
     with one_line_errors(debug):
-        from ..convert.checking import new_output
         from ..convert.ctranslate2 import write_ctranslate2
 
         with new_output(out) as folder:

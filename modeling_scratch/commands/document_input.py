@@ -52,7 +52,7 @@ class SentenceTranslator:
             remarks.add(UNUSUAL, place + 1, what)
         fitting = ["" if place in kept else sentence for place, sentence in enumerate(sentences)]
         bar = tqdm(total=len(fitting), unit=" sentences", disable=self.quiet or None)  # None: shown on a terminal
-        with bar, as_user_error():  # for invalid options
+        with bar, as_user_error(kinds=ValueError):  # for invalid options
             results = self.pipeline(fitting, progress=bar.update, **self.options)
         texts = [one_line(result["translation_text"]) for result in results]
         links = self.aligner.align(fitting, texts) if self.aligner else map(guessed_links, fitting, texts)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ..cli import log_to_terminal, one_line_errors, print_if_possible
+from ..files import new_output
 from .options import Debug
 
 _HELP = "Make something of a model that people use without this project."
@@ -26,7 +27,6 @@ def web_command(
     """
     log_to_terminal()
     with one_line_errors(debug):
-        from ..convert.checking import new_output
         from ..web.export import export_one_file, export_page
 
         is_file = out.suffix.lower() == ".html"
@@ -50,7 +50,6 @@ def transformersjs_command(
     """
     log_to_terminal()
     with one_line_errors(debug):
-        from ..convert.checking import new_output
         from ..web.transformersjs import export_transformersjs
 
         with new_output(out) as path:

@@ -33,8 +33,8 @@ def curves(
 
 @app.command()
 def positions(
-    d_model: Annotated[int, typer.Option(min=1, help="the model's width")] = 128,
-    length: Annotated[int, typer.Option(min=2, help="how many positions")] = 100,
+    d_model: Annotated[int, typer.Option(min=1, max=8192, help="the model's width")] = 128,
+    length: Annotated[int, typer.Option(min=2, max=8192, help="how many positions")] = 100,
     out: Annotated[Path, typer.Option(help="the file to write")] = Path("positions.png"),
     debug: Debug = False,
 ) -> None:
@@ -51,7 +51,7 @@ def attention(
     model: Annotated[str, typer.Argument(help="a model folder or Hub name")],
     sentence: Annotated[str, typer.Argument(help="the sentence to translate")],
     layer: Annotated[str, typer.Option(help="'last', 'all', or a number, counted from 1")] = "last",
-    beams: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
+    beams: Annotated[int | None, typer.Option(min=1, max=1000, help="default: as the model was saved")] = None,
     out: Annotated[Path, typer.Option(help="the folder to write to")] = Path("attention"),
     debug: Debug = False,
 ) -> None:
@@ -64,7 +64,9 @@ def attention(
         number = parse_layer(layer)  # fails before anything is loaded
         tokenizers = load_tokenizers(model)
         translator = load_translator(model).to(best_device())
-        with as_user_error():
+        with as_user_error("the sentence: ", UnicodeEncodeError):
+            sentence.encode("utf-8")
+        with as_user_error(kinds=ValueError):
             maps = attention_maps(translator, *tokenizers, sentence, beams)
         paths = save_attention(maps, out, number)
         print_if_possible(maps.translation)

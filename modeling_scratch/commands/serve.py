@@ -50,7 +50,7 @@ def main(
     that come together are translated together. Text is cut into sentences, and keeps its line breaks.
     """
     log_to_terminal()
-    with one_line_errors(debug), as_user_error():
+    with one_line_errors(debug), as_user_error(kinds=ValueError):
         if api_key == "":
             raise UserError("--api-key: it is empty")
         if not 0 < timeout <= _LONGEST_TIMEOUT:

@@ -10,7 +10,6 @@ from typing import Any, TextIO
 from tqdm.auto import tqdm
 
 from ..alignments import Aligner, pharaoh
-from ..cli import ending_on_signals
 from ..ensemble import first_member
 from ..errors import UserError, as_user_error
 from ..files import one_line, written_whole
@@ -68,7 +67,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
             yield file
         return
     path = path.resolve()  # writes to the target of a symbolic link, and keeps the link
-    with ending_on_signals(), ExitStack() as stack:
+    with ExitStack() as stack:
         try:
             temporary = stack.enter_context(written_whole(path, only_writer=False))
         except OSError as error:
@@ -94,7 +93,7 @@ def pipeline_options(
 
 
 def make_aligner(pipeline: CommandPipeline) -> Aligner:
-    with as_user_error():  # for alignment_heads that the model does not have
+    with as_user_error(kinds=ValueError):  # for alignment_heads that the model does not have
         return Aligner(first_member(pipeline.model), pipeline.tokenizer, pipeline.target_tokenizer)
 
 
@@ -109,7 +108,7 @@ def languages_of(pipeline: CommandPipeline, format: str, language: str | None) -
     return source, named.get("target_lang")
 
 
-@as_user_error()
+@as_user_error(kinds=ValueError)
 def translate_lines(
     path: Path | None,
     pipeline: CommandPipeline,

@@ -1,7 +1,6 @@
 """`scratch translate`: translate text, as in `scratch translate FOLDER_OR_NAME < source.txt > target.txt`."""
 
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors
+from ..cli import discard, log_to_terminal, one_line_errors
 from ..documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
 from ..errors import UserError
 from .options import Debug
@@ -33,8 +32,8 @@ def quiet_broken_pipe() -> Iterator[None]:
     except OSError as error:
         try:
             sys.stdout and sys.stdout.flush()
-        except OSError:  # Python flushes standard output at exit, which must not fail again
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError:
+            discard(sys.stdout)
         if not isinstance(error, BrokenPipeError):
             raise
         sys.exit(BROKEN_PIPE)
@@ -46,7 +45,9 @@ _Others = Annotated[
 _Output = Annotated[
     str | None, typer.Option(help="a file, which appears when complete, or a device; default: standard output")
 ]
-_NBest = Annotated[int | None, typer.Option(min=1, help="write the N best of each line, as LINE, RANK, SCORE and TEXT")]
+_NBest = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="write the N best of each line, as LINE, RANK, SCORE and TEXT")
+]
 _BatchTokens = Annotated[int | None, typer.Option(min=1, help="padded source tokens per batch (default: 4096)")]
 _Workers = Annotated[
     int | None,
@@ -68,7 +69,7 @@ def main(
     others: _Others = None,
     input: Annotated[str | None, typer.Option(help="a text file; default: standard input")] = None,
     output: _Output = None,
-    num_beams: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
+    num_beams: Annotated[int | None, typer.Option(min=1, max=1000, help="default: as the model was saved")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="default: as the model was saved")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="default: as the model was saved")] = None,
     n_best: _NBest = None,

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..defaults import SECONDS_TO_ANSWER
 from ..errors import UserError
+from ..files import temporary_folder
 from .options import Debug
 
 if TYPE_CHECKING:
@@ -37,10 +37,12 @@ def main(
     ] = False,
     timeout: Annotated[float, typer.Option(help="seconds to wait for the Hub's answer")] = SECONDS_TO_ANSWER,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the files, sizes and card; push nothing")] = False,
-    check_only: Annotated[bool, typer.Option("--check-only", help="only check the folder")] = False,
+    check_only: Annotated[bool, typer.Option("--check-only", help="only check, which runs the folder's code")] = False,
     debug: Debug = False,
 ) -> None:
-    """Check a model folder by loading it as a stranger would, and push it as one commit."""
+    """
+    Check a model folder by loading it as a stranger would, which runs its Python files, and push it as one commit.
+    """
     log_to_terminal(logging.INFO)
     unsure = "interrupted; the Hub has the old revision or the new one: run the same command again to find out"
     with one_line_errors(debug, interrupted=unsure):
@@ -85,8 +87,8 @@ def _only_look(folder: Path, options: "PushOptions", dry_run: bool) -> None:
     """Print what the check finds; for a dry run, also what would be pushed."""
     from ..hub.push import deletions, prepare
 
-    with TemporaryDirectory() as copy:
-        prepared = prepare(folder, options, Path(copy))
+    with temporary_folder() as copy:
+        prepared = prepare(folder, options, copy)
         lines = prepared.findings
         if dry_run:
             sizes = prepared.sizes()

@@ -1,10 +1,7 @@
-"""What every conversion does: copy tokenizers, compare the result with the original, write it atomically."""
+"""What every conversion does: copy tokenizers, compare the result with the original."""
 
 import logging
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,6 +9,7 @@ from torch import nn
 from transformers import MarianMTModel, PreTrainedModel
 from transformers.utils import cached_file
 
+from ..cli import print_if_possible
 from ..errors import UserError
 from ..loading import TOKENIZER_FILES, load_config, load_tokenizers, load_translator, save_tokenizers
 from ..model.configuration_scratch import ScratchConfig
@@ -54,24 +52,6 @@ def carry_tokenizers(name: str, folder: Path, both: bool = False) -> None:
         save_tokenizers(source, source, folder / TARGET_FOLDER, limit)
 
 
-@contextmanager
-def new_output(out: Path) -> Iterator[Path]:
-    """A temporary path for a file or folder, which becomes `out` if nothing fails and is deleted otherwise."""
-    if out.exists() or out.is_symlink():
-        raise UserError(f"{out} exists; choose another name")
-    if not out.absolute().parent.is_dir():
-        raise UserError(f"{out}: there is no folder {out.absolute().parent}")
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.rename(temporary, out)
-    finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
-        else:
-            temporary.unlink(missing_ok=True)
-
-
 @torch.inference_mode()
 def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
     """
@@ -97,7 +77,8 @@ def verify(read: nn.Module, written: nn.Module, config: ScratchConfig) -> float:
     first, second = (getattr(output, "logits", output) for output in outputs)
     difference = (first - second).abs().max().item()
     largest = first.abs().max().item()
-    print(f"largest logit difference on random ids, in float32: {difference:.1e} (of logits up to {largest:.1f})")
+    found = f"{difference:.1e} (of logits up to {largest:.1f})"
+    print_if_possible(f"largest logit difference on random ids, in float32: {found}")
     _check_difference(difference, "logits")
     return difference
 
@@ -131,7 +112,7 @@ def verify_scores(model: ScratchForConditionalGeneration, scorer: Scorer) -> Non
             ).logits[0]
         expected = logits.log_softmax(dim=-1)[torch.arange(len(after)), after]
         difference = max(difference, (expected - torch.tensor(found)).abs().max().item())
-    print(f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}")
+    print_if_possible(f"largest difference of log-probabilities of random ids, in float32: {difference:.1e}")
     _check_difference(difference, "log-probabilities")
 
 

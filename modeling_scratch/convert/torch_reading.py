@@ -1,6 +1,5 @@
 """Reading the state dict of a translator around torch.nn.Transformer: which tensor is which, the config they imply."""
 
-import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError, first_line
+from ..errors import UserError, as_user_error
+from ..files import reading
 from ..model.configuration_scratch import ScratchConfig
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..model.position_embeddings import SinusoidalPositionEmbedding
@@ -28,13 +28,8 @@ _PACKED = "encoder.layers.0.self_attn.in_proj_weight"
 
 def load_state_dict_file(path: Path) -> dict[str, torch.Tensor]:
     """The state dict in a file written by torch.save. UserError if it holds anything else; no code in it is run."""
-    try:
+    with reading(path, "not a state dict written by torch.save (save model.state_dict(), not the model): "):
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(
-            f"{path} is not a state dict written by torch.save (save model.state_dict(), not the model): "
-            f"{first_line(error)}"
-        ) from error
     if not isinstance(state, dict):
         raise UserError(f"{path} holds a {type(state).__name__}, not a state dict")
     return state
@@ -72,8 +67,10 @@ def read_torch(
     Raises:
         UserError: a weight is missing, has an unexpected shape, or has no counterpart.
     """
-    if wrong := [str(name) for name, value in state.items() if not isinstance(value, torch.Tensor)]:
-        raise UserError(f"not a state dict: {_listed(wrong)} is not a tensor; give what a model's state_dict() returns")
+    if wrong := [str(name) for name, value in state.items() if not (isinstance(name, str) and _is_dense(value))]:
+        raise UserError(
+            f"not a state dict: {_listed(wrong)} is not a tensor with values; give what a model's state_dict() returns"
+        )
     prefix = _find_prefix(state)
     names = {
         SOURCE_EMBEDDING: _find(state, source_embedding, "source_embedding"),
@@ -100,10 +97,8 @@ def read_torch(
             "model.float().state_dict()"
         )
     translator = TorchTranslator(implied_config(renamed, **settings)).to(renamed[SOURCE_EMBEDDING].dtype)
-    try:
+    with as_user_error("in the names of PyTorch's tutorial: "):
         translator.load_state_dict(renamed)
-    except RuntimeError as error:
-        raise UserError(f"in the names of PyTorch's tutorial: {' '.join(str(error).split())}") from error
     return translator.eval()
 
 
@@ -185,6 +180,11 @@ def _find(state: Mapping[str, torch.Tensor], given: str, what: str) -> str:
     return name
 
 
+def _is_dense(value: Any) -> bool:
+    """Whether a value is a tensor with an element for each place, and at least one dimension."""
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta and value.ndim > 0
+
+
 def _is_sinusoidal(table: torch.Tensor, d_model: int) -> bool:
     """Whether a tensor is a table of the positions that a Scratch model computes, up to rounding."""
     rows = table.squeeze()
@@ -205,8 +205,8 @@ def _read_shape(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     shape = {"d_model": layers[_PACKED].shape[-1], "final_norm": "encoder.norm.weight" in layers}
     shape |= {"attention_bias": has_bias, "ffn_bias": has_bias}
     for side in ("encoder", "decoder"):
-        indices = [re.match(rf"{side}\.layers\.(\d+)\.", name) for name in layers]
-        shape[f"{side}_layers"] = max((int(match[1]) + 1 for match in indices if match), default=0)
+        found = [re.match(rf"{side}\.layers\.(\d+)\.", name) for name in layers]
+        shape[f"{side}_layers"] = len({match[1] for match in found if match})
         first = f"{side}.layers.0.linear1.weight"
         if first not in layers:
             raise UserError(f"{first} is missing from the weights of the torch.nn.Transformer")

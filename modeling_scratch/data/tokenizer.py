@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from ..errors import UserError
-from ..loading import NO_REMOTE_CODE, cannot_load
+from ..loading import NO_REMOTE_CODE, loading
 from ..model.batched_generation import INVISIBLE
 
 logger = logging.getLogger(__name__)
@@ -84,11 +84,12 @@ def sample_sentences(dataset: Dataset, columns: list[str], limit: int, seed: int
 
 def _load(name: str) -> PreTrainedTokenizerBase:
     try:
-        if not Path(name).exists() and name in tiktoken.list_encoding_names():
-            return from_tiktoken(tiktoken.get_encoding(name))
-        return AutoTokenizer.from_pretrained(name, **NO_REMOTE_CODE)
-    except (OSError, ValueError) as error:
-        raise UserError(f"tokenizer.existing: {cannot_load(name, error)}") from error
+        with loading(name, "tokenizer"):
+            if not Path(name).exists() and name in tiktoken.list_encoding_names():
+                return from_tiktoken(tiktoken.get_encoding(name))
+            return AutoTokenizer.from_pretrained(name, **NO_REMOTE_CODE)
+    except UserError as error:
+        raise UserError(f"tokenizer.existing: {error}") from error
 
 
 class _RanksConverter(TikTokenConverter):

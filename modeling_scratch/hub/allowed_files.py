@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from ..errors import UserError
-from ..files import read_json
+from ..errors import UserError, as_user_error
+from ..files import read_json, reading
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import COMPANIONS, CURVES, RECIPE
@@ -53,12 +53,10 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 def _code_names(path: Path, config: dict[str, Any]) -> set[str]:
     """The `file` of each `file.Class` or `user/name--file.Class` in a config.json's auto_map and custom_pipelines."""
-    try:
+    with as_user_error(f"{path}: auto_map and custom_pipelines name no classes; save the model again: "):
         references = [*(config.get("auto_map") or {}).values()]
         references += [pipeline["impl"] for pipeline in (config.get("custom_pipelines") or {}).values()]
         return {reference.rpartition("--")[2].partition(".")[0] for reference in references}
-    except (AttributeError, KeyError, TypeError):  # JSON of another shape
-        raise UserError(f"{path}: auto_map and custom_pipelines name no classes; save the model again") from None
 
 
 def code_files(folder: Path, config: dict[str, Any]) -> list[Path]:
@@ -68,11 +66,8 @@ def code_files(folder: Path, config: dict[str, Any]) -> list[Path]:
     for root in roots:
         if not root.is_file():
             raise UserError(f"{folder}: config.json names {root.name}, which is missing; save the model again")
-        try:
+        with reading(root, "it and what it imports cannot be read: "):
             files |= {Path(file) for file in get_relative_import_files(root)}
-        except FileNotFoundError as error:
-            name = Path(error.filename).name
-            raise UserError(f"{folder}: {name} is imported but missing; save the model again") from None
     return sorted(files)
 
 

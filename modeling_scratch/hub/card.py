@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
 from huggingface_hub import ModelCard
 
 from ..card_markdown import hub_link
@@ -93,7 +92,7 @@ def check_card(text: str, required: Iterable[str] = REQUIRED_METADATA) -> None:
             problems.append(f"metadata: {key} is missing{how}")
     try:
         ModelCard(text.removeprefix("\ufeff"))
-    except (ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+    except Exception as error:
         problems.append(f"metadata: huggingface_hub cannot read it: {' '.join(str(error).split())}")
     if TOKEN.search(text):
         problems.append("it holds what looks like a token (hf_...): remove it, and revoke it if it is one")

@@ -15,6 +15,7 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from huggingface_hub.utils import yaml_dump
 
 from ..errors import UserError
+from ..recipe.yaml_reading import BoundedLoader
 
 BEGIN = "<!-- modeling_scratch: the next push replaces the text from here; write your own above this line -->"
 END = "<!-- modeling_scratch: the next push replaces the text up to here; write your own below this line -->"
@@ -57,8 +58,8 @@ def split_front_matter(text: str, what: str = "the card") -> tuple[dict[str, Any
         return {}, text
     first = text[: found.start(2)].count("\n") + 1
     try:
-        metadata = yaml.safe_load(found[2])
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2026-13-01
+        metadata = yaml.load(found[2], Loader=BoundedLoader)
+    except Exception as error:  # PyYAML's own, or of a value, such as the date 2026-13-01
         mark = getattr(error, "problem_mark", None)
         line = f"{first + mark.line}" if mark else f"{first} and after"
         problem = getattr(error, "problem", None) or error

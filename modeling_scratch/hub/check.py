@@ -1,24 +1,26 @@
 """Check a model folder before it is shared: a stranger who loads it must get what its author has."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers.utils import HF_MODULES_CACHE
 
-from ..errors import UserError
-from ..files import read_json
+from ..errors import UserError, as_user_error
+from ..files import read_json, temporary_folder
 from ..model.translation_pipeline import ScratchTranslationPipeline
 from ..redaction import redact
 from . import probe
 from .allowed_files import copy_files
 from .model_folder import open_weights
 from .run_records import RunRecords
+
+logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-6  # of float32 logits; both sides run the same code on the same machine
 # Sentences that tokenizers stumble over, tried besides the run's own samples.
@@ -50,12 +52,11 @@ def _check_files(files: dict[str, Path], copy: Path, sentences: list[str]) -> li
     check_texts(files)
     parameters = check_weights(files)
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    try:
-        with torch.random.fork_rng(devices):  # training may go on afterwards
-            author = probe.observe(str(copy), sentences, False, ScratchTranslationPipeline)
-    except Exception as error:  # Transformers and tokenizers raise many kinds
-        raise UserError(f"{copy} cannot be loaded here: {type(error).__name__}: {error}") from error
+    with as_user_error(f"{copy} cannot be loaded here: "), torch.random.fork_rng(devices):  # training may go on
+        author = probe.observe(str(copy), sentences, False, ScratchTranslationPipeline)
     check_loading("with this project", author)
+    code = ", ".join(name for name in files if name.endswith(".py"))
+    logger.info(f"running the folder's Python files, as whoever loads the model would: {code}")
     stranger = observe_as_a_stranger(copy, sentences)
     check_loading("in a clean process", stranger)
     compare(author, stranger)
@@ -103,8 +104,7 @@ def observe_as_a_stranger(folder: Path, sentences: list[str]) -> dict[str, Any]:
     Run `probe.observe` in a process that cannot import this project and makes no connections. UserError with its last
     line of stderr if it fails.
     """
-    with tempfile.TemporaryDirectory() as name:
-        temporary = Path(name)
+    with temporary_folder() as temporary:
         asked, answered = temporary / "sentences.json", temporary / "observed.pt"
         asked.write_text(json.dumps(sentences), encoding="utf-8")
         secret = ("HF_", "HUGGING", "PYTHON", "TRANSFORMERS_")

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from .. import __version__
 from ..card_markdown import escape
-from ..errors import UserError
-from ..files import read_json, write_whole
+from ..errors import UserError, as_user_error
+from ..files import read_json, reading, write_whole
 from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.architecture import check_fields
@@ -37,10 +37,8 @@ def read_config(folder: Path) -> ScratchConfig:
         raise UserError(f"{path}: model_type is {kind!r}; only 'scratch' models are shared here{how}")
     named = {ScratchConfig.attribute_map.get(name, name): value for name, value in content.items()}
     check_fields({name: named[name] for name in ScratchConfig.fields() if name in named}, str(path))
-    try:
+    with as_user_error(f"{path}: "):
         return ScratchConfig.from_dict(content)
-    except (ValueError, TypeError, AttributeError, KeyError, ArithmeticError) as error:  # a value of another shape
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -55,11 +53,9 @@ def weight_files(folder: Path) -> list[Path]:
 @contextmanager
 def open_weights(path: Path) -> Iterator[safe_open]:
     """A safetensors file. UserError if it cannot be read."""
-    try:
-        with safe_open(path, framework="pt") as weights:
-            yield weights
-    except SafetensorError as error:
-        raise UserError(f"{path}: cannot be read as safetensors, perhaps it is truncated ({error})") from None
+    how = "cannot be read as safetensors, perhaps it is truncated: "
+    with reading(path, how), safe_open(path, framework="pt") as weights:
+        yield weights
 
 
 def _count_parameters(paths: Iterable[Path]) -> tuple[int, list[str]]:
@@ -93,13 +89,11 @@ class Conversion:
         path = folder / CONVERSION
         if not path.is_file():
             return None
-        try:
+        with as_user_error(f"{path}: not what a conversion writes (delete it): "):
             conversion = Conversion(**read_json(path))
-            if not math.isfinite(conversion.largest_difference):
-                raise UserError("largest_difference is not finite")
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{path}: not what a conversion writes ({error}); delete it") from None
-        return conversion
+            if math.isfinite(conversion.largest_difference):
+                return conversion
+            raise ValueError("largest_difference is not finite")
 
 
 def _tokenizer_languages(folder: Path) -> list[str]:

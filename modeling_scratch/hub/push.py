@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
 from ..errors import UserError
-from ..files import write_whole
+from ..files import reading, temporary_folder, write_whole
 from ..recipe.schema import Recipe
 from ..redaction import redact
 from ..runs.folder import COMPANIONS
@@ -140,10 +139,8 @@ def _read(path: Path) -> str | None:
     """A text file; None if there is none."""
     if not path.is_file():
         return None
-    try:
+    with reading(path, "correct it, or delete it; it is "):
         return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not valid UTF-8 ({error.reason}); correct it, or delete it") from None
 
 
 def deletions(folder: Path, options: PushOptions, prepared: Prepared) -> set[str]:
@@ -165,9 +162,9 @@ def push(folder: Path, options: PushOptions, prepare: Preparation = prepare) -> 
     Raises:
         UserError: the message says what happened, what is on the Hub, and what to do.
     """
-    with opened_repository(options) as repository, TemporaryDirectory() as copy:
+    with opened_repository(options) as repository, temporary_folder() as copy:
         found = look(repository, options, folder)
-        prepared = prepare(folder, options, Path(copy), found.card)
+        prepared = prepare(folder, options, copy, found.card)
         _check_companions(options, found, prepared.files)
         stale = found.files - prepared.files.keys()
         changes = found.tag is not None and (stale or not found.holds(prepared.files, prepared.card))

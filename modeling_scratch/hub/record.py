@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import as_user_error
 from ..files import write_whole
 
 RECORD = ".hub.json"
@@ -37,16 +37,12 @@ def _read(folder: Path) -> dict[str, dict[str, LastPush]]:
     path = folder / RECORD
     if not path.is_file():
         return {}
-    try:
+    with as_user_error(f"{path}: damaged (delete it, look at the repository, then push with --overwrite): "):
         repositories = json.loads(path.read_text(encoding="utf-8"))["repositories"]
         return {
             name: {revision: LastPush(**push) for revision, push in revisions.items()}
             for name, revisions in repositories.items()
         }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{path}: damaged ({error}); delete it, look at the repository, then push with --overwrite"
-        ) from None
 
 
 def read_last_push(folder: Path, repo_id: str, revision: str) -> LastPush:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from ..errors import shortened
 from ..model.configuration_scratch import ScratchConfig
 
 # Shorter forms of pydantic's messages, by error type.
@@ -48,7 +49,7 @@ def _finding(key: str, item: dict[str, Any]) -> str:
     if item["type"] == "value_error":  # from a section's validator: the message names the keys itself
         return message if not key or message.startswith(f"{key}.") else f"{key}: {message}"
     kind = _KINDS.get(item["type"].removesuffix("_type"))
-    return f"{key}: {kind or message.replace('Input should be', 'must be')}, got {item['input']!r}"
+    return f"{key}: {kind or message.replace('Input should be', 'must be')}, got {shortened(repr(item['input']), 80)}"
 
 
 def _section(of: type[BaseModel], name: str) -> type[BaseModel] | None:

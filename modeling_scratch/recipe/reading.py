@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from ..errors import UserError
+from ..errors import UserError, beginning
 from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import TARGET_FOLDER
 from .architecture import check_fields
@@ -51,13 +51,12 @@ def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[s
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
-            raise UserError(f"{override!r} is not of the form KEY=VALUE, such as optimization.learning_rate=1e-3")
+            raise UserError(
+                f"{beginning(override)} is not of the form KEY=VALUE, such as optimization.learning_rate=1e-3"
+            )
         if not text.strip():
             raise UserError(f"{key}: no value is given; write {key}=null to unset it")
-        try:
-            value = parse_yaml(text)
-        except ValueError as error:
-            raise UserError(f"{key}: {text!r} is not a YAML value: {error}") from None
+        value = parse_yaml(text, f"{key}: {beginning(text)} is not a YAML value: ")
         for part in reversed(key.split(".")):
             value = {part: value}
         changed = _merge(changed, value)

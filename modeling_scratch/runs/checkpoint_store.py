@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from ..errors import UserError
-from ..files import sha256, sync, written_whole
+from ..errors import UserError, as_user_error
+from ..files import reading, remove, sha256, sync, written_whole
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class CheckpointStore:
     def begin(self, step: int) -> Path:
         """An empty folder to write a checkpoint to; `finish` renames it."""
         temporary = self.unfinished(step)
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
         temporary.mkdir(parents=True)
         return temporary
 
@@ -85,18 +85,18 @@ class CheckpointStore:
             sync(path)
         if final.exists():  # the run was stopped at this step and resumed
             replaced = self.folder / f".step-{step:07d}.old"
-            shutil.rmtree(replaced, ignore_errors=True)
+            remove(replaced)
             os.rename(final, replaced)
         os.rename(temporary, final)
         sync(self.folder)
         with _deleting_is_not_vital():
             for leftover in self.folder.glob(".step-*"):
-                shutil.rmtree(leftover)
+                remove(leftover)
             steps = self.steps()
             best_of_kept = set(map(self._best_step, steps[-keep_last:]))
             for old in steps[:-keep_last]:
                 if old not in best_of_kept:
-                    shutil.rmtree(self._rename_away(old))
+                    remove(self._rename_away(old))
 
     def _best_step(self, step: int) -> int | None:
         """The step of the best weights according to a checkpoint; a run resumed from it needs them."""
@@ -108,7 +108,7 @@ class CheckpointStore:
     def _rename_away(self, step: int) -> Path:
         # Rename before deleting, so that a half-deleted folder never looks like a checkpoint.
         doomed = self.folder / f".step-{step:07d}.gone"
-        shutil.rmtree(doomed, ignore_errors=True)
+        remove(doomed)
         os.rename(self.path(step), doomed)
         return doomed
 
@@ -146,11 +146,9 @@ def verify_checkpoint(folder: Path) -> None:
     """UserError if a file of a checkpoint is missing, or differs in size or contents from what was written."""
     if not (folder / MANIFEST).is_file():
         raise UserError(f"{folder}: {MANIFEST} is missing, so the checkpoint is not complete")
-    try:
+    with as_user_error(f"{folder}: {MANIFEST} is damaged: "):
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         expected = {name: (entry["size"], entry["sha256"]) for name, entry in manifest.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        raise UserError(f"{folder}: {MANIFEST} is damaged") from None
     if missing := {STATE, WEIGHTS} - set(expected):
         raise UserError(f"{folder}: {MANIFEST} is damaged, it does not name {' and '.join(sorted(missing))}")
     for name, (size, digest) in expected.items():
@@ -159,10 +157,8 @@ def verify_checkpoint(folder: Path) -> None:
             raise UserError(f"{folder}: {name} is missing")
         if path.stat().st_size != size:
             raise UserError(f"{folder}: {name} has {path.stat().st_size} bytes, not {size}: truncated")
-        try:
+        with reading(path):
             found = sha256(path)
-        except OSError as error:
-            raise UserError(f"{folder}: {name} cannot be read ({error})") from None
         if found != digest:
             raise UserError(f"{folder}: {name} is not what was written: its SHA-256 differs")
 
@@ -183,7 +179,7 @@ class Snapshots:
 
     def delete_all_but(self, kept: Iterable[str]) -> None:
         """Delete all other snapshots, including those after the step that the run resumed from."""
-        for path in self.folder.iterdir():
+        for path in self.folder.glob("step-*.safetensors"):
             if path.name not in kept:
                 with _deleting_is_not_vital():
                     path.unlink()

@@ -1,8 +1,10 @@
 """A run's folder: the model at its root, its checkpoints and its records."""
 
 import logging
+import os
 import shutil
 import tempfile
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -11,10 +13,10 @@ from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 
 from ..errors import UserError
-from ..files import written_whole
+from ..files import is_real_folder, remove, written_whole
 from ..recipe.reading import load_recipe
 from .checkpoint_store import WEIGHTS, CheckpointStore, Snapshots, verify_checkpoint
-from .metrics_file import METRICS_FILE, forget_after
+from .metrics_file import METRICS_FILE, finally_scored, forget_after
 from .translations import TRANSLATIONS
 
 logger = logging.getLogger(__name__)
@@ -24,6 +26,9 @@ RECIPE = "recipe.yaml"
 CURVES = "curves.png"
 TRACKING = "tracking"
 LOCK = ".lock"
+_ROOMS = ("checkpoints", "averaging", TRANSLATIONS)  # folders that a user may replace by links to other disks
+_WRITTEN = ("checkpoints/step-*", "checkpoints/.step-*", "averaging/step-*.safetensors", f"{TRANSLATIONS}/*.txt")
+_WRITTEN += ("target_tokenizer", TRACKING, "*.safetensors", "*.json", "*.py", METRICS_FILE, CURVES, RECIPE)
 # May lie in a folder before its run begins. They are pushed with the model but are not part of it: a push never deletes
 # them from the Hub.
 COMPANIONS = ("LICENSE*", "NOTICE*")
@@ -80,12 +85,13 @@ class RunFolder:
 
     def locked_can_go_on(self) -> bool:
         """
-        Whether there is a run to resume: one that has written a checkpoint, even a damaged one, or weights. Locks the
-        folder, so that it stays true. UserError if it is in use.
+        Whether there is a run to resume: one that has written a checkpoint, even a damaged one, weights, or final
+        scores. Locks the folder, so that it stays true. UserError if it is in use.
         """
         if self.path.is_dir():
             self.lock()
-        return self.is_run() and bool(self.checkpoints.steps() or (self.path / WEIGHTS).exists())
+        has_something = self.checkpoints.steps() or (self.path / WEIGHTS).exists() or finally_scored(self.path)
+        return self.is_run() and bool(has_something)
 
     def check(self, resume: bool, overwrite: bool) -> None:
         """Lock the folder, if it exists. UserError if it conflicts with the command line, or is in use."""
@@ -106,6 +112,11 @@ class RunFolder:
         if not is_run and self.path.is_dir() and holds_other_things(self.path):
             raise UserError(f"{self.path} holds files that are not a run's; choose another output_dir")
         self._check_writable()
+        for path in map(self.path.joinpath, _ROOMS):
+            if path.is_symlink() and not path.is_dir():  # as on a disk that is not mounted
+                raise UserError(f"{path} is a link, and there is no folder {os.readlink(path)}")
+        if overwrite:
+            self._check_deletable()
         if self.path.is_dir():
             self.lock()
 
@@ -117,6 +128,18 @@ class RunFolder:
                 pass
         except OSError as error:
             raise UserError(f"output_dir {self.path}: nothing can be written to {there} ({error.strerror})") from None
+
+    def _written(self) -> list[Path]:
+        """What runs have written here, the recipe last."""
+        found = [path for pattern in _WRITTEN for path in sorted(self.path.glob(pattern))]
+        return [path for path in found if path.parent != self.path or not path.name.startswith(".")]
+
+    def _check_deletable(self) -> None:
+        """UserError if `create` would fail halfway, at something that cannot be deleted."""
+        for path in self._written():
+            for folder in (path.parent, *(each for each in (path, *path.rglob("*")) if is_real_folder(each))):
+                if not os.access(folder, os.W_OK | os.X_OK):
+                    raise UserError(f"{path} cannot be deleted, since {folder} is not writable; nothing was deleted")
 
     def make(self) -> None:
         """Make the folder, if it does not exist, and lock it."""
@@ -135,17 +158,17 @@ class RunFolder:
         """
         Make the folder. If it holds a run (which `check` has allowed to be replaced), delete the files that runs
         write, the recipe last, so that it still counts as a run after an interrupt. The model card and the record of
-        pushes stay for the next push.
+        pushes stay for the next push. A link to a folder of checkpoints, as on a larger disk, stays too, and so does
+        what others have in that folder.
         """
         self.make()
         if self.is_run():
             logger.info(f"deleting the run in {self.path}")
-            patterns = ["checkpoints", "averaging", "target_tokenizer", TRACKING, "*.safetensors", "*.json", "*.py"]
-            for pattern in [*patterns, TRANSLATIONS, METRICS_FILE, CURVES, RECIPE]:
-                for path in self.path.glob(pattern):
-                    if path.name.startswith("."):
-                        continue
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for path in self._written():
+                remove(path)
+            for path in map(self.path.joinpath, _ROOMS):
+                with suppress(OSError):  # a link, a disk of its own, or something else is in it
+                    path.rmdir()
 
     # -- weights -------------------------------------------------------------------------------------------------
 

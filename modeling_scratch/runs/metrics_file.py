@@ -31,7 +31,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
-        if isinstance(record, dict) and {"split", "step"} <= record.keys():
+        if isinstance(record, dict) and isinstance(record.get("split"), str) and isinstance(record.get("step"), int):
             records.append(record)
         else:
             logger.warning(f"{path}, line {number} is damaged and left out")

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import UserError
-from ..files import write_lines
+from ..files import reading, write_lines
 
 TRANSLATIONS = "translations"
 
@@ -24,10 +23,6 @@ def read_translations(run: Path, name: str) -> list[str]:
         UserError: there are none, or the file is not UTF-8.
     """
     path = run / TRANSLATIONS / f"{name}.txt"
-    try:
+    with reading(path):
         text = path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not valid UTF-8 ({error.reason})") from None
     return text.removesuffix("\n").split("\n") if text else []

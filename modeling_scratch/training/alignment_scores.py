@@ -45,7 +45,7 @@ def alignment_scores(
     gold = gold_links_of(recipe, split) if recipe.evaluation.alignments else None
     if gold is None:
         return {}
-    with as_user_error():
+    with as_user_error(kinds=ValueError):
         aligner = Aligner(model, *tokenizers)
     rate = alignment_error_rate(aligner.align(*texts(pairs)), gold)
     signature = "attention:cross|step:predicting|links:argmax of rows and columns|gold:sure"

@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
-from ..errors import UserError, first_line
+from ..errors import UserError
+from ..files import reading
 from ..loading import save_tokenizers
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..recipe.reading import ACCUMULATION, ALIKE, differing_keys, load_recipe
@@ -246,13 +247,9 @@ def load_checkpoint(run: "TrainingRun", checkpoint: Path) -> Progress:
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """Turn whatever a loader raises into a UserError that names the file of the checkpoint."""
-    try:
+    what = "not what a checkpoint of this run holds (resume from an earlier one with --resume-from): "
+    with reading(path, what):
         yield
-    except Exception as error:
-        raise UserError(
-            f"{path}: not what a checkpoint of this run holds ({type(error).__name__}: {first_line(error)}); resume "
-            "from an earlier checkpoint with --resume-from"
-        ) from error
 
 
 def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:

@@ -157,7 +157,7 @@ def score_model(
     model, results = model.to(accelerator.device), {}
     for split in splits:
         pairs = main_first(accelerator, lambda split=split: load_split(recipe.data, recipe.seed, split))
-        explained = as_user_error(f"{' + '.join(names)}, the {split} split: ")
+        explained = as_user_error(f"{' + '.join(names)}, the {split} split: ", ValueError)
         given = (recipe, model, tokenizers, pairs, accelerator, explained)
         translations, scores = translate_and_score(*given, **generation)
         with evaluating(model, accelerator):

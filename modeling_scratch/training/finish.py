@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from ..alignments import Aligner, choose_heads
 from ..data.sources import source_of
 from ..data.tokenization import texts
 from ..errors import Stopped, UserError
+from ..loading import load_tokenizers, load_translator
 from ..metrics import describe_heads
 from ..recipe.reading import ALIKE, differing_keys, load_recipe
 from ..recipe.schema import Recipe
@@ -20,6 +22,7 @@ from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder
 from ..runs.metrics_file import finally_scored
 from ..runs.processes import on_main
+from ..runs.translations import read_translations
 from .alignment_scores import gold_links_of
 from .checkpoints import stored_weights
 from .compilation import not_compiled
@@ -35,12 +38,31 @@ _SAMPLES = 5
 
 
 def is_finished(recipe: Recipe) -> bool:
-    """Whether the run in the recipe's folder has scored its final weights, by a recipe that gives the same results."""
+    """Whether the recipe's folder holds the results of a run, by a recipe that gives the same ones."""
     folder = Path(recipe.output_dir)
     if not RunFolder(folder).is_run() or {*differing_keys(load_recipe(folder / RECIPE), recipe)} - ALIKE:
         return False
     splits = [split for split in ("test", *recipe.data.test_sets) if source_of(split, recipe.data, recipe.seed)]
-    return finally_scored(folder) >= set(splits or ["validation"])
+    return has_results(folder, splits or ["validation"])
+
+
+def has_results(folder: Path, splits: Iterable[str] = ()) -> bool:
+    """
+    Whether a run has scored its final weights, on these splits if any are named, and all that it left then is still
+    there: a model that can be loaded, and the translations that were scored. If something is missing, says what.
+    """
+    scored = finally_scored(folder)
+    if not scored or not scored >= set(splits):
+        return False
+    try:
+        load_tokenizers(str(folder))
+        load_translator(str(folder))
+        for name in scored:
+            read_translations(folder, name)
+    except UserError as error:
+        logger.warning(f"the run in {folder} was finished, but not all that it left is there: {error}")
+        return False
+    return True
 
 
 def finish(run: TrainingRun) -> dict[str, Any]:

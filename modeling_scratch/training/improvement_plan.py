@@ -17,8 +17,8 @@ from ..recipe.reading import ALIKE, adopts_two, apply_overrides, checked_recipe,
 from ..recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
 from ..runs.checkpoint_store import WEIGHTS
 from ..runs.folder import RECIPE, RunFolder, holds_other_things
-from ..runs.metrics_file import finally_scored
 from .comparison import read_run
+from .finish import has_results
 
 TAG = "<bt>"  # before a source sentence that was back-translated from monolingual text
 FORWARD, BACKWARD = "forward", "backward"
@@ -166,7 +166,7 @@ class ImprovementPlan:
 
     def has_model(self, direction: str, number: int) -> bool:
         """Whether a model that translates is finished; `check_begun` says whether it is of this improvement."""
-        return bool(finally_scored(self.folder(direction, number)))
+        return has_results(self.folder(direction, number))
 
     def check_begun(self, pairs: dict[str, Pairs] | None = None) -> None:
         """

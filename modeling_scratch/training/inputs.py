@@ -98,7 +98,7 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) ->
     else:
         second = sizes["decoder_vocab_size"] if source is not target else None
         fields = fields_of_new_model(recipe, sizes["vocab_size"], second)
-        with as_user_error("model: "):
+        with as_user_error("model: ", ValueError):
             config = ScratchConfig(
                 **fields,
                 pad_token_id=source.pad_token_id,
@@ -137,6 +137,8 @@ def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
     check_fields(section.overrides, "model.overrides")
     for name, value in section.overrides.items():
         setattr(config, name, value)
+    fields = {name: getattr(config, name) for name in ScratchConfig.fields()}
+    check_fields(fields, f"model.start_from: {section.start_from}")
     return config
 
 
@@ -220,7 +222,7 @@ def _check_lengths(config: ScratchConfig, source_tokenizer: PreTrainedTokenizerB
     if limit is None:
         return
     for split in set(pairs) - {"train"}:
-        with as_user_error(f"the {split} split: "):
+        with as_user_error(f"the {split} split: ", ValueError):
             tokenize(source_tokenizer, texts(pairs[split])[0], limit, first=1)
 
 

@@ -175,7 +175,7 @@ class TrainingRun:
             best = None if before.best is None else before.best_step
             has_best = self.folder.go_on_from(checkpoint, before.step, best, before.unsettled)
             write_whole(self.folder.path / RECIPE, recipe_text(self.recipe))
-            self.unwrapped.generation_config.save_pretrained(self.folder.path)  # which the recipe may have changed
+            save_model_files(self, self.folder.path)  # the recipe may have changed the generation config
             return has_best
 
         if not self.log.write("the folder", restore_folder) and before.best is not None:

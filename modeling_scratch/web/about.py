@@ -34,7 +34,7 @@ def describe_model(
         UserError: the model has no end token or start token, or lacks the alignment heads that its generation config
             names.
     """
-    with as_user_error(f"{name}: "):
+    with as_user_error(f"{name}: ", ValueError):
         heads = alignment_heads(model)
     search = exported_search(model, name, "the page", keeps_phrases=False)
     described = describe_origin(name, languages, license)

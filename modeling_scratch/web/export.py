@@ -6,7 +6,6 @@ import json
 import shutil
 from importlib.resources import files
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ import torch
 from ..convert.checking import load_model, verify_scores
 from ..convert.generation_settings import read_search
 from ..convert.onnx_graphs import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
+from ..files import temporary_folder
 from ..model.configuration_scratch import ScratchConfig
 from ..model.translation_pipeline import TARGET_FOLDER
 from .about import describe_model
@@ -66,8 +66,8 @@ def export_page(name: str, folder: Path, quantize: bool = False, license: str | 
 
 def export_one_file(name: str, path: Path, quantize: bool = False) -> None:
     """Write a model's page as a single file, which needs no server. Arguments and errors as in `export_page`."""
-    with TemporaryDirectory(dir=path.parent) as temporary:
-        folder = Path(temporary) / "page"
+    with temporary_folder(path.parent) as temporary:
+        folder = temporary / "page"
         export_page(name, folder, quantize)
         needed = read_described(folder)["files"]
         packed = {file: _packed((folder / file).read_bytes()) for file in (MODEL, *needed)}

@@ -9,12 +9,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from ..errors import UserError
+from ..files import temporary_folder, written_whole
 from ..redaction import redact
 
 logger = logging.getLogger(__name__)
@@ -71,13 +71,11 @@ def runtime_files() -> list[Path]:
     names = [Path(name).name for package in PACKAGES for name in package.files]
     if not all((folder / name).is_file() for name in names):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-            fetched = Path(temporary) / FOLDER
+        with written_whole(folder, only_writer=False) as fetched:
             fetched.mkdir()
             for package in PACKAGES:
                 _fetch(package, fetched)
             shutil.rmtree(folder, ignore_errors=True)
-            os.rename(fetched, folder)
     return [folder / name for name in (*MODULES, WASM)]
 
 
@@ -103,16 +101,16 @@ def _npm() -> str:
 
 def _fetch(package: Package, folder: Path) -> None:
     """Fetch a package, and write those of its files that a page needs to a folder."""
-    with tempfile.TemporaryDirectory() as temporary:
+    with temporary_folder() as temporary:
         command = [_npm(), "pack", f"{package.name}@{package.version}", "--loglevel=error"]
-        command += ["--pack-destination", temporary]
+        command += ["--pack-destination", str(temporary)]
         logger.info(f"fetching {package.name} {package.version} with npm")
         options = {"cwd": temporary, "capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
         try:
             done = subprocess.run(command, timeout=_SECONDS, **options)
         except subprocess.TimeoutExpired:
             raise UserError(f"npm took more than {_SECONDS} s to fetch {package.name} {package.version}") from None
-        archives = list(Path(temporary).glob("*.tgz"))
+        archives = list(temporary.glob("*.tgz"))
         if done.returncode or not archives:
             reasons = [line for line in done.stderr.splitlines() if re.match(r"npm (error|ERR!) (?!code)\S", line)]
             reason = reasons[0] if reasons else "no reason given"

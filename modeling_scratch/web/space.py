@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from huggingface_hub.utils import yaml_dump
 
 from ..card_markdown import hub_link
+from ..files import temporary_folder
 from ..hub.allowed_files import CARD
 from ..hub.card import license_of
 from ..hub.destination import look
@@ -34,14 +34,14 @@ def prepared_space(folder: Path, options: PushOptions) -> Iterator[Callable[[], 
     Raises:
         UserError: as in `push` and `export_page`.
     """
-    with TemporaryDirectory() as temporary:
+    with temporary_folder() as temporary:
         with opened_repository(options) as model:
             info = model.info()
         is_private = options.private or (info is not None and bool(info.private or info.gated))
         options = replace(options, private=is_private, repo_type="space")
         with opened_repository(options) as space:
             look(space, options, folder)
-        page = Path(temporary) / "page"
+        page = temporary / "page"
         export_page(str(folder), page, license=options.license)
         license = license_of(folder, run_of(folder), options.license)
         yield partial(push, folder, options, partial(_prepare, page, license))

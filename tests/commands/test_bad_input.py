@@ -1,8 +1,11 @@
 """Bad folders, checkpoints and numbers end in one clear line and exit code 2. For what is typed see bad_input.txt."""
 
 import json
+import os
 import re
 import shutil
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,8 @@ from transformers import MarianConfig
 
 from modeling_scratch.cli import one_line_errors
 from modeling_scratch.commands import translate
+from modeling_scratch.errors import UserError
+from modeling_scratch.files import reading
 
 
 def fails(capsys, *overrides, **options):
@@ -35,6 +40,28 @@ def test_a_process_that_lacks_memory_says_so(capsys):
         raise MemoryError
     assert stop.value.code == 2
     assert capsys.readouterr().err.startswith("error: out of memory: ")
+
+
+def test_what_is_wrong_with_input_that_nobody_reads(monkeypatch):
+    """As in: scratch translate ... 2>&1 | true"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        with pytest.raises(SystemExit) as stop, one_line_errors(debug=True):
+            raise UserError("something")
+    assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("x"), ModuleNotFoundError("x"), ValueError("x")])
+def test_only_what_a_reader_raises_is_the_users_fault(error, tmp_path, capsys):
+    for where, code in ((reading(tmp_path, "cannot be read: "), 2), (nullcontext(), 1)):
+        with pytest.raises(SystemExit) as stop, one_line_errors(debug=False), where:
+            raise error
+        assert stop.value.code == code
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path}: cannot be read: ")
+    assert said.endswith("this is a bug of modeling_scratch: please report it, with the lines above\n")
 
 
 def test_a_folder_that_holds_a_run(trained, capsys):
@@ -72,6 +99,39 @@ def test_overwrite(trained, tmp_path):
     assert (run / "thesis.txt").exists()
     assert not (run / "modeling_old.py").exists()
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-0000003"]
+
+
+def test_overwrite_keeps_links_to_another_disk(trained, tmp_path, capsys):
+    """And what others have there; a disk that is missing is an error before anything is deleted."""
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    for name in ("checkpoints", "translations", "target_tokenizer"):
+        (run / name).mkdir(exist_ok=True)
+        shutil.move(run / name, tmp_path / "disk" / name)
+        (tmp_path / "disk" / name / "thesis.md").write_text("not of the run")
+        (run / name).symlink_to(tmp_path / "disk" / name)
+    quick_run(run, "optimization.max_steps=3", overwrite=True)
+    assert sorted(path.name for path in (tmp_path / "disk").rglob("*.md")) == ["thesis.md"] * 3
+    assert (run / "checkpoints").readlink() == tmp_path / "disk" / "checkpoints"
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-0000003", "thesis.md"]
+    assert (tmp_path / "disk" / "translations" / "test.txt").stat().st_mtime > (run / "recipe.yaml").stat().st_mtime
+    assert not (run / "target_tokenizer").exists()  # it would be taken for the new model's
+    before = {path: path.stat().st_mtime_ns for path in run.iterdir()}
+    shutil.move(tmp_path / "disk", tmp_path / "unmounted")
+    for options in ({"overwrite": True}, {"resume": True}):
+        line = fails(capsys, *SMALL_RUN, f"output_dir={run}", **options)
+        assert f"{run / 'checkpoints'} is a link, and there is no folder {tmp_path}" in line
+    shutil.move(tmp_path / "unmounted", tmp_path / "disk")
+    assert {path: path.stat().st_mtime_ns for path in run.iterdir()} == before
+
+
+def test_overwrite_deletes_all_or_nothing(trained, tmp_path, monkeypatch, capsys):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    denied = run / "checkpoints" / "step-0000020"
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != denied)  # root may delete anything
+    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", overwrite=True)
+    assert f"cannot be deleted, since {denied} is not writable; nothing was deleted" in line
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ COMMANDS = {
 }
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"  # of Git LFS
+
+
 def entries() -> list[tuple[str, str]]:
     """Command lines and messages."""
     lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
@@ -69,6 +72,12 @@ def write_files(folder: Path) -> None:
         "marian/config.json": '{"model_type": "marian"}',
         "no-weights/config.json": '{"model_type": "scratch", "d_model": 32}',
         "bad-config/config.json": '{"model_type": "scratch", "d_model": "wide"}',
+        "tag.yaml": "output_dir: !!python/object/apply:os.system [ls]\n",
+        "bomb.yaml": "a0: &a0 [1]\n" + "".join(f"a{n + 1}: &a{n + 1} [{f'*a{n}, ' * 9}]\n" for n in range(30)),
+        "text.pt": "hello",
+        "pointer.pt": POINTER,
+        "pointer/config.json": '{"model_type": "scratch"}',
+        "pointer/tokenizer.json": POINTER,
         "deep-config/config.json": "[" * 100_000,
         "list-tokenizer/config.json": '{"model_type": "scratch"}',
         "list-tokenizer/tokenizer.json": "[1, 2]",
@@ -77,6 +86,7 @@ def write_files(folder: Path) -> None:
     for name, content in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    (folder / "loop").symlink_to("loop")
 
 
 def said(command: str, folder: Path) -> tuple[int, str, str]:
@@ -109,12 +119,12 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(("command", "message"), entries(), ids=[command for command, _ in entries()])
 def test_bad_input(command, message, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    before = {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
     code, line, out = said(command, folder)
     assert code == 2
     assert re.fullmatch(re.escape(message).replace(r"\.\.\.", ".*"), line), line
     assert out == ""
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert {path: path.lstat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_there_are_many():

@@ -211,7 +211,7 @@ def without_data(run):
 @pytest.mark.parametrize(
     ("options", "change", "why"),
     [
-        ({}, without_translations, "b/translations/test.txt is missing; scratch train --resume"),
+        ({}, without_translations, "b/translations/test.txt: no such file or directory; scratch train --resume"),
         ({}, of_a_later_scoring, "b has other translations than those that it scored"),
         ({}, with_other_references, "the test set has changed since it was scored"),
         ({}, without_data, "the data of b cannot be read: "),

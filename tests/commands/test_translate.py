@@ -18,7 +18,6 @@ from transformers import GenerationConfig
 from translators import Translating, two_vocabularies
 
 from modeling_scratch.alignments import Aligner, pharaoh
-from modeling_scratch.cli import ending_on_signals
 from modeling_scratch.commands import text_input, text_output, translate
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus
 from modeling_scratch.loading import load_tokenizers, load_translator
@@ -342,17 +341,6 @@ def test_sigterm_leaves_no_file(folder, tmp_path):
     process.child.signal(signal.SIGTERM)
     assert process.child.end() == 128 + signal.SIGTERM
     assert not list((tmp_path / "out").iterdir())
-
-
-def test_an_ignored_signal_stays_ignored(monkeypatch):
-    """As under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with ending_on_signals():
-            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-            assert callable(signal.getsignal(signal.SIGTERM))
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 def test_lack_of_memory_says_what_to_do(run, monkeypatch):

@@ -3,8 +3,10 @@
 import copy
 import json
 import math
+import os
 import runpy
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -23,12 +25,14 @@ from foreign_models import (
 from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer
 from typer.testing import CliRunner
 
+from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.commands import convert
 from modeling_scratch.convert import from_marian, from_torch
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.ensemble import load_together
 from modeling_scratch.errors import UserError
+from modeling_scratch.files import ending_on_signals
 from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.training.evaluation import translate
 
@@ -293,7 +297,7 @@ FLAGS += ["--pad-token-id=1", "--bos-token-id=2", "--eos-token-id=3"]
         ("to-marian", "pre-norm", "out", "norm_position is 'pre' and must be 'post'"),
         ("to-torch", "learned", "out", "must be 'sinusoidal'"),
         ("to-torch", "pre-norm", "list.pt", "exists; choose another name"),
-        ("torch", "none.pt", "out", "No such file or directory: "),
+        ("torch", "none.pt", "out", "none.pt: no such file or directory"),
         ("torch", "pickled.pt", "out", "not a state dict written by torch.save"),
         ("torch", "text.pt", "out", "not a state dict written by torch.save"),
         ("torch", "list.pt", "out", "holds a list"),
@@ -323,6 +327,43 @@ def test_a_truncated_file(tmp_path):
     weights = tmp_path / "marian" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     assert "its weights cannot be read" in refusal(tmp_path, "marian", tmp_path / "marian", tmp_path / "out")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_nothing(number, tmp_path, monkeypatch):
+    marian().save_pretrained(tmp_path / "marian")
+    before = sorted(tmp_path.iterdir()), signal.getsignal(number)
+
+    def interrupted(model, folder):
+        folder.mkdir()
+        (folder / "config.json").touch()
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(ScratchForConditionalGeneration, "save_pretrained", interrupted)
+    invoke("marian", tmp_path / "marian", tmp_path / "out", code=128 + number)
+    assert (sorted(tmp_path.iterdir()), signal.getsignal(number)) == before
+
+
+def test_an_ignored_signal_stays_ignored():
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ending_on_signals():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            assert callable(signal.getsignal(signal.SIGTERM))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_reader_that_is_gone_undoes_nothing(tmp_path, monkeypatch):
+    """As in: scratch convert ... | true"""
+    marian().save_pretrained(tmp_path / "marian")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as closed, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", closed)
+        convert.marian_command(str(tmp_path / "marian"), tmp_path / "out")
+    assert load_translator(str(tmp_path / "out")).config.d_model == 32
 
 
 def test_python_m_lists_the_commands(monkeypatch, capsys):

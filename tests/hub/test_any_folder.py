@@ -155,13 +155,13 @@ REFUSED = {
         ('{"model_type": "marian"}', r"config.json: model_type is 'marian'.*convert marian .* OUT makes one"),
         ('{"model_type": "scratch", "d_model": []}', "config.json: d_model: must be an integer"),
         ('{"model_type": "scratch", "custom_pipelines": {"translation": 1}}', "config.json: auto_map and custom_pipe"),
-        ('{"a":' * 100_000, "config.json: nested too deeply"),
+        ('{"a":' * 100_000, "config.json: cannot be read as JSON: it is nested too deeply"),
     ],
     "generation_config.json": [
         ("[1]", "generation_config.json: expected an object, found list"),
     ],
     "tokenizer.json": [
-        ("{", "tokenizer.json: not JSON"),
+        ("{", "tokenizer.json: cannot be read as JSON"),
         ('{"model": 1}', "run cannot be loaded here: "),
     ],
     "metrics.jsonl": [("[" * 100_000 + "\n", "metrics.jsonl: no records yet")],

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ import torch
 from loopback_push import change_weights
 from safetensors.torch import load_file, save_file
 
-from modeling_scratch.hub import probe
+from modeling_scratch.commands import upload
+from modeling_scratch.hub import check, probe
 from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.hub.check import check_folder, compare
 from modeling_scratch.hub.run_records import run_of
@@ -39,6 +42,24 @@ def test_what_goes_and_what_stays(run):
     } <= chosen
     assert not chosen & {"optimizer.pt", ".env", "notes.py", "metrics.jsonl", "recipe.yaml"}
     assert not any(name.startswith("checkpoints/") for name in chosen)
+
+
+def test_what_the_check_runs_it_says_before(run, tmp_path, monkeypatch, capsys):
+    """And its copy of the folder is gone when a signal ends it."""
+
+    def stopped(copy, sentences):
+        assert "running the folder's Python files" in capsys.readouterr().err
+        assert list(temporary.iterdir()) == [copy]
+        signal.raise_signal(signal.SIGHUP)
+
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(check, "observe_as_a_stranger", stopped)
+    with pytest.raises(SystemExit) as ended:
+        upload.main(run, check_only=True)
+    assert ended.value.code == 128 + signal.SIGHUP
+    assert list(temporary.iterdir()) == []
 
 
 def damage(run: Path, how: str) -> None:
@@ -74,7 +95,7 @@ DAMAGE = {
     "nan": "holds NaN or infinite values",
     "truncated": "cannot be read as safetensors, perhaps it is truncated",
     "imports": r"without this project cannot load the folder: .*No module named 'no_such_package'",
-    "neighbour": "loss.py is imported but missing",
+    "neighbour": "loss.py: no such file or directory",
     "weights missing": r"this project, weights are missing or unexpected: model.encoder.layers.0.self_attn.q_proj",
     "other code": r"gives other .*logits \(by .*save it there again",
     "token": r"config.json: it holds what looks like a token",

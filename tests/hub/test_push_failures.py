@@ -188,7 +188,7 @@ def test_a_damaged_record_and_a_folder_that_cannot_be_written(hub, run, pushes):
         (run / ".hub.json").write_text(damaged)
         assert ".hub.json: damaged" in pushes(code=2)
     (run / ".hub.json").unlink()
-    (run / "..hub.json.tmp").mkdir()
+    (run / ".hub.json").mkdir()
     pushes(code=2)
     with pytest.raises(KeyError):
         hub.repository(NAME)

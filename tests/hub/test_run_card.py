@@ -457,8 +457,8 @@ def test_other_architectures(tmp_path):
     [
         ("metrics.jsonl", '{"split": "train", "step"\n', "metrics.jsonl: no records yet"),
         ("metrics.jsonl", '{"split": "train", "step": 1}\n', "no evaluation yet"),
-        ("config.json", "{", "config.json: not JSON"),
-        ("generation_config.json", None, "generation_config.json is missing"),
+        ("config.json", "{", "config.json: cannot be read as JSON"),
+        ("generation_config.json", None, "generation_config.json: no such file"),
         ("model.safetensors", None, "model.safetensors is missing"),
         ("model.safetensors", "damaged", "cannot be read as safetensors"),
         ("recipe.yaml", "a: 1\n", "recipe.yaml: .*unknown recipe key 'a'"),

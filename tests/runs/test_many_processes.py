@@ -29,6 +29,7 @@ from modeling_scratch.runs.folder import RunFolder
 from modeling_scratch.training import checkpoints
 from modeling_scratch.training import run as training_run
 from modeling_scratch.training.checkpoints import Progress, _differences, _random_states, _restore_random_states
+from modeling_scratch.training.finish import has_results
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from resume import LAUNCH
@@ -203,6 +204,7 @@ def test_resume_auto_begins_again_where_there_is_no_checkpoint(two_updates):
         path.unlink()
     for path in two_updates.glob("checkpoints/step-*"):
         path.rmdir()
+    (two_updates / "metrics.jsonl").unlink()  # it would say that the run was finished
     quick_run(two_updates, "optimization.max_steps=3", "auto", resume=True)
     assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]
 
@@ -236,6 +238,29 @@ def test_resume_auto_leaves_a_finished_run_that_was_moved(two_updates, tmp_path,
     quick_run(moved, *TWO_UPDATES, "auto", "evaluation.batch_size=3", resume=True)
     assert "is finished; --resume alone scores it again" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in moved.rglob("*")} == before
+
+
+@pytest.mark.parametrize("lost", ["model.safetensors", "config.json", "tokenizer.json", "translations/test.txt"])
+def test_resume_auto_makes_again_what_a_finished_run_has_lost(lost, two_updates, capsys):
+    before = (two_updates / lost).read_bytes()
+    (two_updates / lost).unlink()
+    quick_run(two_updates, *TWO_UPDATES, "auto", resume=True)
+    assert "was finished, but not all that it left is there" in capsys.readouterr().err
+    assert has_results(two_updates)
+    if lost != "config.json":  # which now names its dtype, as that of a resumed run does
+        assert (two_updates / lost).read_bytes() == before
+
+
+def test_resume_auto_says_when_a_finished_run_has_lost_everything(two_updates, capsys):
+    """Its scores are still worth something."""
+    shutil.rmtree(two_updates / "checkpoints")
+    (two_updates / "model.safetensors").unlink()
+    records = read_metrics(two_updates)
+    with pytest.raises(SystemExit) as ended:
+        quick_run(two_updates, *TWO_UPDATES, "auto", resume=True)
+    assert ended.value.code == 2
+    assert "holds no checkpoint to resume from; start again with --overwrite" in capsys.readouterr().err
+    assert read_metrics(two_updates) == records
 
 
 def test_a_checkpoint_that_another_process_has_written_meanwhile_stays(two_updates, tmp_path, monkeypatch, capsys):

@@ -53,7 +53,7 @@ def test_each_translation_is_read_as_one(texts, tmp_path):
     assert [text.split() for text in found] == [text.split() for text in texts]
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "test.txt is missing"), (b"\xff\n", "not valid UTF-8")])
+@pytest.mark.parametrize(("content", "message"), [(None, "test.txt: no such file"), (b"\xff\n", "not valid UTF-8")])
 def test_unreadable_translations_are_named(content, message, tmp_path):
     (tmp_path / "translations").mkdir()
     if content is not None:
