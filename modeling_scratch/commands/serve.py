@@ -14,6 +14,7 @@ from .options import Debug
 logger = logging.getLogger(__name__)
 
 _LONGEST_TIMEOUT = 86_400
+_BACKLOG = 2_048
 
 
 def main(
@@ -53,6 +54,8 @@ def main(
     with one_line_errors(debug), as_user_error(kinds=ValueError):
         if api_key == "":
             raise UserError("--api-key: it is empty")
+        if api_key and api_key != api_key.encode(errors="replace").decode():
+            raise UserError("--api-key: it is not UTF-8 text, which is all that requests can send")
         if not 0 < timeout <= _LONGEST_TIMEOUT:
             raise UserError(f"--timeout {timeout:g}: it must be more than 0 and at most {_LONGEST_TIMEOUT:,} seconds")
         from ..serve.directions import Directions, load_direction
@@ -72,11 +75,21 @@ def main(
             _run(service.app, listener)
 
 
+class _Listener(socket.socket):
+    """
+    A listening socket that keeps its backlog. asyncio would set it to the number of connections that it accepts in a
+    row, which is one here: out of file descriptors, it fails, and plans to try again, as many times.
+    """
+
+    def listen(self, backlog: int = 0) -> None:
+        super().listen(_BACKLOG)
+
+
 def listening(host: str, port: int) -> socket.socket:
     """A listening socket. UserError if the address cannot be bound."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        listener = _Listener(fileno=socket.create_server((host, port), family=family, backlog=_BACKLOG).detach())
         # asyncio sets this only on sockets that it creates; without it, a response waits 40 ms for a delayed ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
@@ -85,14 +98,19 @@ def listening(host: str, port: int) -> socket.socket:
         raise UserError(f"--host {host} --port {port}: {reason}; choose another") from error
 
 
-def _run(app, listener: socket.socket) -> None:
+def make_server(app, **options):
+    """A uvicorn server, with further options."""
     import uvicorn
 
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10, server_header=False, ws="none")
+    config = uvicorn.Config(app, loop="asyncio", backlog=1, server_header=False, ws="none", **options)
+    return uvicorn.Server(config)
+
+
+def _run(app, listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     logger.info(f"serving at http://{shown}:{port}; Ctrl-C ends")
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        make_server(app, log_level="warning", timeout_graceful_shutdown=10).run(sockets=[listener])
     except KeyboardInterrupt:  # re-raised by uvicorn after a graceful shutdown
         logger.info("ended")

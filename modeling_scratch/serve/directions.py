@@ -5,11 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
 from ..errors import UserError
 from ..loading import named_languages
-from ..paragraphs import base_language
 from ..web.about import describe_origin
 from .engines import Engine
 
@@ -67,14 +64,6 @@ class Directions:
             for direction in self.all
             for code, name in zip(direction.described["languages"], direction.described["languageNames"], strict=True)
         }
-        self.sources = list(dict.fromkeys(direction.source for direction in self.all))
-        self._detector = None
-        if len(self.sources) > 1:
-            detector = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-            known = {source for source in map(base_language, self.sources) if source in detector.labels}
-            if len(known) > 1:
-                detector.set_languages(known)
-                self._detector = detector
 
     def find(self, source: str, target: str) -> Direction | None:
         """The direction between two languages, whatever the case and separators of their codes; None if not served."""
@@ -84,18 +73,6 @@ class Directions:
         """Whether these are two spellings of one language, which is served but not translated into itself."""
         one, known = _normalized(source), map(_normalized, self.names)
         return one == _normalized(target) and one in known and self.find(source, target) is None
-
-    def detect(self, text: str, sources: list[str]) -> list[tuple[str, float]]:
-        """
-        Which of some source languages a text may be in, most likely first, with probabilities. These are equal if the
-        detector knows fewer than two of the languages served.
-        """
-        if self._detector is None or len(sources) < 2:
-            return [(source, 1.0 / len(sources)) for source in sources]
-        likely = dict(self._detector.rank(text))
-        found = [(source, likely.get(base_language(source), 0.0)) for source in sources]
-        total = sum(probability for _, probability in found) or 1.0
-        return sorted(((source, each / total) for source, each in found), key=lambda each: -each[1])
 
 
 def _normalized(code: str) -> str:

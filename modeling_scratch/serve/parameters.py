@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import parse_qsl
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
@@ -29,26 +30,40 @@ async def read_parameters(request: Request, most_characters: int, seconds: float
         HTTPException: 400 (invalid JSON or form, client gone), 408 (too slow), 413 (too large), 415 (of another type).
     """
     body = await _read_body(request, _BYTES_PER_CHARACTER * most_characters + _BYTES_BESIDES, seconds)
-    return dict(request.query_params) | (await _from_body(request, body) if body else {})
-
-
-async def _from_body(request: Request, body: bytes) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "application/json":
-        return _from_json(body)
     try:
-        if kind == "application/x-www-form-urlencoded":
-            # Starlette takes bytes that are not escaped, as curl -d sends them, for Latin-1.
-            options = {"keep_blank_values": True, "max_num_fields": _MOST_FIELDS, "errors": "strict"}
-            fields = parse_qsl(body.decode(), **options)
-        elif kind == "multipart/form-data":
-            limits = {"max_files": 0, "max_fields": _MOST_FIELDS, "max_part_size": len(body)}
-            fields = (await MultiPartParser(request.headers, _stream(body), **limits).parse()).multi_items()
-        else:
-            raise HTTPException(415, f"{kind or 'no content type'}: send application/json or a form")
-    except (MultiPartException, ValueError, LookupError) as error:
+        parameters = _from_form(request.scope["query_string"])
+        if body and kind == "application/json":
+            return parameters | _from_json(body)
+        if body and kind == "application/x-www-form-urlencoded":
+            return parameters | _from_form(body)
+        if body and kind == "multipart/form-data":
+            return parameters | await _from_parts(request.headers["content-type"], body)
+    except (MultiPartException, ValueError) as error:
         raise HTTPException(400, f"the form cannot be read: {error}") from error
-    return dict(reversed(fields))  # the first of several with one name, as LibreTranslate does
+    if body:
+        raise HTTPException(415, f"{kind[:40] or 'no content type'}: send application/json or a form")
+    return parameters
+
+
+def _from_form(encoded: bytes) -> dict[str, str]:
+    # Starlette takes bytes that are not escaped, as curl -d sends them, for Latin-1.
+    options = {"keep_blank_values": True, "max_num_fields": _MOST_FIELDS, "errors": "strict"}
+    return _first_of_each(parse_qsl(encoded.decode(), **options))
+
+
+async def _from_parts(kind: str, body: bytes) -> dict[str, str]:
+    # Parts are in UTF-8 (RFC 7578). Starlette would take others for Latin-1, and decode with any codec that the header
+    # names, some of which take long; Latin-1 keeps the bytes.
+    headers = Headers({"content-type": f"{kind}; charset=latin-1"})
+    limits = {"max_files": 0, "max_fields": _MOST_FIELDS, "max_part_size": len(body)}
+    fields = (await MultiPartParser(headers, _stream(body), **limits).parse()).multi_items()
+    return _first_of_each([tuple(each.encode("latin-1").decode() for each in field) for field in fields])
+
+
+def _first_of_each(fields: list[tuple[str, str]]) -> dict[str, str]:
+    """The first of several with one name, as LibreTranslate does."""
+    return dict(reversed(fields))
 
 
 async def _read_body(request: Request, most: int, seconds: float) -> bytes:

@@ -1,10 +1,13 @@
 """The HTTP service: LibreTranslate's API, health and metrics, and the page."""
 
 import asyncio
+import logging
+from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
+from operator import itemgetter
 from typing import Any
 
 from prometheus_client import generate_latest
@@ -24,12 +27,22 @@ from .directions import Direction, Directions
 from .engines import Search
 from .monitoring import Counted, Metrics
 from .parameters import as_text, check_key, number_of, read_parameters, text_of
-from .texts import aside_if_long, cut_into_sentences, translate_sentences, translate_texts
+from .reading import ReaderLost, Readers, cut_into_sentences, likelihoods
+from .texts import aside_if_long, translate_sentences, translate_texts
+
+logger = logging.getLogger(__name__)
 
 AUTO = "auto"
 _MOST_ALTERNATIVES = 8
 _MOST_BEAMS = 16
 _LIKELIHOODS = 3  # languages that /detect returns
+_CLEARLY = 10  # times as likely as another language; less says nothing of a single word
+_LEAST_LIKELY = 0.001  # smaller probabilities say nothing of each other
+_LEAST_SECONDS = 5.0  # of processor time to read a text; loading the detector takes one
+_CHARACTERS_PER_SECOND = 10_000  # that are read even on a slow processor, several times over
+_SECONDS_BETWEEN_WARNINGS = 60.0
+_ACCEPTING = "socket.accept() out of system resource"  # how asyncio names this error
+_SHOWN = 40  # characters of a wrong value in a message
 _CLIENT_CLOSED_REQUEST = 499  # nginx's status; seen only in the metrics
 # Files of the page, with their types: a system's own table of types may be wrong.
 _PAGE = {
@@ -80,7 +93,10 @@ class Service:
         self.page = {name: (files("modeling_scratch.web") / "page" / name).read_bytes() for name in _PAGE}
         self.metrics = Metrics()
         self.workers = workers
+        self._next_warning = 0.0
         self.batcher = Batcher(limits.waiting, self.metrics.batches.observe, workers)
+        seconds = min(_LEAST_SECONDS + limits.characters / _CHARACTERS_PER_SECOND, limits.seconds)
+        self.readers = Readers(seconds)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         routes = [
             Route("/translate", self.translate, methods=["POST"]),
@@ -106,10 +122,23 @@ class Service:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette):
-        async with self.batcher:
+        asyncio.get_running_loop().set_exception_handler(self._note)
+        async with self.batcher, self.readers:
             yield
         for worker in self.workers:
             worker.close()
+
+    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """
+        Log an error that the event loop met. Out of file descriptors, it accepts no connection for a second, and then
+        tries again, and would report each failure with a traceback.
+        """
+        if context["message"] != _ACCEPTING:
+            loop.default_exception_handler(context)
+        elif (now := loop.time()) > self._next_warning:
+            self._next_warning = now + _SECONDS_BETWEEN_WARNINGS
+            reason = context["exception"].strerror
+            logger.warning(f"no more connections can be accepted: {reason}; it tries again (ulimit -n sets the limit)")
 
     # -- LibreTranslate's interface (https://docs.libretranslate.com/api/operations/translate/) -----------------------
 
@@ -125,27 +154,20 @@ class Service:
         if format not in FORMATS:
             raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
         several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
-        answer: dict[str, Any] = {}
-        if source == AUTO:
-            source, probability = await aside_if_long(texts, 1, self._detect, "\n".join(texts), target)
-            answer["detectedLanguage"] = [_likelihood(source, probability)] * len(texts)
-        if self.directions.is_one_language(source, target):  # the text stays, as for LibreTranslate
-            found = [[text] * several for text in texts]
-        else:
-            direction = self._direction(source, target)
-            search = Search(several=several, align=format in WITH_INLINE_MARKUP)
-            work = translate_texts(texts, format, direction, search, self.batcher)
-            found = await self._in_time(request, work)
+        work = self._translated(texts, format, source, target, several)
+        answer, found = await self._in_time(request, work)
         answer["translatedText"] = [each[0] for each in found]
         if several > 1:
             answer["alternatives"] = [each[1:] for each in found]
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
     async def detect(self, request: Request) -> Response:
-        """The source languages that `q` may be in."""
+        """How likely `q` is in each of the languages of the service, among all that the detector knows."""
         text = text_of(await self._parameters(request), "q")
         self._check_length([text])
-        found = await aside_if_long([text], 1, self.directions.detect, text, self.directions.sources)
+        names = list(self.directions.names)
+        (row,) = await self._in_time(request, self.readers(likelihoods, [text], names))
+        found = sorted(((each, row.get(each, 0.0)) for each in names), key=itemgetter(1), reverse=True)
         return JSONResponse([_likelihood(*each) for each in found[:_LIKELIHOODS]])
 
     async def languages(self, request: Request) -> Response:
@@ -210,7 +232,8 @@ class Service:
         parameters = await self._parameters(request)
         text, source = text_of(parameters, "text"), text_of(parameters, "source")
         self._check_length([text])
-        return JSONResponse({"parts": await aside_if_long([text], 1, cut_into_sentences, text, source)})
+        work = aside_if_long([text], 1, self.readers, cut_into_sentences, text, source)
+        return JSONResponse({"parts": await self._in_time(request, work)})
 
     async def translate_for_page(self, request: Request) -> Response:
         """Translate `sentences` without cutting them further; each has all hypotheses of a beam of `numBeams`."""
@@ -242,24 +265,54 @@ class Service:
             if count > limit:
                 raise HTTPException(413, f"{count:,} {what}; a request may have {limit:,}")
 
-    def _detect(self, text: str, target: str) -> tuple[str, float]:
+    async def _translated(
+        self, texts: list[str], format: str, source: str, target: str, several: int
+    ) -> tuple[dict[str, Any], list[list[str]]]:
+        """The answer so far, with the languages that were detected, and the translations of each text, best first."""
+        answer: dict[str, Any] = {}
+        groups = {source: list(range(len(texts)))}  # the places of the texts in each language
+        if source == AUTO:
+            detected, groups = await self._detected(texts, target), defaultdict(list)
+            answer["detectedLanguage"] = [_likelihood(*each) for each in detected]
+            for place, (language, _) in enumerate(detected):
+                groups[language].append(place)
+        found = [[text] * several for text in texts]
+        for source, places in groups.items():
+            if self.directions.is_one_language(source, target):  # the texts stay, as for LibreTranslate
+                continue
+            direction = self._direction(source, target)
+            search = Search(several=several, align=format in WITH_INLINE_MARKUP)
+            some = [texts[place] for place in places]
+            made = await translate_texts(some, format, direction, search, self.batcher, self.readers)
+            for place, each in zip(places, made, strict=True):
+                found[place] = each
+        return answer, found
+
+    async def _detected(self, texts: list[str], target: str) -> list[tuple[str, float]]:
         """
-        The most likely language of a text that is to be translated into `target`, and its probability; AUTO if no
-        language is translated into it. If the detector cannot tell, it is another language than `target`.
+        The language of each text that is to be translated into `target`, with its probability: the most likely of those
+        that are translated into `target`; or `target` itself if the text is clearly in that, which the detector can
+        tell if it knows all of them.
         """
         find, is_one_language = self.directions.find, self.directions.is_one_language
-        sources = [each for each in self.directions.sources if find(each, target) or is_one_language(each, target)]
-        if not any(find(each, target) for each in sources):
-            return AUTO, 0.0
-        found = self.directions.detect(text, sources)
-        return max(found, key=lambda each: (each[1], find(each[0], target) is not None))
+        sources = [each for each in self.directions.names if find(each, target)]
+        if not sources:
+            self._direction(AUTO, target)  # says what is served
+        names = sources + [each for each in self.directions.names if is_one_language(each, target)]
+        found = []
+        for row in await self.readers(likelihoods, texts, names):
+            likely = max(sources, key=lambda each: row.get(each, 0.0))
+            if len(row) == len(names) and row[names[-1]] > _CLEARLY * max(row[likely], _LEAST_LIKELY):
+                likely = names[-1]
+            found.append((likely, row.get(likely, 0.0)))
+        return found
 
     def _direction(self, source: str, target: str) -> Direction:
         """The direction between two languages. HTTPException 400 if it is not served."""
         direction = self.directions.find(source, target)
         if direction is None:
             served = ", ".join(f"{each.source} to {each.target}" for each in self.directions.all)
-            raise HTTPException(400, f"{source} to {target} is not served; there is {served}")
+            raise HTTPException(400, f"{source[:_SHOWN]} to {target[:_SHOWN]} is not served; there is {served}")
         return direction
 
     async def _in_time(self, request: Request, work: Coroutine[Any, Any, Any]) -> Any:
@@ -272,7 +325,7 @@ class Service:
             if gone.done():
                 raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client has gone")
             raise Busy(f"not translated within {self.limits.seconds:g} seconds; try again later, or send less")
-        except Busy as error:
+        except (Busy, ReaderLost) as error:
             raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
         except UserError as error:
             raise HTTPException(400, str(error)) from None

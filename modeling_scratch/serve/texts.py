@@ -3,17 +3,17 @@
 import asyncio
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from ..alignments import links_of
-from ..documents import read_document
 from ..errors import UserError, beginning
 from ..files import one_line
-from ..paragraphs import Paragraphs, Translated, cut, guessed_links
+from ..paragraphs import Translated, guessed_links
 from .batcher import Batcher
 from .directions import Direction
 from .engines import Engine, Hypothesis, Search
+from .reading import Readers, sentences_of, written
 
 _LEAST = 0.02  # smaller weights are not sent
 _LONG = 1_000  # characters, which take some milliseconds to read
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 async def translate_texts(
-    texts: Sequence[str], format: str, direction: Direction, search: Search, batcher: Batcher
+    texts: Sequence[str], format: str, direction: Direction, search: Search, batcher: Batcher, readers: Readers
 ) -> list[list[str]]:
     """
     The translations of each text, best first, with its structure. A text's n-th best translation consists of the n-th
@@ -33,51 +33,32 @@ async def translate_texts(
         format: a key of `documents.FORMATS`.
 
     Raises:
-        UserError: a text is not in this format, or a sentence has too many tokens.
+        UserError: a text is not in this format, takes too long to read, or a sentence has too many tokens.
         Busy: as in `Batcher.translate`.
+        ReaderLost: as in `Readers`.
     """
-    read = await aside_if_long(texts, 1, _read, texts, format, direction)
-    sentences = list(dict.fromkeys(itertools.chain.from_iterable(each.sentences for each in read)))
-    hypotheses = await batcher.translate(direction.engine, sentences, search)
-    known = dict(zip(sentences, hypotheses, strict=True))
-    return await aside_if_long(texts, search.several, _written, read, known, search.several)
+    engine, languages, several = direction.engine, (direction.source, direction.target), search.several
+    read = await aside_if_long(texts, 1, readers, sentences_of, texts, format, direction.source)
+    sentences = list(dict.fromkeys(itertools.chain.from_iterable(read)))
+    for problem in (await aside_if_long(sentences, 1, asyncio.to_thread, _too_long, engine, sentences)).values():
+        raise UserError(problem)
+    hypotheses = await batcher.translate(engine, sentences, search)
+    known = await aside_if_long(sentences, several, asyncio.to_thread, _linked, sentences, hypotheses)
+    return await aside_if_long(texts, several, readers, written, texts, format, languages, known, several)
 
 
-class _Read:
-    """A text that has been read and cut into sentences."""
-
-    def __init__(self, text: str, format: str, direction: Direction):
-        self.direction, self.document = direction, read_document(text, format)
-        self.paragraphs = Paragraphs(self.document.paragraphs, direction.source)
-        self.sentences = self.paragraphs.sentences
-
-    def written(self, known: dict[str, list[Hypothesis]], rank: int) -> str:
-        """The text with the translation of this rank in place of each sentence."""
-        sentences = (_translated(sentence, known[sentence][rank]) for sentence in self.sentences)
-        return self.document.write(self.paragraphs.translated(sentences, self.direction.target))
-
-
-def _read(texts: Sequence[str], format: str, direction: Direction) -> list[_Read]:
-    read = [_Read(text, format, direction) for text in texts]
-    for each in read:
-        for problem in _too_long(direction.engine, each.sentences).values():
-            raise UserError(problem)
-    return read
-
-
-def _written(read: list[_Read], known: dict[str, list[Hypothesis]], several: int) -> list[list[str]]:
-    return [[each.written(known, rank) for rank in range(several)] for each in read]
-
-
-async def aside_if_long(texts: Sequence[str], times: int, work: Callable[..., Result], *arguments) -> Result:
+async def aside_if_long(
+    texts: Sequence[str], times: int, aside: Callable[..., Awaitable[Result]], work: Callable[..., Result], *arguments
+) -> Result:
     """
-    What `work` returns. It is called in a thread if it takes long, so that the event loop can answer other requests.
+    What `work` returns. It is called elsewhere if it takes long, so that the event loop can answer other requests.
 
     Args:
         texts, times: `work` goes through these texts, this many times.
+        aside: calls it elsewhere: `Readers`, or `asyncio.to_thread` for what does not hold the interpreter.
     """
     is_long = times * sum(len(text) + _EACH for text in texts) > _LONG
-    return await asyncio.to_thread(work, *arguments) if is_long else work(*arguments)
+    return await aside(work, *arguments) if is_long else work(*arguments)
 
 
 def _too_long(engine: Engine, sentences: Sequence[str]) -> dict[int, str]:
@@ -89,19 +70,18 @@ def _too_long(engine: Engine, sentences: Sequence[str]) -> dict[int, str]:
     }
 
 
+def _linked(sentences: Sequence[str], hypotheses: list[list[Hypothesis]]) -> dict[str, list[Translated]]:
+    """The translations of each sentence, with links between their words."""
+    return {
+        sentence: [_translated(sentence, each) for each in row]
+        for sentence, row in zip(sentences, hypotheses, strict=True)
+    }
+
+
 def _translated(sentence: str, hypothesis: Hypothesis) -> Translated:
     weights = hypothesis.weights
     links = guessed_links(sentence, hypothesis.text) if weights is None else links_of(weights)
     return Translated(one_line(hypothesis.text), links)
-
-
-def cut_into_sentences(text: str, language: str) -> list[tuple[str, bool]]:
-    """Split a text into parts, each with whether it is a sentence. Joined, they are the text."""
-    parts: list[tuple[str, bool]] = []
-    for line in text.splitlines(keepends=True):
-        for piece in cut(line, language):
-            parts += [(piece.before, False), (piece.sentence, True), (piece.after, False)]
-    return [part for part in parts if part[0]]
 
 
 async def translate_sentences(
@@ -114,10 +94,11 @@ async def translate_sentences(
     Raises:
         Busy: as in `Batcher.translate`.
     """
-    problems = await aside_if_long(sentences, 1, _too_long, direction.engine, sentences)
+    problems = await aside_if_long(sentences, 1, asyncio.to_thread, _too_long, direction.engine, sentences)
     fine = [sentence for place, sentence in enumerate(sentences) if place not in problems]
     hypotheses = await batcher.translate(direction.engine, fine, search)
-    return await aside_if_long(sentences, search.several, _all_described, sentences, problems, hypotheses)
+    described = (_all_described, sentences, problems, hypotheses)
+    return await aside_if_long(sentences, search.several, asyncio.to_thread, *described)
 
 
 def _all_described(

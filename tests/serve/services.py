@@ -10,9 +10,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-import uvicorn
-
-from modeling_scratch.commands.serve import listening
+from modeling_scratch.commands.serve import listening, make_server
 from modeling_scratch.serve.engines import Hypothesis
 from modeling_scratch.serve.service import Service
 
@@ -39,7 +37,7 @@ class Slow:
 def running(service: Service) -> Iterator[str]:
     """Where a service listens, until the end of the block."""
     listener = listening("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(service.app, log_level="critical", timeout_graceful_shutdown=2))
+    server = make_server(service.app, log_level="critical", timeout_graceful_shutdown=2)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

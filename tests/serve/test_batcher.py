@@ -1,13 +1,21 @@
-"""The queue of the service: who shares a batch, who waits, and what becomes of failures and of clients that leave."""
+"""
+The queue of the service: who shares a batch, who waits, and what becomes of failures and of clients that leave. The
+processes that read texts: they fail alone, and end.
+"""
 
 import asyncio
+import os
+import re
+import time
 
 import pytest
 from services import Slow
 
+from modeling_scratch.errors import UserError
 from modeling_scratch.serve import batcher
 from modeling_scratch.serve.batcher import Batcher, Busy
 from modeling_scratch.serve.engines import Search
+from modeling_scratch.serve.reading import ReaderLost, Readers
 from modeling_scratch.workers import WorkerLost
 
 
@@ -188,3 +196,40 @@ async def test_translators_share_what_waits():
     sizes = [len(batch) for batch in queue.engine.batches]
     assert sizes[:3] == [1, 1, 5]
     assert sum(sizes) == 10
+
+
+@running
+async def test_processes_that_read_fail_alone_and_are_replaced():
+    async with Readers(60.0) as readers:
+        first = await readers(os.getpid)
+        assert first != os.getpid()
+        assert not await readers(eval, "{'torch', 'transformers'} & set(__import__('sys').modules)")
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            await readers(divmod, 1, 0)
+        assert await readers(os.getpid) == first
+        with pytest.raises(ReaderLost, match="has ended"):
+            await readers(os._exit, 3)
+        assert await readers(os.getpid) != first
+        assert await readers(print, "not an answer") is None
+
+
+@running
+async def test_what_takes_too_long_to_read_does_not_hold_others():
+    async with Readers(0.5) as readers:
+        evil = asyncio.create_task(readers(re.fullmatch, "(a|a)*b", "a" * 100))  # holds the interpreter
+        assert await readers(len, "abc") == 3
+        with pytest.raises(UserError, match=r"takes more than 0\.5 seconds to read; send less"):
+            await evil
+
+
+@running
+async def test_what_is_read_ends_with_the_service():
+    async with Readers(60.0) as readers:
+        reading = [asyncio.create_task(readers(time.sleep, 60)) for _ in range(2)]
+        waiting = asyncio.create_task(readers(time.sleep, 60))
+        await until(lambda: all(reader._process for reader in readers._all))
+    for task in reading:
+        with pytest.raises(ReaderLost, match="has ended"):
+            await task
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

@@ -1,6 +1,10 @@
 """The service: what LibreTranslate's clients get, what is refused, and what happens when many ask at once."""
 
 import json
+import logging
+import os
+import resource
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -8,15 +12,18 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+import psutil
 import pytest
 import torch
 from services import Slow, connected, get, metric, post, running, sent
 from test_translation_pipeline import CORPUS, load, make_folder
 
 from modeling_scratch.commands import serve
+from modeling_scratch.documents import read_document
 from modeling_scratch.errors import UserError
 from modeling_scratch.serve.directions import Directions, load_direction
 from modeling_scratch.serve.engines import CTranslate2Engine, Search, TorchEngine
+from modeling_scratch.serve.reading import Readers
 from modeling_scratch.serve.service import Limits, Service
 
 libretranslatepy = pytest.importorskip("libretranslatepy")
@@ -127,10 +134,31 @@ def test_a_language_that_the_detector_does_not_know(folder):
     directions = Directions(load_direction(f"{pair}={folder}", TorchEngine) for pair in ("en:tlh", "tlh:en"))
     with running(Service(directions, LIMITS)) as url:
         answer = post(f"{url}/translate", {"q": SENTENCES[0], "source": "auto", "target": "en"})[1]
-        assert answer["detectedLanguage"] == {"confidence": 50.0, "language": "tlh"}
+        assert answer["detectedLanguage"] == {"confidence": 0.0, "language": "tlh"}
         parameters = {"sentences": ["a"], "source": "auto", "target": "en"}
         said = "auto to en is not served; there is en to tlh, tlh to en"
         assert post(f"{url}/page/translate", parameters) == (400, {"error": said})
+
+
+def test_a_service_of_one_model_says_how_sure_it_is(directions, expected):
+    """Among all languages that there are; a language that it does not serve leaves nothing for those that it does."""
+    english, german, chinese = (
+        "The teacher gives the child a book.",
+        "Der Lehrer gibt dem Kind ein Buch.",
+        "我们明天去北京。" * 20,
+    )
+    with running(Service(Directions([directions.find("en", "de")]), LIMITS)) as url:
+        for text, likely in ((english, "en"), (german, "de"), (chinese, None)):
+            status, found = post(f"{url}/detect", {"q": text})
+            assert status == 200
+            assert {each["language"] for each in found} == {"en", "de"}
+            sure = {each["language"]: each["confidence"] for each in found}
+            assert [each for each in sure if sure[each] > 50] == [likely] * (likely is not None)
+            assert sum(sure.values()) <= 100 if likely else set(sure.values()) == {0}
+            answer = post(f"{url}/translate", {"q": text, "source": "auto", "target": "de"})[1]
+            detected = answer["detectedLanguage"]
+            assert detected == {"language": likely or "en", "confidence": sure[likely or "en"]}
+            assert (answer["translatedText"] == text) == (likely == "de")
 
 
 def test_forms_and_json_are_the_same(url, expected):
@@ -216,13 +244,20 @@ def test_the_page_gets_a_problem_for_a_sentence_and_translations_for_the_others(
     assert all(each["score"] < 0 for each in (best, *others))
 
 
-def test_a_key(directions):
+def test_a_key(directions, capsys):
     with running(Service(directions, LIMITS, key="secret")) as url:
         assert post(f"{url}/translate", {"q": "a", "source": "en", "target": "de"})[0] == 403
         assert post(f"{url}/translate", {"q": "a", "source": "en", "target": "de", "api_key": "wrong"})[0] == 403
         assert post(f"{url}/translate", {"q": "a", "source": "en", "target": "de", "api_key": "secret"})[0] == 200
         assert json.loads(get(f"{url}/frontend/settings"))["keyRequired"] is True
         assert json.loads(get(f"{url}/health")) == {"status": "ok"}
+    with pytest.raises(SystemExit):
+        serve.main(
+            ["no-model"], port=0, api_key=b"secret \xff".decode(errors="surrogateescape")
+        )  # as in the environment
+    assert capsys.readouterr().err.splitlines() == [
+        "error: --api-key: it is not UTF-8 text, which is all that requests can send"
+    ]
 
 
 def test_requests_that_come_together_are_translated_together(url, expected):
@@ -246,19 +281,24 @@ def test_a_body_is_read_to_its_end_before_it_is_refused(url):
 
 
 def test_a_form_of_several_parts(url, expected):
+    """In UTF-8, whatever codec it names: some take minutes."""
     parts = {"q": SENTENCES[0], "source": "en", "target": "de"}
     body = "".join(
         f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{part}\r\n' for name, part in parts.items()
     )
-    for suffix, status in (("", 200), ("; charset=undefined", 400)):
+    for suffix, more, status in (("", b"", 200), ("; charset=punycode", b"", 200), ("", b"\xff", 400)):
         headers = {"Content-Type": f"multipart/form-data; boundary=x{suffix}"}
-        found, answer = sent(Request(f"{url}/translate", data=f"{body}--x--\r\n".encode(), headers=headers))
-        assert found == status, answer
+        whole = body.encode().replace(b"\r\n--x", more + b"\r\n--x", 1) + b"--x--\r\n"
+        found, answer = sent(Request(f"{url}/translate", data=whole, headers=headers))
+        assert (found, answer.get("translatedText")) == (status, None if more else expected[SENTENCES[0]])
 
 
 def test_parameters_in_the_address(url, expected):
     query = urlencode({"q": SENTENCES[0], "source": "en", "target": "de"})
     assert sent(Request(f"{url}/translate?{query}", data=b""))[1] == {"translatedText": expected[SENTENCES[0]]}
+    for wrong in ("q=%ff", "q=%ed%a0%80", "api_key=%ff"):
+        status, answer = sent(Request(f"{url}/translate?source=en&target=de&{wrong}", data=b"q=a"))
+        assert (status, "the form cannot be read" in answer["error"]) == (400, True)
 
 
 def test_pages_of_an_origin_may_call(directions):
@@ -268,12 +308,16 @@ def test_pages_of_an_origin_may_call(directions):
                 assert response.headers["Access-Control-Allow-Origin"] == allowed
 
 
-def test_the_language_of_several_texts_is_detected_once(url):
-    texts = ["Der Lehrer gibt dem Kind heute ein Buch.", "A bird."]
-    for target, likely in (("en", "de"), ("fr", "en"), ("de", "de")):
+def test_the_language_of_each_text_is_detected(url, expected):
+    german, english = "Der Lehrer gibt dem Kind heute ein Buch.", SENTENCES[0]
+    texts = [german, english, german]
+    for target, languages in (("en", ["de", "en", "de"]), ("fr", ["en", "en", "en"]), ("de", ["de", "en", "de"])):
         _, answer = post(f"{url}/translate", {"q": texts, "source": "auto", "target": target})
-        assert [each["language"] for each in answer["detectedLanguage"]] == [likely] * 2
-        assert (answer["translatedText"] == texts) == (target == "de")
+        assert [each["language"] for each in answer["detectedLanguage"]] == languages
+        for text, language, found in zip(texts, languages, answer["translatedText"], strict=True):
+            alone = {"q": text, "source": language, "target": target}
+            assert post(f"{url}/translate", alone)[1]["translatedText"] == found
+            assert (found == text) == (language == target)
 
 
 def test_the_page_is_served(url):
@@ -377,3 +421,69 @@ def wait_until(condition):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.001)
+
+
+LONG = "<p><b>1</b></p>"  # nothing to translate, and much to read
+
+
+def test_documents_are_read_by_other_processes(directions):
+    """So that whatever a text does to a parser, this process can answer others."""
+    page = LONG * 5_000
+    parameters = {"q": page, "source": "en", "target": "de", "format": "html"}
+    with running(Service(directions, Limits(characters=100_000))) as url:
+        started = time.process_time()
+        assert post(f"{url}/translate", parameters) == (200, {"translatedText": page})
+        ours = time.process_time() - started
+    started = time.process_time()
+    read_document(page, "html")
+    assert ours < (time.process_time() - started) / 3
+
+
+def test_a_text_that_takes_too_long_to_read_is_refused_and_others_are_read(directions, slow_engine):
+    slow_engine.go.set()
+    service = Service(Directions([replace(directions.find("en", "de"), engine=slow_engine)]), Limits(characters=10**7))
+    service.readers = Readers(0.5)
+    parameters = {"q": LONG * 200_000, "source": "en", "target": "de", "format": "html"}
+    with running(service) as url:
+        for _ in range(3):  # more than there are processes
+            status, answer = post(f"{url}/translate", parameters)
+            assert (status, answer["error"]) == (400, "this takes more than 0.5 seconds to read; send less at once")
+        assert translated(url, "a\n" * 1_000) == "A\n" * 1_000
+
+
+def test_a_service_ends_while_it_reads_for_a_client_that_has_gone(directions):
+    body = json.dumps({"q": LONG * 200_000, "source": "en", "target": "de", "format": "html"}).encode()
+    head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    before = set(psutil.Process().children())
+    with running(Service(directions, Limits(characters=10**7))) as url:
+        with connected(url) as client:
+            client.sendall(head.encode() + b"\r\n\r\n" + body)
+            wait_until(lambda: set(psutil.Process().children()) - before)
+        wait_until(lambda: 'status="499"' in get(f"{url}/metrics"))
+        assert translated(url, f"{SENTENCES[0]}\n" * 50)  # by another process
+        reading = set(psutil.Process().children()) - before
+        assert len(reading) == 2
+    assert not any(each.is_running() for each in reading)
+
+
+def test_without_descriptors_it_waits_and_says_so_once(directions, caplog):
+    with running(Service(directions, LIMITS)) as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        clients = [socket.socket() for _ in range(20)]
+        used = {int(each) for each in os.listdir("/dev/fd")}
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = [number for number in range(limits[0]) if number not in used]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[5], limits[1]))
+        try:
+            for client in clients:
+                client.connect(address)
+            wait_until(lambda: caplog.records)
+            time.sleep(2.5)  # asyncio tries again after a second
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+            "no more connections can be accepted: Too many open files; it tries again (ulimit -n sets the limit)"
+        ]
+        for client in clients:
+            client.close()
+        assert json.loads(get(f"{url}/health")) == {"status": "ok"}
