@@ -212,7 +212,7 @@ from conftest import SMALL_MODEL
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 torch.distributed.init_process_group("gloo", init_method="file://{store}", rank=0, world_size=1)
 torch.manual_seed(0)
-model = ScratchForConditionalGeneration(ScratchConfig(**SMALL_MODEL, tie_word_embeddings=False)).eval()
+model = ScratchForConditionalGeneration(ScratchConfig(**SMALL_MODEL, tie_word_embeddings=False)).double().eval()
 ids = torch.randint(4, 61, (3, 7))
 expected = [model.generate(ids, max_new_tokens=5, num_beams=beams) for beams in (1, 2)]
 for layer in [*model.model.encoder.layers, *model.model.decoder.layers]:
