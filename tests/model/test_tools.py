@@ -224,8 +224,8 @@ def rows(model):
 
 @every_choice
 @pytest.mark.parametrize("size", [68, 55])
-def test_resizing_the_vocabulary(fields, size, make_model, inputs, tmp_path):
-    model = make_model(**FEW_LAYERS, **fields, **({} if "lm_head_bias" in fields else {"lm_head_bias": True}))
+def test_resizing_the_vocabulary(fields, size, make_wide_model, inputs, tmp_path):
+    model = make_wide_model(**FEW_LAYERS, **fields, **({} if "lm_head_bias" in fields else {"lm_head_bias": True}))
     inputs = {name: value.clamp(max=54) for name, value in inputs.items()}
     if not model.config.share_encoder_decoder_embeddings:
         with pytest.raises(ValueError, match="share_encoder_decoder_embeddings is False: this model has two"):
