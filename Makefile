@@ -8,7 +8,7 @@ INSTALLED = $(VENV)/.installed
 WORKERS = $$($(BIN)/python -c 'import os; print(min(os.cpu_count(), 16))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: train test test-all test-gpu lint format benchmarks clean
+.PHONY: train test test-all test-portable test-gpu lint format benchmarks clean
 
 train: $(INSTALLED)
 	$(BIN)/python train.py $(ARGS)
@@ -18,6 +18,16 @@ test: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(PYTEST) -m "slow or not slow"
+
+# What computes, as older processors and more threads round it: PyTorch's plainest kernels; no AVX-512; SSE alone.
+COMPUTES = tests/model tests/training tests/convert tests/figures tests/documents tests/test_alignments.py \
+	tests/test_pipelines.py tests/commands/test_translate.py tests/commands/test_ensemble_commands.py
+SETTINGS = "ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE" \
+	"ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2" \
+	"ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1" "OMP_NUM_THREADS=4 OMP_WAIT_POLICY=passive"
+
+test-portable: $(INSTALLED)
+	set -e; for setting in $(SETTINGS); do echo "$$setting"; env $$setting $(PYTEST) $(COMPUTES); done
 
 # On a machine with a GPU.
 test-gpu: $(INSTALLED)

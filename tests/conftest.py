@@ -35,6 +35,7 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.commands import train
 from modeling_scratch.data.corpus import write_corpus
 from modeling_scratch.figures import curves
+from modeling_scratch.model import fast_cpu
 
 ROOT = Path(__file__).resolve().parent.parent
 if not os.environ.get("TEST_ON_GPU"):
@@ -45,7 +46,7 @@ elif not torch.cuda.is_available():
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 
@@ -145,6 +146,16 @@ def make_model():
         return ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | fields))).eval()
 
     return make
+
+
+@pytest.fixture
+def make_wide_model(make_model, monkeypatch):
+    """
+    As make_model, in float64, with all that makes float32 faster: for claims about algorithms. Their tokens can then be
+    compared on every processor, for no two hypotheses are as close as float64's rounding.
+    """
+    monkeypatch.setattr(fast_cpu, "_DTYPE", torch.float64)
+    return lambda **fields: make_model(**fields).double()
 
 
 @pytest.fixture

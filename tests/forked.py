@@ -5,11 +5,12 @@ start of one takes longer than a small run. The server starts with the first of 
 
 import multiprocessing
 import os
+import random
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
@@ -18,6 +19,7 @@ from pathlib import Path
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env
+from torch.distributed import TCPStore
 
 import modeling_scratch.training.loop  # noqa: F401
 
@@ -28,10 +30,11 @@ SERVER.set_forkserver_preload(["forked", "train_on_processes"])
 
 @dataclass
 class Child:
-    """A process, and the file of what it says on stderr."""
+    """A process, the file of what it says on stderr, and where it meets the others of its group."""
 
     process: ForkServerProcess
     file: Path
+    store: TCPStore | None = None
 
     @property
     def said(self) -> str:
@@ -61,10 +64,15 @@ class Child:
         return self.process.exitcode
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def port_of_launchers() -> int:
+    """
+    A port for launchers, which will not be given one that is open. The system gives ports from 32768 on to whoever asks
+    for any, so nobody takes this one before they open it.
+    """
+    while True:
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port := random.SystemRandom().randrange(20_000, 32_768)))
+            return port
 
 
 def start(file: Path, function: Callable, *arguments, **environment: str) -> Child:
@@ -80,15 +88,19 @@ def start_group(
     folder: Path, function: Callable, arguments_of_each: Iterable[tuple], **environment: str
 ) -> list[Child]:
     """Processes of one run, as a launcher starts them on one machine; what they say goes to files in `folder`."""
-    several, port = list(arguments_of_each), str(free_port())
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    several = list(arguments_of_each)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    # As a launcher says that the store is its own. A process that made one at a free port might find the port taken.
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    place |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     folder.mkdir(exist_ok=True)
     place |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(len(several)))
     children = []
     for rank, arguments in enumerate(several):
         own = place | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if len(several) > 1 else {}
-        file = folder / f"stderr-{port}-{rank}"
+        file = folder / f"stderr-{store.port}-{rank}"
         children.append(start(file, function, *arguments, ACCELERATE_USE_CPU="true", **own, **environment))
+        children[-1].store = store
     return children
 
 
@@ -132,5 +144,5 @@ def _call(file: Path, environment: dict[str, str], function: Callable, arguments
     multiprocessing.set_start_method(None, force=True)  # its own children start as those of an interpreter do
     os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND), sys.stderr.fileno())
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     function(*arguments)

@@ -46,6 +46,7 @@ def train_one(*overrides: str, **options) -> None:
 
 
 def improve_one(run: str, output: str, options: dict) -> None:
+    torch.set_default_dtype(torch.float64)
     with patch.object(curves, "plot_curves", no_picture):
         improve.main(Path(run), output=Path(output), **options)
 

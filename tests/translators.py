@@ -1,18 +1,22 @@
 """Small models that tests translate with, trained once for all that only read them; the command beside the tests."""
 
 import os
+import re
+import shutil
 import signal
 import sys
 import tempfile
-from functools import cache
+from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import pytest
 from forked import start
+from search_cases import decided
 from test_translation_pipeline import make_folder
 
 from modeling_scratch.commands import translate
-from modeling_scratch.loading import load_tokenizers, save_tokenizers
+from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
 
 
 @cache
@@ -27,6 +31,33 @@ def one_vocabulary() -> Path:
 def two_vocabularies() -> Path:
     """A model that does not say its languages."""
     return make_folder(Path(tempfile.mkdtemp(dir=os.environ["HF_HOME"])) / "model", target_size=330)
+
+
+def widened(run: Path, folder: Path) -> Path:
+    """A copy of a run in float64, whose translations do not depend on the batch, the process or the processor."""
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    load_translator(str(run)).double().save_pretrained(folder)
+    return folder
+
+
+def sure_of(folder: Path, sentences: list[str], rounding: float = 1e-3, **settings) -> list[bool]:
+    """Which sentences another runtime, in float32, must translate as `generate` does (see `decided`)."""
+    model, (source, _) = load_translator(str(folder)).double(), load_tokenizers(str(folder))
+    batch = source(sentences, padding=True, return_tensors="pt")
+    inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    rows = decided(partial(model.generate, **inputs, **settings), rounding)
+    sure = rows.view(len(sentences), -1).all(dim=1).tolist()
+    assert sum(sure) > len(sentences) / 2
+    return sure
+
+
+def same_rows(found: bytes, expected: bytes) -> None:
+    """Assert equal cells, and scores that are equal but for rounding before they were printed."""
+    cells, others = (output.decode().replace("\n", "\t\n\t").split("\t") for output in (found, expected))
+    assert len(cells) == len(others)
+    for cell, other in zip(cells, others, strict=True):
+        is_score = re.fullmatch(r"-?\d+\.\d{4}", other)
+        assert float(cell) == pytest.approx(float(other), abs=1.5e-4) if is_score else cell == other
 
 
 class Translating:

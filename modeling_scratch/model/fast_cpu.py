@@ -15,6 +15,7 @@ _MANY_SCORES = 2**15  # from so many on, `best_tokens` looks at blocks
 _MUCH_WORK, _MUCH_TO_READ, _LARGE = 5 * 2**20, 1.2e6, 2**18
 # On Intel processors, the BLAS is slow only for these numbers of rows, with weights at least this wide and this large.
 _INTEL_ROWS, _INTEL_WIDTH, _INTEL_LARGE = range(8, 17), 512, 2**20
+_DTYPE = torch.float32  # of the products that are made faster
 _PART = 512  # outputs per part, roughly; fewer if some threads would otherwise have none
 # Elements that oneDNN returns at a time. For larger results the allocator would ask the system for fresh memory each
 # time, and touching that takes longer than the product itself.
@@ -88,8 +89,7 @@ class _BoundLinear:
 
 def _is_plain(inputs: torch.Tensor) -> bool:
     """Whether a product is in float32, without autocast and without gradients."""
-    is_float32 = inputs.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    return is_float32 and not torch.is_grad_enabled()
+    return inputs.dtype == _DTYPE and not torch.is_autocast_enabled("cpu") and not torch.is_grad_enabled()
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def fast_products(modules: Iterable[nn.Module], rows: int = 320, binds: bool = F
 
 
 def _is_plain_weight(weight: torch.Tensor) -> bool:
-    return type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype == torch.float32
+    return type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype == _DTYPE
 
 
 def best_tokens(scores: torch.Tensor) -> torch.Tensor:

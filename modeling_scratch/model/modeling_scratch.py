@@ -192,8 +192,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
 
     def generate(self, *args, **kwargs):
         """
-        The inherited method. Greedy search, sampling and beam search run in this project's own loops, which give the
-        same tokens in less time (see `search`).
+        The inherited method. Greedy search, sampling and beam search run in this project's own loops, which
+        choose the same tokens, but for rounding, in less time (see `search`).
         """
         # The inherited method knows only one of the two names.
         for other_name in {"past_key_values", "cache"} & kwargs.keys() - {CACHE_NAME}:

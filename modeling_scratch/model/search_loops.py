@@ -1,5 +1,5 @@
 """
-Greedy search, sampling, and what our search loops share. The loops give the same tokens as Transformers', but faster.
+Greedy search, sampling, and what our search loops share. The loops choose as Transformers' do, but faster.
 
 They compare only the best continuations of each sentence, share one cache among its beams (see `SearchCache`), and
 remove finished sentences from the batch. Each step is the model's own forward pass.

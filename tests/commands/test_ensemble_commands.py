@@ -10,7 +10,7 @@ from conftest import few_sentences, padded, quick_run, run_training
 from test_translate import lines, run  # noqa: F401
 from test_translation_pipeline import SENTENCES as MANY
 from test_translation_pipeline import by_hand
-from translators import two_vocabularies
+from translators import same_rows, two_vocabularies, widened
 
 from modeling_scratch.commands.evaluate import split_arguments
 from modeling_scratch.ensemble import Ensemble
@@ -49,9 +49,10 @@ def test_models_translate_together(run, folder, other):  # noqa: F811
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 1, "scores": True}, {"n_best": 3}], ids=str)
 def test_a_model_with_itself_says_what_it_says_alone(options, run, folder):  # noqa: F811
-    alone = run(lines(*SENTENCES), **options)
-    assert alone[0] == 0
-    assert run(lines(*SENTENCES), others=[str(folder)], **options) == alone
+    code, alone, said = run(lines(*SENTENCES), **options)
+    together = run(lines(*SENTENCES), others=[str(folder)], **options)
+    assert (together[0], together[2]) == (code, said) == (0, said)
+    same_rows(together[1], alone)
 
 
 @pytest.mark.parametrize(
@@ -77,14 +78,14 @@ def test_what_does_not_go_together(file, values, said, run, folder, tmp_path):  
     assert said.format(first=folder) in error
 
 
-def test_a_run_with_itself_has_its_scores(trained, capsys):
-    few = few_sentences()
-    run_training(*few, evaluate=str(trained))
+def test_a_run_with_itself_has_its_scores(trained, tmp_path, capsys):
+    few, same = few_sentences(), widened(trained, tmp_path / "run")
+    run_training(*few, evaluate=str(same))
     alone = capsys.readouterr().out
-    run_training(str(trained), *few, evaluate=str(trained))
+    run_training(str(same), *few, evaluate=str(same))
     together = capsys.readouterr().out
     assert "BLEU" in alone
-    assert together == alone.replace(f"{trained},", f"{trained} + {trained},")
+    assert together == alone.replace(f"{same},", f"{same} + {same},")
 
 
 def test_runs_with_one_tokenizer_are_scored_together(trained, tmp_path, capsys):

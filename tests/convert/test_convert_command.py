@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.commands import convert
 from modeling_scratch.convert import from_marian, from_torch
+from modeling_scratch.convert.marian import widen
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.ensemble import load_together
@@ -111,7 +112,10 @@ def few_pairs(tmp_path_factory) -> list[str]:
 
 
 def translations(folder) -> list[str]:
-    return translate(load_translator(str(folder)), *load_tokenizers(str(folder)), ["The cat sleeps.", PAIRS[0]["en"]])
+    """In float64, so that two implementations and two precisions of the same weights can be compared."""
+    model = load_translator(str(folder))
+    model = widen(model) if isinstance(model, MarianMTModel) else model
+    return translate(model.double(), *load_tokenizers(str(folder)), ["The cat sleeps.", PAIRS[0]["en"]])
 
 
 # Translates with Transformers alone.
@@ -124,7 +128,7 @@ for folder, target, trust in json.loads(sys.argv[1]):
     options = {"trust_remote_code": True} if trust else {}
     tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     target = AutoTokenizer.from_pretrained(folder, subfolder=target, **options) if target else tokenizer
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder, **options)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, **options).double()
     inputs = tokenizer(json.loads(sys.argv[2]), padding=True, return_tensors="pt")
     inputs.pop("token_type_ids", None)
     outputs.append([type(model).__name__, target.batch_decode(model.generate(**inputs), skip_special_tokens=True)])
@@ -148,9 +152,11 @@ def test_an_opus_model_is_fine_tuned_and_becomes_a_marian_model_again(opus_folde
     assert 1e-5 < changed.abs().max() < 1e-2
     sentences = [pair["en"] for pair in PAIRS[:5]]
     tokenizer = MarianTokenizer.from_pretrained(opus_folder)
-    written = model.generate(**tokenizer(sentences, padding=True, return_tensors="pt"), max_new_tokens=8, num_beams=2)
+    written = model.double().generate(
+        **tokenizer(sentences, padding=True, return_tensors="pt"), max_new_tokens=8, num_beams=2
+    )
     found = translate(
-        load_translator(str(tuned)), *load_tokenizers(str(tuned)), sentences, max_new_tokens=8, num_beams=2
+        load_translator(str(tuned)).double(), *load_tokenizers(str(tuned)), sentences, max_new_tokens=8, num_beams=2
     )
     assert found == tokenizer.batch_decode(written, skip_special_tokens=True)
 
@@ -235,7 +241,8 @@ def test_sentencepiece_files_decide_what_translates_together(opus_folder, tmp_pa
     shutil.copytree(same, other)
     ensemble = load_together([str(same), str(other)])
     sentences = ["The cat sleeps.", PAIRS[0]["en"]]
-    assert translate(*ensemble, sentences) == translate(load_translator(str(same)), *ensemble[1:], sentences)
+    together, alone = (model.double() for model in (ensemble[0], load_translator(str(same))))
+    assert translate(together, *ensemble[1:], sentences) == translate(alone, *ensemble[1:], sentences)
     shutil.copy(other / "source.spm", other / "target.spm")
     with pytest.raises(UserError, match=f"^{other}: its source tokenizer is not that of {same}; "):
         load_together([str(same), str(other)])

@@ -1,5 +1,6 @@
 """MarianMTModel to and from: the same logits and the same generated tokens, and what is refused."""
 
+import copy
 import logging
 
 import peft
@@ -52,7 +53,7 @@ SLOW = ["beam, penalty 1"]
 @pytest.mark.parametrize("pair", ["opus", "two vocabularies"], indirect=True)
 def test_marian_generates_the_same_tokens(pair, decoding):
     outputs = []
-    for model in pair:
+    for model in (copy.deepcopy(each).double() for each in pair):
         torch.manual_seed(4)
         outputs.append(model.generate(**batch(pair[0]), **DECODING[decoding]))
     if decoding == "n-best":

@@ -10,8 +10,12 @@ from modeling_scratch.model import fast_cpu, search
 
 
 @pytest.fixture
-def models():
-    """Makes two models, one with a small vocabulary and one with a large, whose sentences end at different places."""
+def models(monkeypatch):
+    """
+    Makes two models, one with a small vocabulary and one with a large, whose sentences end at different places; in
+    float64, as make_wide_model does.
+    """
+    monkeypatch.setattr(fast_cpu, "_DTYPE", torch.float64)
 
     def make():
         for vocabulary, seed in SEEDS.items():
@@ -20,15 +24,16 @@ def models():
             torch.nn.init.normal_(model.lm_head.bias, std=0.5)
             model.lm_head.weight.data[2] *= 3.0  # makes the end sometimes likely, sometimes not
             sentences = [torch.randint(4, vocabulary, (length,)) for length in (7, 4, 5, 9, 3, 6)]
-            yield model, dict(zip(("input_ids", "attention_mask"), padded(sentences, 9), strict=True))
+            yield model.double(), dict(zip(("input_ids", "attention_mask"), padded(sentences, 9), strict=True))
 
     return make
 
 
 @pytest.fixture
 def faster_layers(monkeypatch):
-    """Has small models' layers computed as large ones' are."""
-    for name, value in {"_LARGE": 0, "_MUCH_WORK": 5_000, "_INTEL_WIDTH": 0, "_INTEL_LARGE": 0}.items():
+    """Has small models' layers computed as large ones' are, by parts: oneDNN has no float64."""
+    limits = {"is_amd_cpu": lambda: False, "_INTEL_ROWS": range(1, 10_000), "_INTEL_WIDTH": 0, "_INTEL_LARGE": 0}
+    for name, value in limits.items():
         monkeypatch.setattr(fast_cpu, name, value)
 
 

@@ -47,8 +47,8 @@ def greedy_by_hand(model, inputs, prefix, steps):
 
 @every_choice_and_slowly_every_variant
 @pytest.mark.parametrize("beams", [1, 3])
-def test_cached_static_and_uncached_agree(fields, beams, make_model, batch):
-    model = make_model(**FEW_LAYERS, **fields)
+def test_cached_static_and_uncached_agree(fields, beams, make_wide_model, batch):
+    model = make_wide_model(**FEW_LAYERS, **fields)
     options = {"max_new_tokens": 8, "num_beams": beams, "return_dict_in_generate": True, "output_logits": True}
     uncached = model.generate(**batch, use_cache=False, **options)
     for cache in ("dynamic", "static"):
@@ -60,8 +60,8 @@ def test_cached_static_and_uncached_agree(fields, beams, make_model, batch):
 
 # By default a modern architecture here; the compiled forward pass, of test_tools.py, takes the paper's.
 @slowly_every_choice_but("rotary, rms, gated")
-def test_compiled_generation_equals_eager(fields, make_model, batch):
-    model = make_model(**SHALLOW, **fields)
+def test_compiled_generation_equals_eager(fields, make_wide_model, batch):
+    model = make_wide_model(**SHALLOW, **fields)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True, "output_logits": True}
     eager = model.generate(**batch, **options)
     compile_config = CompileConfig(fullgraph=True, backend="aot_eager", mode=None)
@@ -79,8 +79,8 @@ def test_compiled_generation_equals_eager(fields, make_model, batch):
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0])
-def test_a_wide_beam_finds_the_best_of_all_translations(length_penalty, make_model):
-    model = make_model(vocab_size=7, init_std=0.6)
+def test_a_wide_beam_finds_the_best_of_all_translations(length_penalty, make_wide_model):
+    model = make_wide_model(vocab_size=7, init_std=0.6)
     source = {"input_ids": torch.tensor([[4, 5, 6, 3]])}
     steps = 4
     sequences = torch.tensor([[START, *tokens] for tokens in itertools.product(range(7), repeat=steps)])
@@ -122,8 +122,8 @@ def test_n_best_lists_come_with_their_scores(make_model, batch):
     assert torch.equal(ranked, ranked.sort(dim=1, descending=True).values)
 
 
-def test_forced_prefix(make_model, one):
-    model = make_model(init_std=0.3)
+def test_forced_prefix(make_wide_model, one):
+    model = make_wide_model(init_std=0.3)
     prefix = torch.tensor([[START, 9, 11]])
     expected = greedy_by_hand(model, one, prefix, 6)
     assert torch.equal(model.generate(**one, decoder_input_ids=prefix, max_new_tokens=6), expected)
@@ -142,13 +142,13 @@ def test_forced_prefix(make_model, one):
 
 @two_choices_and_slowly_every
 @pytest.mark.parametrize("helper", ["prompt lookup", "assistant"])
-def test_speculative_decoding_changes_nothing(helper, fields, make_model, one):
+def test_speculative_decoding_changes_nothing(helper, fields, make_wide_model, one):
     fields = fields | {"init_std": 0.3, "eos_token_id": None}
-    model = make_model(**fields)
+    model = make_wide_model(**fields)
     expected = model.generate(**one, max_new_tokens=20)
     options, steps = {"prompt_lookup_num_tokens": 3}, []
     if helper == "assistant":
-        options = {"assistant_model": make_model(**(fields | {"decoder_layers": 1, "encoder_layers": 1}))}
+        options = {"assistant_model": make_wide_model(**(fields | {"decoder_layers": 1, "encoder_layers": 1}))}
         options["assistant_model"].register_forward_hook(lambda *_: steps.append("assistant"))
     model.lm_head.register_forward_pre_hook(lambda module, given: steps.append(given[0].shape[1]))
     assert torch.equal(model.generate(**one, max_new_tokens=20, **options), expected)
@@ -209,8 +209,8 @@ def test_what_generate_returns_equals_a_forward_pass(fields, make_model, batch):
 
 
 @every_choice
-def test_other_ways_to_give_the_source(fields, make_model, batch):
-    model = make_model(**FEW_LAYERS, **fields)
+def test_other_ways_to_give_the_source(fields, make_wide_model, batch):
+    model = make_wide_model(**FEW_LAYERS, **fields)
     expected = model.generate(**batch, max_new_tokens=8, num_beams=2)
     mask = batch["attention_mask"]
     embeds = model.get_input_embeddings()(batch["input_ids"])

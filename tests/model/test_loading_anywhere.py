@@ -83,7 +83,7 @@ def test_two_vocabularies_change_hands(tmp_path):
     assert found["refused"].startswith("ada/two: the model has two vocabularies (300 and 330 tokens)")
     assert "could not be loaded from target_tokenizer: " in found["refused"]
     assert found["input_ids"] == inputs.input_ids.tolist()
-    torch.testing.assert_close(torch.tensor(found["logits"]), logits, atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.tensor(found["logits"], dtype=logits.dtype), logits, atol=1e-6, rtol=0)
     assert found["translations"] == found["in memory"] == expected
     assert found["by_hand"] == [each["translation_text"] for each in expected[::2]]
     assert [[each["score"] for each in several] for several in found["best"]] == [

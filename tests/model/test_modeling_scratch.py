@@ -14,9 +14,9 @@ from modeling_scratch.training.loss import TrainingLoss, fused_cross_entropy
 
 
 @every_choice
-def test_a_sentence_does_not_notice_its_batch(fields, make_model, sentences):
+def test_a_sentence_does_not_notice_its_batch(fields, make_wide_model, sentences):
     """Alone, in a batch of 64, and with padding on either side: the same logits and the same translation."""
-    model = make_model(**FEW_LAYERS, **fields)
+    model = make_wide_model(**FEW_LAYERS, **fields)
     target = torch.randint(4, 61, (1, 6))
     alone = model(input_ids=sentences[1][None], decoder_input_ids=target).logits
     greedy = model.generate(sentences[1][None], max_new_tokens=6)

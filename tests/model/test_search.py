@@ -32,9 +32,9 @@ def test_the_tokens_are_those_of_the_inherited_loops(settings, models, loops):
 
 @every_choice_and_slowly_every_variant
 @pytest.mark.parametrize("beams", [1, 3])
-def test_every_model_is_searched_as_it_is(fields, beams, make_model, sentences, faster_layers, loops, monkeypatch):
+def test_every_model_is_searched_as_it_is(fields, beams, make_wide_model, sentences, faster_layers, loops, monkeypatch):
     monkeypatch.setattr(cache, "_GROWTH", 3)  # hidden slots are dropped
-    model = make_model(**FEW_LAYERS, **fields)
+    model = make_wide_model(**FEW_LAYERS, **fields)
     model.generation_config.eos_token_id = None  # eight tokens, so the caches must grow
     ids, mask = padded(sentences, 9)
     for source in ({"input_ids": ids}, {"input_ids": ids, "attention_mask": mask}):
@@ -88,8 +88,8 @@ def test_under_another_default_dtype(models):
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_processor_with_an_argument_for_each_row(beams, make_model, sentences, loops):
-    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+def test_a_processor_with_an_argument_for_each_row(beams, make_wide_model, sentences, loops):
+    model, (ids, mask) = enliven(make_wide_model(), 1), padded(sentences, 9)
     ignored = torch.arange(len(ids)).repeat_interleave(beams) % 2
     options = {"attention_mask": mask, "num_beams": beams, "max_new_tokens": 20, "do_sample": False}
     options["logits_processor"] = [RepetitionPenaltyLogitsProcessor(1.3, prompt_ignore_length=ignored)]
@@ -99,9 +99,9 @@ def test_a_processor_with_an_argument_for_each_row(beams, make_model, sentences,
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_models_on_several_devices_and_masks_of_four_dimensions_take_the_inherited_loop(
-    beams, make_model, sentences, loops
+    beams, make_wide_model, sentences, loops
 ):
-    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+    model, (ids, mask) = enliven(make_wide_model(), 1), padded(sentences, 9)
     options = {"num_beams": beams, "max_new_tokens": 12, "do_sample": False}
     expected = model.generate(ids, attention_mask=mask, **options)
     assert len(loops) == 1

@@ -96,10 +96,10 @@ def test_other_ends_than_a_token(settings, models, loops):
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("given", ["argument", "config"])
-def test_stop_strings(given, beams, make_model, sentences, loops):
+def test_stop_strings(given, beams, make_wide_model, sentences, loops):
     """They work, and so does `tokenizer` without them."""
     tokenizer = train_tokenizer(iter([["a b c d e f g h"]]), 61)
-    model = enliven(make_model(vocab_size=len(tokenizer), eos_token_id=None), 1)
+    model = enliven(make_wide_model(vocab_size=len(tokenizer), eos_token_id=None), 1)
     ids, mask = padded(sentences, 9)
     options = {"input_ids": ids, "attention_mask": mask, "max_new_tokens": 10, "num_beams": beams}
     plain = model.generate(**options, tokenizer=tokenizer)
@@ -190,7 +190,7 @@ def test_an_empty_batch_is_named(beams, models):
         model.generate(**{name: value[:0] for name, value in source.items()}, num_beams=beams, max_new_tokens=4)
 
 
-def test_streams_come_from_the_inherited_loop(make_model, sentences, loops):
+def test_streams_come_from_the_inherited_loop(make_wide_model, sentences, loops):
     class Streamer(list):
         put = list.append
 
@@ -198,14 +198,14 @@ def test_streams_come_from_the_inherited_loop(make_model, sentences, loops):
             self.append("end")
 
     streamer, source = Streamer(), {"input_ids": sentences[0][None]}
-    found = make_model().generate(**source, max_new_tokens=8, streamer=streamer)
+    found = make_wide_model().generate(**source, max_new_tokens=8, streamer=streamer)
     assert torch.cat([token.flatten() for token in streamer[:-1]]).tolist() == found[0].tolist()
     assert streamer[-1] == "end"
     assert loops == []
 
 
-def test_end_tokens_in_any_form(make_model, sentences, loops):
-    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+def test_end_tokens_in_any_form(make_wide_model, sentences, loops):
+    model, (ids, mask) = enliven(make_wide_model(), 1), padded(sentences, 9)
     options = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False}
     for beams in (1, 3):
         expected = inherited(model, input_ids=ids, num_beams=beams, eos_token_id=[2, 5], **options)
@@ -214,17 +214,17 @@ def test_end_tokens_in_any_form(make_model, sentences, loops):
     assert len(loops) == 4
 
 
-def test_a_streamer_with_beams_is_refused(make_model, sentences):
+def test_a_streamer_with_beams_is_refused(make_wide_model, sentences):
     class Streamer:
         put = end = None
 
     with pytest.raises(ValueError, match="`streamer` cannot be used with beam search"):
-        make_model().generate(padded(sentences, 9)[0], num_beams=2, streamer=Streamer())
+        make_wide_model().generate(padded(sentences, 9)[0], num_beams=2, streamer=Streamer())
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_encoder_outputs_in_any_form(beams, make_model, sentences, loops):
-    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+def test_encoder_outputs_in_any_form(beams, make_wide_model, sentences, loops):
+    model, (ids, mask) = enliven(make_wide_model(), 1), padded(sentences, 9)
     options = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "num_beams": beams}
     expected = model.generate(ids, **options)
     states = model.get_encoder()(ids, attention_mask=mask).last_hidden_state
@@ -248,8 +248,8 @@ class Halving(LogitsProcessor):
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_processors_may_write_and_keep(beams, make_model, sentences):
-    model, (ids, mask) = enliven(make_model(), 1), padded(sentences, 9)
+def test_processors_may_write_and_keep(beams, make_wide_model, sentences):
+    model, (ids, mask) = enliven(make_wide_model(), 1), padded(sentences, 9)
     halving = Halving()
     options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False, "num_beams": beams}
     found = model.generate(ids, logits_processor=[halving], return_dict_in_generate=True, **options)
@@ -260,15 +260,15 @@ def test_processors_may_write_and_keep(beams, make_model, sentences):
     torch.testing.assert_close(found.log_probabilities, expected, rtol=0, atol=1e-4)
 
 
-def test_without_own_search_one_warning(make_model, sentences, monkeypatch, caplog):
+def test_without_own_search_one_warning(make_wide_model, sentences, monkeypatch, caplog):
     """As under a release of Transformers that lacks a name that our own search imports."""
     monkeypatch.setitem(sys.modules, "modeling_scratch.model.search", None)  # importing it raises
     spec = importlib.util.spec_from_file_location("modeling_scratch.model.modeling_alone", modeling.__file__)
     alone = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(alone)
     assert alone.search is None
-    model, ids = make_model(), padded(sentences, 9)[0]
-    other = alone.ScratchForConditionalGeneration(model.config).eval()
+    model, ids = make_wide_model(), padded(sentences, 9)[0]
+    other = alone.ScratchForConditionalGeneration(model.config).double().eval()
     other.load_state_dict(model.state_dict())
     for beams in (1, 3):
         options = {"max_new_tokens": 5, "num_beams": beams}
@@ -276,22 +276,22 @@ def test_without_own_search_one_warning(make_model, sentences, monkeypatch, capl
     assert caplog.text.count("this release of Transformers does not support this project's search loops") == 1
 
 
-def test_arguments_that_are_spelt_out(make_model, sentences, loops):
+def test_arguments_that_are_spelt_out(make_wide_model, sentences, loops):
     ids = padded(sentences, 9)[0]
-    make_model().generate(ids, max_new_tokens=2, custom_generate=None, streamer=None, num_beams=2)
+    make_wide_model().generate(ids, max_new_tokens=2, custom_generate=None, streamer=None, num_beams=2)
     assert loops == ["beam_search"]
 
 
-def test_labels_of_the_trainer_change_nothing(make_model, sentences, loops):
-    model, ids = make_model(), padded(sentences, 9)[0]
+def test_labels_of_the_trainer_change_nothing(make_wide_model, sentences, loops):
+    model, ids = make_wide_model(), padded(sentences, 9)[0]
     found = model.generate(ids, max_new_tokens=5, num_beams=2, labels=ids)
     assert torch.equal(found, model.generate(ids, max_new_tokens=5, num_beams=2))
     assert loops == ["beam_search"] * 2
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_training_mode_takes_the_inherited_loop(checkpointing, make_model, sentences, loops):
-    model, ids = enliven(make_model(dropout=0.0), 1), padded(sentences, 9)[0]
+def test_training_mode_takes_the_inherited_loop(checkpointing, make_wide_model, sentences, loops):
+    model, ids = enliven(make_wide_model(dropout=0.0), 1), padded(sentences, 9)[0]
     options = {"max_new_tokens": 8, "do_sample": False}
     expected = [model.generate(ids, num_beams=beams, **options) for beams in (1, 2)]
     loops.clear()

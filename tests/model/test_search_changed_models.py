@@ -135,14 +135,14 @@ INHERITED = ("a prefix", "other inputs")  # these prepare their own inputs
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 2}, {"num_beams": 2, "no_repeat_ngram_size": 2}])
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_is_changed_is_called(name, settings, make_model, sentences, loops, faster_layers, monkeypatch):
+def test_what_is_changed_is_called(name, settings, make_wide_model, sentences, loops, faster_layers, monkeypatch):
     ids, mask = padded(sentences, 9)
     options = {"max_new_tokens": 5, "do_sample": False, "attention_mask": mask} | settings
     if "dropout" in name:
         options["eos_token_id"] = None  # if rows left, other numbers would be drawn
-    before = enliven(make_model(**FEW_LAYERS), 1).generate(ids, **options)
+    before = enliven(make_wide_model(**FEW_LAYERS), 1).generate(ids, **options)
     loops.clear()
-    changed = CHANGES[name](enliven(make_model(**FEW_LAYERS), 1))
+    changed = CHANGES[name](enliven(make_wide_model(**FEW_LAYERS), 1))
     torch.manual_seed(0)
     found = changed.generate(input_ids=ids, **options)
     assert bool(loops) == (name not in INHERITED)
@@ -181,13 +181,13 @@ def test_each_sentence_may_have_its_adapter(target, models):
 
 
 @pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj", "lm_head"])
-def test_a_lora_trains_and_is_heeded(name, make_model, sentences):
+def test_a_lora_trains_and_is_heeded(name, make_wide_model, sentences):
     ids, mask = padded(sentences, 9)
     options = {"input_ids": ids, "attention_mask": mask, "num_beams": 2, "max_new_tokens": 8, "do_sample": False}
     labels = torch.tensor([[9, 8, 7, 2]] * 3)
-    before = make_model(tie_word_embeddings=False, **SHALLOW).generate(**options)
+    before = make_wide_model(tie_word_embeddings=False, **SHALLOW).generate(**options)
     torch.manual_seed(0)
-    model = make_model(tie_word_embeddings=False, **SHALLOW)
+    model = make_wide_model(tie_word_embeddings=False, **SHALLOW)
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=[name]))
     optimizer = torch.optim.Adam([weight for weight in adapted.parameters() if weight.requires_grad], lr=0.05)
     losses = []
@@ -212,7 +212,7 @@ from conftest import SMALL_MODEL
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 torch.distributed.init_process_group("gloo", init_method="file://{store}", rank=0, world_size=1)
 torch.manual_seed(0)
-model = ScratchForConditionalGeneration(ScratchConfig(**SMALL_MODEL, tie_word_embeddings=False)).eval()
+model = ScratchForConditionalGeneration(ScratchConfig(**SMALL_MODEL, tie_word_embeddings=False)).double().eval()
 ids = torch.randint(4, 61, (3, 7))
 expected = [model.generate(ids, max_new_tokens=5, num_beams=beams) for beams in (1, 2)]
 for layer in [*model.model.encoder.layers, *model.model.decoder.layers]:

@@ -224,8 +224,8 @@ def rows(model):
 
 @every_choice
 @pytest.mark.parametrize("size", [68, 55])
-def test_resizing_the_vocabulary(fields, size, make_model, inputs, tmp_path):
-    model = make_model(**FEW_LAYERS, **fields, **({} if "lm_head_bias" in fields else {"lm_head_bias": True}))
+def test_resizing_the_vocabulary(fields, size, make_wide_model, inputs, tmp_path):
+    model = make_wide_model(**FEW_LAYERS, **fields, **({} if "lm_head_bias" in fields else {"lm_head_bias": True}))
     inputs = {name: value.clamp(max=54) for name, value in inputs.items()}
     if not model.config.share_encoder_decoder_embeddings:
         with pytest.raises(ValueError, match="share_encoder_decoder_embeddings is False: this model has two"):
@@ -271,8 +271,8 @@ def test_resizing_the_encoder_alone(shared, before, after, tmp_path):
 # PEFT's note on embeddings that are not shared; save_pretrained looks at the weights themselves.
 @pytest.mark.filterwarnings("ignore:Input and output embeddings are no longer tied after merging:UserWarning")
 @two_choices_and_slowly_every
-def test_lora(fields, make_model, inputs, tmp_path):
-    model = make_model(**fields)
+def test_lora(fields, make_wide_model, inputs, tmp_path):
+    model = make_wide_model(**fields)
     plain = model(**inputs).logits
     config = peft.LoraConfig(
         task_type="SEQ_2_SEQ_LM", r=4, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], init_lora_weights=False
@@ -295,7 +295,7 @@ def test_lora(fields, make_model, inputs, tmp_path):
     expected = tuned(**inputs).logits
     assert not torch.allclose(expected, plain, atol=1e-3)
     tuned.save_pretrained(tmp_path)
-    loaded = peft.PeftModel.from_pretrained(make_model(**fields), tmp_path).eval()
+    loaded = peft.PeftModel.from_pretrained(make_wide_model(**fields), tmp_path).eval()
     torch.testing.assert_close(loaded(**inputs).logits, expected)
     source = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
     generated = loaded.generate(**source, max_new_tokens=5)

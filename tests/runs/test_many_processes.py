@@ -20,7 +20,7 @@ import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from conftest import ROOT, SMALL_RUN, few_sentences, quick_run, read_metrics, run_command, run_training
 from filelock import FileLock
-from forked import as_one_of_nodes, free_port, start_group
+from forked import as_one_of_nodes, port_of_launchers, start_group
 from torch.distributed.run import get_args_parser as torchrun_parser
 from train_on_processes import train_as_on_a_node
 
@@ -89,40 +89,36 @@ def test_other_recipes_are_refused(tmp_path):
 # -- launchers ---------------------------------------------------------------------------------------------------------
 
 
-def launch_two_nodes(options_of_each: list[list[str]]) -> tuple[list[int], str, float]:
-    """
-    Two launchers by the command of docs/scaling.md, with a process each: exit codes, what they said, and the seconds
-    that they took.
-    """
-    port, nodes, began = free_port(), [], time.monotonic()
+def launch_two_nodes(options_of_each: list[list[str]]) -> tuple[list[int], str]:
+    """Two launchers by the command of docs/scaling.md, with a process each: exit codes, and what they said."""
+    port, nodes = port_of_launchers(), []
     for rank, options in enumerate(options_of_each):
         command = [sys.executable, "-m", "accelerate.commands.launch", "--mixed_precision", "no"]
         command += ["--config_file", "configuration/accelerate/ddp-nodes.yaml", *as_one_of_nodes(rank, 2, port)]
         command += ["train.py", *SMALL_RUN, *options]
         nodes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
     said = [node.communicate(timeout=120)[1] for node in nodes]
-    return [node.returncode for node in nodes], "".join(said), time.monotonic() - began
+    return [node.returncode for node in nodes], "".join(said)
 
 
 @pytest.mark.slow
 def test_the_launchers_of_two_nodes_train_one_model(tmp_path):
-    codes, said, _ = launch_two_nodes([[f"output_dir={tmp_path / 'run'}"]] * 2)
+    codes, said = launch_two_nodes([[f"output_dir={tmp_path / 'run'}"]] * 2)
     assert codes == [0, 0], said
     assert len(read_metrics(tmp_path / "run", "train")) == 20
     assert not list((tmp_path / "run").glob(".seen-by-all-*"))
 
 
 @pytest.mark.slow
-def test_the_launchers_of_two_nodes_that_share_nothing_are_refused_within_a_minute(tmp_path):
-    codes, said, seconds = launch_two_nodes([[f"output_dir={tmp_path / str(rank)}"] for rank in range(2)])
+def test_the_launchers_of_two_nodes_that_share_nothing_are_refused(tmp_path):
+    codes, said = launch_two_nodes([[f"output_dir={tmp_path / str(rank)}"] for rank in range(2)])
     assert 0 not in codes
     assert "error: process 1 does not see what process 0 writes to" in said, said
     assert not list(tmp_path.iterdir())
-    codes, said, more = launch_two_nodes([[f"output_dir={tmp_path / 'run'}", *own] for own in other_data(tmp_path)])
+    codes, said = launch_two_nodes([[f"output_dir={tmp_path / 'run'}", *own] for own in other_data(tmp_path)])
     assert 0 not in codes
     assert "error: the processes do not agree on training data" in said, said
     assert not (tmp_path / "run").exists()
-    assert max(seconds, more) < 60
 
 
 DYING = """
@@ -149,7 +145,7 @@ def test_a_launcher_that_restarts_its_workers_goes_on(tmp_path):
     script.write_text(DYING.format(root=str(ROOT), script=str(ROOT / "train.py")))
     # By default the launcher's store keeps the addresses of the dead, and whether restarts connect is a matter of luck.
     restarts = ["--max_restarts", "1", "--rdzv_backend", "c10d", "--main_process_ip", "127.0.0.1"]
-    restarts += ["--main_process_port", str(free_port())]
+    restarts += ["--main_process_port", str(port_of_launchers())]
     for name, program in (("whole", str(ROOT / "train.py")), ("run", str(script))):
         options = [*SMALL_RUN, "--resume", "auto", f"output_dir={tmp_path / name}"]
         result = run_command(*LAUNCH, *restarts, program, *options, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
@@ -496,7 +492,7 @@ exec PYTHON -m accelerate.commands.launch --rdzv_conf is_host=$((SLURM_NODEID ==
 @pytest.mark.slow
 def test_the_slurm_script(tmp_path):
     """As a job and, requeued, as one that finds the run finished."""
-    port = str(free_port())
+    port = str(port_of_launchers())
     for name, text in STUBS.items():
         path = tmp_path / "bin" / name
         path.parent.mkdir(exist_ok=True)

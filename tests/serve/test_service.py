@@ -8,6 +8,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import compress
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
@@ -17,6 +18,7 @@ import pytest
 import torch
 from services import Slow, connected, get, metric, post, running, sent
 from test_translation_pipeline import CORPUS, load, make_folder
+from translators import sure_of
 
 from modeling_scratch.commands import serve
 from modeling_scratch.documents import read_document
@@ -346,7 +348,8 @@ def test_engines_agree(folder):
     torch_engine, other = TorchEngine(str(folder)), CTranslate2Engine(str(folder))
     search = Search(several=3)
     found = [engine.translate(["", *SENTENCES], search) for engine in (torch_engine, other)]
-    for ours, theirs in zip(*found, strict=True):
+    sure = [True, *sure_of(folder, SENTENCES, num_return_sequences=3)]
+    for ours, theirs in compress(zip(*found, strict=True), sure):
         assert [each.text for each in ours] == [each.text for each in theirs]
         assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=1e-3)
         assert [each.is_cut for each in ours] == [each.is_cut for each in theirs]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import SHALLOW, SMALL_MODEL, few_sentences
+from translators import widened
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.commands import evaluate
@@ -26,11 +27,11 @@ SENTENCES = [pair["en"] for pair in make_corpus(36, 1, 1, seed=5)["train"]]
 
 @pytest.fixture(scope="module")
 def translator():
-    """An untrained model, with weights so large that its translations differ and some end early."""
+    """An untrained model in float64, with weights so large that its translations differ and some end early."""
     tokenizer = train_tokenizer(iter([[*pair.values()] for pair in make_corpus(200, 1, 1)["train"]]), 300)
     fields = {"vocab_size": len(tokenizer), "tie_word_embeddings": False, "lm_head_bias": True, "init_std": 0.5}
     torch.manual_seed(0)
-    model = ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | SHALLOW | fields))).eval()
+    model = ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | SHALLOW | fields))).double().eval()
     with torch.no_grad():
         model.lm_head.bias[model.config.eos_token_id] = 5
     section = EvaluationSection(num_beams=2, length_penalty=1.0, max_new_tokens=8)
@@ -80,7 +81,7 @@ def test_mixed_precision(device, autocast, translator, monkeypatch):
     With a model as Accelerate prepares it: by the fast loops, on the CPU as the model will be used, elsewhere as it is
     trained; and prepared as before afterwards.
     """
-    model, accelerator = copy.deepcopy(translator[0]), Accelerator(cpu=True)
+    model, accelerator = copy.deepcopy(translator[0]).float(), Accelerator(cpu=True)
     bf16 = partial(torch.autocast, "cpu", torch.bfloat16)
     monkeypatch.setattr(accelerator, "autocast", bf16)
     monkeypatch.setattr(Accelerator, "device", torch.device(device))
@@ -100,10 +101,10 @@ def test_mixed_precision(device, autocast, translator, monkeypatch):
     assert model.forward is prepared
 
 
-def test_scratch_evaluate_decodes_as_its_keys_say(finished, capsys):
-    scores = []
+def test_scratch_evaluate_decodes_as_its_keys_say(finished, tmp_path, capsys):
+    scores, run = [], widened(finished, tmp_path / "run")
     for keys in ([], ["evaluation.max_new_tokens=1"], ["evaluation.batch_size=3"]):
-        evaluate.main(str(finished), keys)
+        evaluate.main(str(run), keys)
         scores.append(float(re.search(r"chrF ([0-9.]+)", capsys.readouterr().out)[1]))
     whole, one_token, smaller_batches = scores
     assert one_token < whole == smaller_batches

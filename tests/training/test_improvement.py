@@ -6,12 +6,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import torch
 import yaml
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from conftest import Killed, few_sentences, kill_at_update, quick_run, read_metrics
 from forked import run_group, start
 from safetensors.torch import load_file
-from torch import equal
 from train_on_processes import improve_one, lock_folder, no_picture, translate_in_shards
 from typer.testing import CliRunner
 
@@ -30,6 +30,17 @@ from modeling_scratch.training.improvement_plan import ImprovementOptions, Impro
 
 SHORT = ["optimization.max_steps=6", "optimization.warmup_steps=2", "evaluation.every=6", "checkpoints.every=3"]
 SHORT += ["optimization.schedule=linear", "optimization.learning_rate=1e-2", "evaluation.max_new_tokens=6"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def float64():
+    """
+    Models of this precision, since translations in float32 depend on how many are in a batch: those of a run that was
+    interrupted would be others, and so would all that is trained on them.
+    """
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +184,7 @@ def test_interrupted_it_goes_on(run, undisturbed, tmp_path, monkeypatch, capsys)
             improved(run, again, "checkpoints.keep_last=1")
     improved(run, again, "checkpoints.keep_last=1")
     first, other = (load_file(folder / "model.safetensors") for folder in (undisturbed, again))
-    assert all(equal(tensor, other[name]) for name, tensor in first.items())
+    assert all(torch.equal(tensor, other[name]) for name, tensor in first.items())
     capsys.readouterr()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     improved(run, again, "checkpoints.keep_last=1")

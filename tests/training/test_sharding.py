@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import SMALL_RUN, few_sentences, read_metrics, run_command, train_losses
-from forked import free_port, launcher_environment, run_group
+from forked import launcher_environment, run_group
 from safetensors.torch import load_file
 from train_on_processes import train_all
 
@@ -60,7 +60,7 @@ def run_all(folder: Path, runs: list[tuple[str, dict]], **options) -> str:
         launcher = [*(HYBRID if hybrid else FSDP), "--num_processes", str(processes)]
         environment = launcher_environment(*launcher) if processes > 1 or alone is not None else {}
         if processes == 1 and alone is not None:
-            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RANK": "0", "LOCAL_RANK": "0"}
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "LOCAL_RANK": "0"}
             environment |= {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
         said += run_group(folder, processes, train_all, several, **environment)
     return said

@@ -1,13 +1,13 @@
 """Several processes make the updates of one, find its scores, and end together."""
 
 import json
-import shutil
 
 import pytest
 import torch
 from conftest import SMALL_RUN, few_sentences, mixed_in, read_metrics
 from forked import run_group, start_group
 from train_on_processes import score_into, train_all, train_one, wait_for_the_main_process_and_then_for_another
+from translators import widened
 
 from modeling_scratch.loading import load_translator
 
@@ -43,7 +43,7 @@ def test_two_processes_find_the_scores_of_one(one_and_two):
 
 def test_processes_score_every_sentence_once(finished, tmp_path):
     """With a model that translates them differently, so that exchanged ones would be seen."""
-    folder = str(shutil.copytree(finished, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints")))
+    folder = str(widened(finished, tmp_path / "model"))
     model = load_translator(folder)
     torch.manual_seed(0)
     for parameter in model.parameters():
