@@ -36,6 +36,7 @@ from modeling_scratch.commands import train
 from modeling_scratch.data.corpus import write_corpus
 from modeling_scratch.figures import curves
 from modeling_scratch.model import fast_cpu
+from modeling_scratch.training.step import TrainingStep
 
 ROOT = Path(__file__).resolve().parent.parent
 if not os.environ.get("TEST_ON_GPU"):
@@ -246,15 +247,15 @@ class Killed(BaseException):
 
 
 def kill_at_update(patch: pytest.MonkeyPatch, number: int) -> None:
-    """Raise Killed in place of the n-th step of the optimizer, from now on."""
-    step, calls = torch.optim.AdamW.step, count(1)
+    """Raise Killed in place of the n-th update, from now on."""
+    update, calls = TrainingStep.__call__, count(1)
 
     def killed(self, *arguments, **options):
         if next(calls) == number:
             raise Killed
-        return step(self, *arguments, **options)
+        return update(self, *arguments, **options)
 
-    patch.setattr(torch.optim.AdamW, "step", killed)
+    patch.setattr(TrainingStep, "__call__", killed)
 
 
 @pytest.fixture(scope="session")

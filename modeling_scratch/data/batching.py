@@ -1,6 +1,6 @@
 """Batches of similar lengths with a bounded number of tokens, the same for any number of processes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from ..runs.stopping import worker_options
 
 # A pair that does not count: it fills a process's share when a batch has fewer pairs than shares.
 EMPTY = -1
+Pair = tuple[Sequence[int], Sequence[int]]  # the token ids of source and target
 
 
 def plan_batches(
@@ -89,14 +90,17 @@ def plan_epoch(
 
 class _Pairs(torch.utils.data.Dataset):
     def __init__(self, dataset: Dataset):
-        self.dataset = dataset.select_columns(["input_ids", "labels"])
+        self.dataset = dataset.select_columns(["input_ids", "labels"]).with_format("arrow")
 
-    def __getitems__(self, indices: list[int]) -> list[tuple[list[int], list[int]]]:
+    def __getitems__(self, indices: list[int]) -> list[Pair]:
+        table = self.dataset[[0] if indices == [EMPTY] else indices]
+        sides = []
+        for column in (table.column(name).combine_chunks() for name in ("input_ids", "labels")):
+            ends = np.cumsum(column.value_lengths().to_numpy())
+            sides.append(np.split(column.flatten().to_numpy(), ends[:-1]))
         if indices == [EMPTY]:
-            row = self.dataset[0]
-            return [(row["input_ids"], [IGNORE_INDEX] * len(row["labels"]))]
-        rows = self.dataset[indices]
-        return list(zip(rows["input_ids"], rows["labels"], strict=True))
+            sides[1] = [np.full_like(sides[1][0], IGNORE_INDEX)]
+        return list(zip(*sides, strict=True))
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -115,7 +119,7 @@ class PairCollator:
     def __init__(self, pad_token_id: int, multiple: int = 1, longest: int | None = None, pairs: int = 1):
         self.pad_token_id, self.multiple, self.longest, self.pairs = pad_token_id, multiple, longest, pairs
 
-    def __call__(self, pairs: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
+    def __call__(self, pairs: list[Pair]) -> dict[str, torch.Tensor]:
         """
         Returns input_ids and attention_mask (1: attend), (batch_size, source_length); position_ids (1, source_length),
         shared by all pairs since padding is on the right; labels (batch_size, target_length), -100 where padded.
@@ -126,21 +130,97 @@ class PairCollator:
         input_ids = self._pad(sources, self.pad_token_id)
         return {
             "input_ids": input_ids,
-            "attention_mask": self._pad([[1] * len(source) for source in sources], 0),
+            "attention_mask": self._pad([np.ones(len(source), dtype=np.int64) for source in sources], 0),
             "position_ids": torch.arange(input_ids.shape[1])[None],
             "labels": self._pad(targets, IGNORE_INDEX),
         }
 
-    def _pad(self, sequences: list[list[int]], value: int) -> torch.Tensor:
+    def _pad(self, sequences: Sequence[Sequence[int]], value: int) -> torch.Tensor:
         """(batch_size, longest), padded on the right."""
         length = max(map(len, sequences))
         rounded = -(-length // self.multiple) * self.multiple
         length = rounded if self.longest is None else max(length, min(rounded, self.longest))
-        return torch.tensor([sequence + [value] * (length - len(sequence)) for sequence in sequences])
+        padded = np.full((len(sequences), length), value)
+        for row, sequence in zip(padded, sequences, strict=True):
+            row[: len(sequence)] = sequence
+        return torch.from_numpy(padded)
+
+
+class BinCollator:
+    """
+    Lays the pairs of a batch into bins: rows of a fixed length that hold several whole pairs each. On a GPU, attention
+    over a few long rows is faster than over many short ones, and batches come in few shapes.
+
+    Args:
+        rows: the number of rows is rounded up to a multiple of this.
+    """
+
+    length = 128  # of a row; a multiple of it where two of the longest sentences would not fit
+
+    def __init__(self, pad_token_id: int, rows: int = 1):
+        self.pad_token_id, self.rows = pad_token_id, rows
+
+    def __call__(self, pairs: list[Pair]) -> dict[str, torch.Tensor]:
+        """
+        Returns input_ids, segment_ids (which pair of its row each token belongs to, from 1 on; 0: padding), labels
+        (-100 where padded) and decoder_segment_ids, (rows, length) each.
+        """
+        lengths = [(len(source), len(target)) for source, target in pairs]
+        size = -(-2 * max(map(max, lengths)) // self.length) * self.length
+        bins = fill_bins(lengths, size)
+        order = [index for members in bins for index in members]
+        rows = np.repeat(np.arange(len(bins)), list(map(len, bins)))
+        numbers = np.concatenate([np.arange(1, len(members) + 1) for members in bins])  # of each pair in its row
+        shape, found = (-(-len(bins) // self.rows) * self.rows, size), {}
+        for side, (name, segments, padding) in enumerate(
+            (("input_ids", "segment_ids", self.pad_token_id), ("labels", "decoder_segment_ids", IGNORE_INDEX))
+        ):
+            counts = np.array([lengths[index][side] for index in order])
+            tokens = np.arange(counts.sum())  # in the order of rows
+            before_row = np.cumsum(np.bincount(rows, counts)).astype(np.int64) - np.bincount(rows, counts).astype(
+                np.int64
+            )
+            places = tokens + np.repeat(rows * size - before_row[rows], counts)
+            found[name], found[segments] = np.full(shape, padding), np.zeros(shape, dtype=np.int64)
+            found[name].flat[places] = np.concatenate([pairs[index][side] for index in order])
+            found[segments].flat[places] = np.repeat(numbers, counts)
+        return {name: torch.from_numpy(each) for name, each in found.items()}
+
+
+def fill_bins(lengths: list[tuple[int, int]], size: int) -> list[list[int]]:
+    """
+    First fit, the longest pairs first: put each pair into the first of the open bins that has room for it.
+
+    Args:
+        lengths: of each pair, in source and target; each at most `size`.
+        size: of a bin, in source and in target.
+
+    Returns:
+        For each bin the indices of its pairs.
+    """
+    shortest = min(map(max, lengths))
+    bins: list[list[int]] = []
+    open_bins: list[list[int]] = []  # those with room for another pair: number, room for source and for target
+    for index in sorted(range(len(lengths)), key=lambda index: -max(lengths[index])):
+        source, target = lengths[index]
+        place = next((each for each in open_bins if each[1] >= source and each[2] >= target), None)
+        if place is None:
+            place = [len(bins), size, size]
+            bins.append([])
+            open_bins.append(place)
+        bins[place[0]].append(index)
+        place[1:] = place[1] - source, place[2] - target
+        if min(place[1:]) < shortest:
+            open_bins.remove(place)
+    return bins
 
 
 def make_loader(
-    dataset: Dataset, micro_batches: Iterator[list[int]], collate: PairCollator, num_workers: int = 0, pin: bool = False
+    dataset: Dataset,
+    micro_batches: Iterator[list[int]],
+    collate: PairCollator | BinCollator,
+    num_workers: int = 0,
+    pin: bool = False,
 ) -> DataLoader:
     """A DataLoader over one process's micro-batches of tokenized pairs."""
     return DataLoader(

@@ -68,7 +68,11 @@ class ScratchAttention(nn.Module):
         every `beams` consecutive rows are merged into one row: (batch_size / beams, num_heads, beams * sequence_length,
         head_dim).
         """
-        return states.view(-1, beams * states.shape[1], self.num_heads, self.head_dim).transpose(1, 2)
+        return states.reshape(-1, beams * states.shape[1], self.num_heads, self.head_dim).transpose(1, 2)
+
+    def project(self, states: torch.Tensor, layers: list[nn.Module]) -> list[torch.Tensor]:
+        """Each layer's projection of the same states, (batch_size, sequence_length, d_model) each."""
+        return [layer(states) for layer in layers]
 
     def forward(
         self,
@@ -99,13 +103,17 @@ class ScratchAttention(nn.Module):
         cache, beams = None, getattr(past_key_values, "beams", 1)  # in our own search, those that share keys and values
         if past_key_values is not None:
             cache = past_key_values.cross_attention_cache if self.is_cross else past_key_values.self_attention_cache
-        query = self.split_heads(self.q_proj(hidden_states), beams)
+        if not self.is_cross:
+            projected = self.project(hidden_states, [self.q_proj, self.k_proj, self.v_proj])
+            query, key, value = (self.split_heads(each, beams) for each in projected)
+        else:
+            query = self.split_heads(self.q_proj(hidden_states), beams)
         if self.is_cross and cache is not None and past_key_values.is_updated.get(layer_idx):
             key, value = cache.layers[layer_idx].keys, cache.layers[layer_idx].values
         else:
-            states, rows = (encoder_hidden_states, 1) if self.is_cross else (hidden_states, beams)
-            key = self.split_heads(self.k_proj(states), rows)
-            value = self.split_heads(self.v_proj(states), rows)
+            if self.is_cross:
+                projected = self.project(encoder_hidden_states, [self.k_proj, self.v_proj])
+                key, value = (self.split_heads(each) for each in projected)
             if rotation is not None:
                 query, key = self.rotate(query, rotation), self.rotate(key, rotation)
             if cache is not None:

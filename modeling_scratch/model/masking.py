@@ -92,3 +92,35 @@ def causal_mask(
         unused = key_length - attention_mask.shape[1]  # empty slots of a static cache
         attend = attend & nn.functional.pad(attention_mask != 0, (0, unused))[:, None, None, :]
     return attend.view(-1, 1, query_length, key_length)
+
+
+def own_segment(queries: torch.Tensor, keys: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
+    """
+    The mask of rows that hold several sequences each: a token attends to its own segment only.
+
+    Args:
+        queries, keys: (batch_size, query_length) and (batch_size, key_length): the number of each token's segment; 0 is
+            padding.
+        is_causal: hide later tokens too.
+
+    Returns:
+        (batch_size, 1, query_length, key_length), where True attends.
+    """
+    attend = queries[:, None, :, None] == keys[:, None, None, :]
+    if is_causal:
+        places = torch.arange(queries.shape[1], device=queries.device)
+        attend = attend & (places <= places[:, None])
+    return attend
+
+
+def begins_segment(segment_ids: torch.Tensor) -> torch.Tensor:
+    """Whether each token is the first of its segment, (batch_size, sequence_length)."""
+    begins = torch.ones_like(segment_ids, dtype=torch.bool)
+    begins[:, 1:] = segment_ids[:, 1:] != segment_ids[:, :-1]
+    return begins
+
+
+def positions_in_segments(segment_ids: torch.Tensor) -> torch.Tensor:
+    """Positions that count from the first token of each segment, (batch_size, sequence_length)."""
+    places = torch.arange(segment_ids.shape[1], device=segment_ids.device).expand_as(segment_ids)
+    return places - places.masked_fill(~begins_segment(segment_ids), 0).cummax(dim=1).values

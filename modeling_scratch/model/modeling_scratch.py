@@ -21,7 +21,7 @@ from .configuration_scratch import ScratchConfig
 from .fast_cpu import fast_products  # noqa: F401
 from .layers import ScratchLayer  # noqa: F401
 from .loss import IGNORE_INDEX, cross_entropy
-from .masking import count_positions
+from .masking import begins_segment, count_positions, own_segment, positions_in_segments
 from .position_embeddings import PositionEmbedding  # noqa: F401
 from .pretrained import CACHE_NAME, ScratchPreTrainedModel
 from .stacks import ScratchDecoder, ScratchEncoder
@@ -107,6 +107,8 @@ class ScratchModel(ScratchPreTrainedModel):
         decoder_position_ids: torch.Tensor | None = None,
         use_cache: bool | None = None,
         cache: Cache | None = None,
+        segment_ids: torch.Tensor | None = None,
+        decoder_segment_ids: torch.Tensor | None = None,
         **kwargs,
     ) -> Seq2SeqModelOutput:
         """
@@ -119,17 +121,41 @@ class ScratchModel(ScratchPreTrainedModel):
             decoder_...: as in ScratchDecoder, without this prefix.
             encoder_outputs: the encoder's output from an earlier call, instead of its inputs.
             past_key_values (or cache), use_cache: as in ScratchDecoder.
+            segment_ids, decoder_segment_ids: (batch_size, source_length) and (batch_size, target_length), where a row
+                holds several sequences: the number of the pair that each token belongs to, in place of the masks. A
+                token attends to its own pair only; 0 is padding, and the tokens of a pair stand together. Positions
+                count from the first token of each pair.
 
         Returns:
             last_hidden_state: (batch_size, target_length, d_model), the cache, and the encoder's states.
         """
+        source_mask = attention_mask
+        if segment_ids is not None or decoder_segment_ids is not None:
+            given = (attention_mask, decoder_attention_mask, past_key_values, cache)
+            if segment_ids is None or decoder_segment_ids is None or any(each is not None for each in given):
+                raise ValueError(
+                    "segment_ids and decoder_segment_ids come together, and take the place of attention_mask and "
+                    "decoder_attention_mask; with a cache they cannot be used"
+                )
+            source_mask = own_segment(segment_ids, segment_ids)
+            attention_mask = own_segment(decoder_segment_ids, segment_ids)
+            decoder_attention_mask = own_segment(decoder_segment_ids, decoder_segment_ids, is_causal=True)
+            position_ids = positions_in_segments(segment_ids) if position_ids is None else position_ids
+            if decoder_position_ids is None:
+                decoder_position_ids = positions_in_segments(decoder_segment_ids)
+            use_cache = False
         if encoder_outputs is None:
-            encoder_inputs = (input_ids, attention_mask, inputs_embeds, position_ids)
+            encoder_inputs = (input_ids, source_mask, inputs_embeds, position_ids)
             encoder_outputs = self.encoder(*encoder_inputs, return_dict=True, **kwargs)
         elif not isinstance(encoder_outputs, BaseModelOutput):
             is_mapping = isinstance(encoder_outputs, Mapping)
             encoder_outputs = BaseModelOutput(**encoder_outputs) if is_mapping else BaseModelOutput(*encoder_outputs)
-        if attention_mask is not None and attention_mask.ndim == 4 and attention_mask.shape[2] != 1:
+        if (
+            segment_ids is None
+            and attention_mask is not None
+            and attention_mask.ndim == 4
+            and attention_mask.shape[2] != 1
+        ):
             raise ValueError(
                 f"attention_mask has shape {tuple(attention_mask.shape)}: with a row for each source token it does not "
                 "tell the decoder what to attend to; give the encoder's output as encoder_outputs, and here a mask "
@@ -195,6 +221,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         The inherited method. Greedy search, sampling and beam search run in this project's own loops, which
         choose the same tokens, but for rounding, in less time (see `search`).
         """
+        if segmented := {"segment_ids", "decoder_segment_ids"} & kwargs.keys():
+            raise ValueError(f"generate() takes one sentence a row, so {min(segmented)} cannot be used")
         # The inherited method knows only one of the two names.
         for other_name in {"past_key_values", "cache"} & kwargs.keys() - {CACHE_NAME}:
             kwargs[CACHE_NAME] = kwargs.pop(other_name)
@@ -216,14 +244,19 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
             kwargs["decoder_position_ids"] = count_positions(mask)
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+    def prepare_decoder_input_ids_from_labels(
+        self, labels: torch.Tensor, decoder_segment_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """
         The decoder's input that predicts `labels` (section 3.1: "the output embeddings are offset by one position"),
-        (batch_size, target_length); -100 becomes padding. DataCollatorForSeq2Seq calls this too.
+        (batch_size, target_length); -100 becomes padding. Each segment is offset by itself. DataCollatorForSeq2Seq
+        calls this too.
         """
         shifted = labels.new_empty(labels.shape)
         shifted[:, 1:] = labels[:, :-1]
         shifted[:, 0] = self.config.decoder_start_token_id
+        if decoder_segment_ids is not None:
+            shifted.masked_fill_(begins_segment(decoder_segment_ids), self.config.decoder_start_token_id)
         return shifted.masked_fill_(shifted == IGNORE_INDEX, self.config.pad_token_id)
 
     @can_return_tuple
@@ -260,7 +293,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         """
         if labels is not None:
             if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+                segments = kwargs.get("decoder_segment_ids")
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, segments)
             use_cache = False if use_cache is None else use_cache
         tokens = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask)
         others = (inputs_embeds, decoder_inputs_embeds, position_ids, decoder_position_ids, use_cache, cache)

@@ -13,7 +13,7 @@ from ..model.configuration_scratch import ScratchConfig
 from ..recipe.reading import recipe_text
 from ..recipe.schema import Recipe
 from ..runs.threads import choose_threads
-from .compilation import compile_layers, is_compiled
+from .compilation import is_compiled, is_recorded, make_graphs
 from .due import total_updates
 from .global_batches import BatchShare, EpochBatches
 from .inputs import Inputs, prepare_inputs
@@ -68,10 +68,10 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
 def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int) -> str:
     """An estimate from a few updates made here, on a model that is then discarded."""
     choose_threads(accelerator)
-    step = TrainingStep(accelerator, inputs.model, recipe.optimization)
-    if is_compiled(recipe, accelerator):
-        compile_layers(accelerator.unwrap_model(step.model))
+    step = TrainingStep(accelerator, inputs.model, recipe.optimization, is_recorded(accelerator))
     step.model.train()
+    if is_compiled(recipe, accelerator, updates):
+        make_graphs(accelerator.unwrap_model(step.model), step)
 
     def seconds(batch: BatchShare) -> float:
         started = time.perf_counter()

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from ..model.attention import ScratchAttention, eager_attention
+from ..model.position_embeddings import LearnedPositionEmbedding
 from ..model.stacks import ScratchStack
 
 _SHORT = 64 * 64  # up to this query length times key length, plain products are faster than PyTorch's kernels
@@ -63,6 +64,23 @@ class NarrowingDropout(FastDropout):
         if casts and torch.get_autocast_dtype(device_type) == torch.bfloat16 and hidden_states.dtype == torch.float32:
             return hidden_states.bfloat16()
         return hidden_states
+
+
+class FastEmbedding(nn.Embedding):
+    """
+    `nn.Embedding` that can be recorded as a CUDA graph, as PyTorch's backward pass cannot
+    (https://github.com/pytorch/pytorch/issues/82886).
+    """
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """(...): returns (..., width)."""
+        if input_ids.device.type != "cuda":
+            return super().forward(input_ids)
+        return self.weight.index_select(0, input_ids.flatten()).view(*input_ids.shape, -1)
+
+
+class FastLearnedPositionEmbedding(FastEmbedding, LearnedPositionEmbedding):
+    """Learned positions, likewise."""
 
 
 class FastLayerNorm(nn.LayerNorm):
@@ -174,8 +192,18 @@ def _rotated(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torc
 class FastAttention(ScratchAttention):
     """
     Attention by plain products or in float32, where PyTorch's kernels (torch 2.13) are slow in training: they are made
-    for long sequences, and their backward pass in bfloat16 takes longer than everything else together.
+    for long sequences, and their backward pass in bfloat16 takes longer than everything else together. On a GPU,
+    several projections of the same states are one product.
     """
+
+    def project(self, states: torch.Tensor, layers: list[nn.Module]) -> list[torch.Tensor]:
+        """Like the method that it overrides."""
+        is_plain = all(type(layer) is nn.Linear and "forward" not in vars(layer) for layer in layers)
+        if not (is_plain and self.training and states.device.type == "cuda"):
+            return super().project(states, layers)
+        weight = torch.cat([layer.weight for layer in layers])
+        bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+        return list(nn.functional.linear(states, weight, bias).chunk(len(layers), dim=-1))
 
     def sdpa(self, query, key, value, attention_mask, dropout: float, is_causal: bool) -> torch.Tensor:
         """Like the method that it overrides."""
@@ -205,6 +233,8 @@ class FastAttention(ScratchAttention):
 
 FAST = {
     nn.Dropout: FastDropout,
+    nn.Embedding: FastEmbedding,
+    LearnedPositionEmbedding: FastLearnedPositionEmbedding,
     nn.LayerNorm: FastLayerNorm,
     nn.RMSNorm: FastRMSNorm,
     ScratchAttention: FastAttention,

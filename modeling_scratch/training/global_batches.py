@@ -85,7 +85,7 @@ class EpochBatches:
         self.lengths = pair_lengths(dataset)
         self.weights = None if weights is None else weights[dataset.with_format("numpy")["index"][:]]
         self.epoch, self.next_batch = 0, 0
-        self._plan = lru_cache(maxsize=1)(self._plan_epoch)
+        self._plan = lru_cache(maxsize=2)(self._plan_epoch)  # batches are made ahead, of the next epoch too
 
     def plan(self) -> EpochPlan:
         """The batches of the current epoch."""
@@ -125,26 +125,29 @@ class EpochBatches:
 
     def iterate(self) -> Iterator[BatchShare]:
         """Yield batches from the current position on, forever."""
+        accumulation, is_on_gpu = (
+            self.recipe.optimization.gradient_accumulation_steps,
+            self.accelerator.device.type == "cuda",
+        )
+        workers = max(self.recipe.data.num_workers, int(is_on_gpu))  # a GPU would wait for a batch to be laid out
+        loader = make_loader(
+            self.dataset, self._micro_batches(self.epoch, self.next_batch), self.collate, workers, is_on_gpu
+        )
+        batches = iter(loader)
+        while True:
+            tokens = self.plan().target_tokens(self.next_batch)
+            self.next_batch += 1
+            if self.next_batch == len(self.plan()):
+                self.epoch, self.next_batch = self.epoch + 1, 0
+            yield BatchShare(itertools.islice(batches, accumulation), accumulation, tokens)
+
+    def _micro_batches(self, epoch: int, update: int) -> Iterator[list[int]]:
+        """This process's micro-batches from an update on, forever."""
         accelerator, accumulation = self.accelerator, self.recipe.optimization.gradient_accumulation_steps
         while True:
-            plan = self.plan()
-            shares = list(
-                plan.micro_batches(self.next_batch, accelerator.process_index, accelerator.num_processes, accumulation)
-            )
-            loader = make_loader(
-                self.dataset,
-                shares,
-                self.collate,
-                self.recipe.data.num_workers,
-                pin=accelerator.device.type == "cuda",
-            )
-            batches = iter(loader)
-            for _ in range(0, len(shares), accumulation):
-                tokens = plan.target_tokens(self.next_batch)
-                self.next_batch += 1
-                if self.next_batch == len(plan):
-                    self.epoch, self.next_batch = self.epoch + 1, 0
-                yield BatchShare(itertools.islice(batches, accumulation), accumulation, tokens)
+            shares = (accelerator.process_index, accelerator.num_processes, accumulation)
+            yield from self._plan(epoch).micro_batches(update, *shares)
+            epoch, update = epoch + 1, 0
 
 
 class StreamBatches:

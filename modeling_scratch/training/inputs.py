@@ -15,7 +15,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ..data.batching import PairCollator
+from ..data.batching import BinCollator, PairCollator
 from ..data.sources import load_pairs
 from ..data.streaming import PairStream, open_stream
 from ..data.tokenization import PairTokenizer, texts, tokenize_pairs
@@ -31,7 +31,7 @@ from ..recipe.reading import adopts_two, fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, EvaluationSection, Recipe
 from ..runs.processes import main_first, on_all, on_main
 from .checkpoints import read_progress
-from .compilation import LENGTHS_OF, is_compiled, longest
+from .compilation import LENGTHS_OF, longest
 from .fast_layers import use_fast_layers
 from .global_batches import EpochBatches, GlobalBatches, StreamBatches
 from .preflight import check_before_reading
@@ -45,6 +45,8 @@ Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 # the pad token.
 _KEPT = ("alignment_heads", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id")
 _KEPT += ("no_repeat_ngram_size", "repetition_penalty")
+# The number of rows in a batch of bins is rounded up to a multiple of a 16th of it, so that batches have few shapes.
+_SHAPES = 16
 
 
 def adopted_tokenizers(recipe: Recipe) -> Tokenizers | None:
@@ -192,10 +194,7 @@ def prepare_inputs(
         make = partial(tokenize_pairs, pairs[split], tokenizer, split, recipe.data.num_workers)
         return main_first(accelerator, make, f"tokenizing the {split} pairs")
 
-    shapes = {}
-    if is_compiled(recipe, accelerator):
-        shapes = {"multiple": LENGTHS_OF, "longest": longest(model.config), "pairs": 2}
-    collate = PairCollator(tokenizers[0].pad_token_id, **shapes)
+    collate = make_collator(recipe, accelerator, tokenizers[0].pad_token_id, model.config)
     if isinstance(train, PairStream):
         readers = before.position["readers"] if before else readers
         batches = StreamBatches(train, tokenizer, recipe, collate, accelerator, readers)
@@ -206,6 +205,18 @@ def prepare_inputs(
         model.generation_config.longest_training_source = int(batches.lengths[0].max())
         _check_length_limit(recipe, int(batches.lengths[1].max()))
     return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
+
+
+def make_collator(
+    recipe: Recipe, accelerator: Accelerator, pad_token_id: int, config: ScratchConfig
+) -> PairCollator | BinCollator:
+    """How the pairs of a micro-batch are laid out: padded on a CPU, where every token costs time; in bins on a GPU."""
+    optimization = recipe.optimization
+    if accelerator.device.type == "cuda":
+        tokens = optimization.tokens_per_batch // (accelerator.num_processes * optimization.gradient_accumulation_steps)
+        return BinCollator(pad_token_id, rows=max(1, tokens // (_SHAPES * BinCollator.length)))
+    shapes = {"multiple": LENGTHS_OF, "longest": longest(config), "pairs": 2} if recipe.compile is True else {}
+    return PairCollator(pad_token_id, **shapes)
 
 
 def _check_length_limit(recipe: Recipe, longest: int) -> None:

@@ -1,6 +1,8 @@
 """The loss that training minimizes (section 5.4), fused with the output projection, so that logits are never stored."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import nn
@@ -23,12 +25,14 @@ class TrainingLoss:
 
     Args:
         label_smoothing: as in `cross_entropy_sum`.
+        compiled: as in `linear_cross_entropy_sum`.
 
     Raises:
         ValueError: label_smoothing is not in [0, 1).
     """
 
     label_smoothing: float = 0.0
+    compiled: bool = False
 
     def __post_init__(self):
         if not 0 <= self.label_smoothing < 1:
@@ -50,7 +54,7 @@ class TrainingLoss:
         """
         # A head that is wrapped or whose forward is replaced, as by adapters and offloading, must be called.
         if type(head) is nn.Linear and "forward" not in vars(head):
-            loss, plain = linear_cross_entropy_sum(hidden_states, head, labels, self.label_smoothing)
+            loss, plain = linear_cross_entropy_sum(hidden_states, head, labels, self.label_smoothing, self.compiled)
         else:
             logits = head(hidden_states)
             loss = cross_entropy_sum(logits, labels, self.label_smoothing)
@@ -114,6 +118,23 @@ def _losses_and_gradient(
     return losses, label_log_probs, gradient
 
 
+def _textbook_losses_and_gradient(
+    logits: torch.Tensor, labels: torch.Tensor, share: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`_losses_and_gradient` as one writes it down, which a compiler turns into two passes over the logits."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    log_normalizer = wide.logsumexp(dim=1)
+    label_logits = wide.gather(1, labels[:, None]).squeeze(1)
+    is_label = torch.arange(logits.shape[1], device=logits.device) == labels[:, None]
+    gradient = (wide - log_normalizer[:, None]).exp() - is_label.to(wide.dtype) * share
+    return log_normalizer - share * label_logits, label_logits - log_normalizer, gradient.to(logits.dtype)
+
+
+@cache
+def _compiled_losses_and_gradient() -> Callable:
+    return torch.compile(_textbook_losses_and_gradient, dynamic=True)
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     """
     Projection, softmax and loss in chunks of rows. The gradients are computed in the forward pass, while a chunk's
@@ -121,7 +142,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden_states, weight, bias, labels, all_kept, share, dtype):
+    def forward(ctx, hidden_states, weight, bias, labels, all_kept, share, dtype, compiled):
         # hidden_states: (rows, d_model); weight: (V, d_model); bias: (V,) or None; labels: (rows,), none ignored if
         # `all_kept`; `share` as in `_losses_and_gradient`. `dtype` is that of the matrix products; sums use float32 or
         # wider.
@@ -153,7 +174,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             is_scaled = has_gradient and ctx.scale != 1.0
             if is_scaled:
                 logits, gradient = logits.to(wide), torch.empty_like(logits, dtype=wide)
-            losses, log_probs, gradient = _losses_and_gradient(logits, labels[here], share, gradient)
+            if compiled and has_gradient:
+                losses, log_probs, gradient = _compiled_losses_and_gradient()(logits, labels[here], share)
+            else:
+                losses, log_probs, gradient = _losses_and_gradient(logits, labels[here], share, gradient)
             if is_scaled:
                 gradient = gradient.mul_(ctx.scale).to(dtype)
             if not all_kept:
@@ -187,7 +211,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None if gradient is None else (gradient.to(factor.dtype) * factor).to(dtype)
             for gradient, factor, dtype in zip(ctx.saved_tensors, factors, ctx.dtypes, strict=True)
         )
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None, None, None
 
 
 def linear_cross_entropy_sum(
@@ -195,6 +219,7 @@ def linear_cross_entropy_sum(
     head: nn.Linear,
     labels: torch.Tensor,
     label_smoothing: float = 0.0,
+    compiled: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     `cross_entropy_sum(head(hidden_states), labels, label_smoothing)` without ever storing the logits; and, without a
@@ -204,6 +229,7 @@ def linear_cross_entropy_sum(
         hidden_states: (batch_size, target_length, d_model).
         head: the output projection, weight (V, d_model).
         labels: (batch_size, target_length); -100 is ignored.
+        compiled: compile what is between the products.
 
     Raises:
         ValueError: another label is negative, where that can be known without waiting for the device.
@@ -222,7 +248,7 @@ def linear_cross_entropy_sum(
     autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if autocast else hidden_states.dtype
     with torch.autocast(device_type, enabled=False):
-        options = (can_drop, 1 - label_smoothing, dtype)
+        options = (can_drop, 1 - label_smoothing, dtype, compiled)
         total, cross_entropy = _LinearCrossEntropy.apply(hidden_states, weight, bias, labels, *options)
         if label_smoothing:
             total = total - label_smoothing * _sum_of_mean_logits(hidden_states, weight, bias, labels, total.dtype)

@@ -59,13 +59,13 @@ class Muon(torch.optim.AdamW):
                 for parameters in _by_shape(group["params"]):
                     self._update(parameters, group["lr"], group["weight_decay"])
 
-    def _update(self, parameters: list[torch.Tensor], rate: float, weight_decay: float) -> None:
-        """Update matrices of one shape."""
+    def _update(self, parameters: list[torch.Tensor], rate: float | torch.Tensor, weight_decay: float) -> None:
+        """Update matrices of one shape. A rate on the device is read there, as a recorded step must."""
         gradients, momenta = [parameter.grad for parameter in parameters], []
         for parameter in parameters:
             state = self.state[parameter]
             if not state:
-                state["step"] = torch.zeros(())  # AdamW expects one when it loads a state
+                state["step"] = torch.zeros((), device=parameter.device)  # AdamW expects one when it loads a state
                 state["momentum_buffer"] = torch.zeros_like(parameter)
             state["step"] += 1
             momenta.append(state["momentum_buffer"])
@@ -75,8 +75,12 @@ class Muon(torch.optim.AdamW):
         dtype = self.dtype if updates.dtype == torch.float32 else updates.dtype
         directions = orthogonalized(updates.to(dtype)).to(updates.dtype).unbind()
         directions = [cut_like(parameter, each) for each, parameter in zip(directions, parameters, strict=True)]
+        scale = -rate * 0.2 * math.sqrt(max(parameters[0].shape))
         torch._foreach_mul_(parameters, 1 - rate * weight_decay)
-        torch._foreach_add_(parameters, directions, alpha=-rate * 0.2 * math.sqrt(max(parameters[0].shape)))
+        if isinstance(scale, torch.Tensor):
+            torch._foreach_add_(parameters, torch._foreach_mul(directions, scale))
+        else:
+            torch._foreach_add_(parameters, directions, alpha=scale)
 
 
 def _by_shape(parameters: list[torch.Tensor]) -> list[list[torch.Tensor]]:

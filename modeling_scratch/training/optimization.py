@@ -33,7 +33,7 @@ def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: 
 
 
 def make_optimizer(
-    model: PreTrainedModel, optimization: OptimizationSection, precision: str = "no"
+    model: PreTrainedModel, optimization: OptimizationSection, precision: str = "no", rate: torch.Tensor | None = None
 ) -> torch.optim.Optimizer:
     """
     Adam (section 5.3), with decoupled weight decay for matrices, but not for biases, norms and embeddings; or Muon for
@@ -41,18 +41,21 @@ def make_optimizer(
 
     Args:
         precision: of the matrix products in training, as Accelerate names it; with "bf16", Muon's are in bf16 too.
+        rate: a number on the device that holds the learning rate, so that a recorded step follows it; None: the rate is
+            set in the parameter groups.
     """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decayed = [parameter for parameter in parameters if parameter.ndim > 1 and id(parameter) not in embeddings]
     others = [parameter for parameter in parameters if parameter.ndim <= 1 or id(parameter) in embeddings]
     groups = [{"params": decayed, "weight_decay": optimization.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    options = {"lr": optimization.learning_rate, "betas": optimization.betas, "eps": optimization.epsilon}
+    options = {"lr": optimization.learning_rate if rate is None else rate, "capturable": rate is not None}
+    options |= {"betas": optimization.betas, "eps": optimization.epsilon, "fused": True}
     if optimization.optimizer == "adamw":
-        return torch.optim.AdamW(groups, **options, fused=True)
+        return torch.optim.AdamW(groups, **options)
     head = model.get_output_embeddings().weight
     of_layers, of_head = [each for each in decayed if each is not head], [each for each in decayed if each is head]
     groups = [{**groups[0], "params": of_layers, "muon": True}, {**groups[0], "params": of_head, "muon": False}]
     groups = [group for group in [*groups, {"params": others, "weight_decay": 0.0, "muon": False}] if group["params"]]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    return Muon(groups, dtype, **options, fused=True)
+    return Muon(groups, dtype, **options)

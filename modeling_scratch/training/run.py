@@ -24,7 +24,7 @@ from ..runs.processes import on_main
 from ..runs.stopping import StopRequest
 from ..runs.threads import choose_threads
 from .checkpoints import Progress, find_checkpoint, load_checkpoint, read_progress, save_model_files
-from .compilation import is_compiled
+from .compilation import is_compiled, is_recorded
 from .due import total_updates
 from .global_batches import fingerprint_of
 from .inputs import Inputs, prepare_inputs
@@ -66,6 +66,7 @@ class TrainingRun:
         self.stop = StopRequest() if stop is None else stop
         self.log, self.batches = RunLog(accelerator, folder), inputs.batches
         self.pairs, self.validation_data = inputs.pairs, inputs.validation_data
+        self.total_updates = total_updates(recipe, self.batches.batches_in(recipe.optimization.max_epochs or 0))
         self.progress = Progress(
             fingerprint=self.batches.fingerprint(),
             validation=fingerprint_of(inputs.validation_data),
@@ -74,11 +75,10 @@ class TrainingRun:
             processes=accelerator.num_processes,
             device=accelerator.device.type,
             precision=accelerator.mixed_precision,
-            compiled=is_compiled(recipe, accelerator),
+            compiled=is_compiled(recipe, accelerator, self.total_updates),
             threads=torch.get_num_threads(),
             tracked_as=on_main(accelerator, lambda: f"{folder.path.name}-{uuid.uuid4().hex[:8]}"),
         )
-        self.total_updates = total_updates(recipe, self.batches.batches_in(recipe.optimization.max_epochs or 0))
         epochs, steps = recipe.optimization.max_epochs, recipe.optimization.max_steps
         if epochs and steps and self.total_updates < steps:
             logger.warning(
@@ -93,7 +93,7 @@ class TrainingRun:
         self.saved_at = time.monotonic()
         check_run(accelerator, recipe, self.progress.compiled, self.progress.fingerprint, self.total_updates)
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
-        self.training_step = TrainingStep(accelerator, inputs.model, recipe.optimization)
+        self.training_step = TrainingStep(accelerator, inputs.model, recipe.optimization, is_recorded(accelerator))
         self.model, self.optimizer = self.training_step.model, self.training_step.optimizer
 
     @classmethod

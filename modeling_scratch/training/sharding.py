@@ -114,4 +114,7 @@ def load_whole_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str
         index: {name: cut(value, parameters[index]) for name, value in values.items()}
         for index, values in state["state"].items()
     }
-    optimizer.load_state_dict(state | {"state": cut_state})
+    # How a rate is kept depends on the device, and each update sets it.
+    kept = [{name: group[name] for name in ("lr", "capturable")} for group in optimizer.param_groups]
+    groups = [saved | own for saved, own in zip(state["param_groups"], kept, strict=True)]
+    optimizer.load_state_dict({"state": cut_state, "param_groups": groups})

@@ -1,7 +1,7 @@
 """Make one update: forward and backward passes over a global batch, gradient clipping, optimizer step."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from ..recipe.schema import OptimizationSection
 from ..runs.faults import explained_lack_of_memory
 from .global_batches import BatchShare
+from .graphs import UpdateGraphs
 from .loss import TrainingLoss
 from .optimization import make_optimizer
 from .sharding import gathered, prepare
@@ -31,17 +32,30 @@ class TrainingStep:
     """
     Makes updates. Wraps or shards the model and puts it on its device, as the launcher's settings say.
 
+    Args:
+        graphs: record the kernels of an update on a GPU, and replay them (see `graphs.py`). Everything that changes
+            from update to update is then on the device: the batch, its number of target tokens, the learning rate.
+
     Raises:
         UserError: the model cannot be sharded with these settings (see `sharding.prepare`).
     """
 
-    def __init__(self, accelerator: Accelerator, model: PreTrainedModel, optimization: OptimizationSection):
+    def __init__(
+        self, accelerator: Accelerator, model: PreTrainedModel, optimization: OptimizationSection, graphs: bool = False
+    ):
         self.accelerator, self.optimization = accelerator, optimization
-        optimizer = make_optimizer(model, optimization, accelerator.mixed_precision)
+        device, dtype = accelerator.device, torch.get_default_dtype()
+        self.totals, self.norm = torch.zeros(2, device=device, dtype=dtype), torch.zeros((), device=device, dtype=dtype)
+        self.rate = torch.zeros((), device=device) if graphs else None
+        self.target_tokens = torch.ones((), device=device) if graphs else None
+        optimizer = make_optimizer(model, optimization, accelerator.mixed_precision, self.rate)
         self.model, self.optimizer = prepare(accelerator, model, optimizer)
         self.fused_loss = TrainingLoss(optimization.label_smoothing)
+        self.graphs = UpdateGraphs(self._make_passes, self._make_step, device) if graphs else None
 
-    def losses(self, batch: dict[str, torch.Tensor], target_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def losses(
+        self, batch: dict[str, torch.Tensor], target_tokens: int | torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss and cross-entropy, summed over a micro-batch's target tokens and divided by the global batch's."""
         return self.model(**batch, num_items_in_batch=target_tokens, fused_loss=self.fused_loss).loss
 
@@ -54,49 +68,71 @@ class TrainingStep:
         Args:
             questions: what each process is asked after its passes; the answers are exchanged together with the loss.
         """
+        if self.graphs is None:
+            return self._update(batch, learning_rate, questions or {})
+        stream = self.graphs.stream
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = self._update(batch, learning_rate, questions or {})
+        torch.cuda.current_stream().wait_stream(stream)
+        return result
+
+    def _update(self, batch: BatchShare, learning_rate: float, questions: dict[str, Callable[[], bool]]) -> StepResult:
+        if self.graphs is None:
+            self.target_tokens = batch.target_tokens
+        else:
+            self.rate.fill_(learning_rate)
+            self.target_tokens.fill_(batch.target_tokens)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        losses = self._accumulate_gradients(batch)
-        questions = questions or {}
+            group["lr"] = learning_rate if self.rate is None else self.rate
+        # Many micro-batches need not be in memory at once, unless they are recorded together.
+        if self.graphs is None:
+            self._make_passes(batch.micro_batches, batch.count)
+        else:
+            self.graphs.make_passes(list(batch.micro_batches))
         # Filled on the device: copying numbers there would wait for it.
-        own = [torch.full_like(losses[:1], float(ask())) for ask in questions.values()]
-        sums = torch.cat([losses, *own])
-        sums = self.accelerator.reduce(sums, "sum")
+        own = [torch.full_like(self.totals[:1], float(ask())) for ask in questions.values()]
+        sums = self.accelerator.reduce(torch.cat([self.totals, *own]), "sum")
+        # Only here do we wait for the device. While it makes the step, the host prepares the next update.
+        norm, loss, cross_entropy, *counts = torch.cat([self.norm[None], sums]).tolist()
+        finite = math.isfinite(loss) and math.isfinite(norm)
         advice = f"use a smaller model, or {self._smaller_batches(self.optimization.gradient_accumulation_steps)}"
         doing = "for the optimizer, whose states are 8 bytes a parameter"
         with explained_lack_of_memory(self.accelerator, doing, advice):
-            norm, loss, cross_entropy, *counts = self._clip(sums)
-            finite = math.isfinite(loss) and math.isfinite(norm)
             if finite:
-                self.optimizer.step()
-            elif self.accelerator.scaler is not None:
-                self.accelerator.scaler.update()  # lowers the scale
-        self.optimizer.zero_grad()
+                (self._make_step if self.graphs is None else self.graphs.make_step)()
+            else:
+                self.optimizer.zero_grad()
+                if self.accelerator.scaler is not None:
+                    self.accelerator.scaler.update()  # lowers the scale
         answers = {name: count > 0 for name, count in zip(questions, counts, strict=True)}
         return StepResult(loss, cross_entropy, finite, answers)
 
-    def _accumulate_gradients(self, batch: BatchShare) -> torch.Tensor:
-        """Forward and backward passes over this process's micro-batches; the sums of loss and cross-entropy, (2,)."""
-        accelerator = self.accelerator
-        totals = torch.zeros(2, device=accelerator.device, dtype=torch.get_default_dtype())
-        advice = self._smaller_batches(batch.count)
-        for number, micro_batch in enumerate(batch.micro_batches, start=1):
+    def _make_passes(self, micro_batches: Iterable[dict[str, torch.Tensor]], count: int | None = None) -> None:
+        """
+        Forward and backward passes over this process's micro-batches, and clipping. Leaves the sums of loss and
+        cross-entropy in `totals`, and the gradient's norm in `norm`.
+        """
+        accelerator, count = self.accelerator, len(micro_batches) if count is None else count
+        self.totals.zero_()
+        advice = self._smaller_batches(count)
+        for number, micro_batch in enumerate(micro_batches, start=1):
             inputs = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in micro_batch.items()}
-            exchange = nullcontext() if number == batch.count else accelerator.no_sync(self.model)
+            exchange = nullcontext() if number == count else accelerator.no_sync(self.model)
             shapes = f"{tuple(inputs['input_ids'].shape)} source and {tuple(inputs['labels'].shape)} target tokens"
             within_memory = explained_lack_of_memory(accelerator, f"with {shapes} at once", advice)
             with exchange, within_memory:
-                loss, cross_entropy = self.losses(inputs, batch.target_tokens)
+                loss, cross_entropy = self.losses(inputs, self.target_tokens)
                 # DDP averages over processes, but the loss is already divided by the tokens of all of them.
                 accelerator.backward(loss * accelerator.num_processes)
-            totals += torch.stack([loss.detach(), cross_entropy])
-        return totals
-
-    def _clip(self, sums: torch.Tensor) -> list[float]:
-        """Clip the gradient. Returns its norm and the sums; only here do we wait for the device."""
+            self.totals += torch.stack([loss.detach(), cross_entropy])
         limit = self.optimization.max_grad_norm
-        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
-        return torch.cat([gathered(norm).to(sums.dtype)[None], sums]).tolist()
+        norm = accelerator.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
+        self.norm.copy_(gathered(norm))
+
+    def _make_step(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def _smaller_batches(self, pieces: int) -> str:
         """Advice for when an update's share of a process takes too much memory in this many pieces."""

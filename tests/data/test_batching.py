@@ -5,7 +5,15 @@ import pytest
 import torch
 from datasets import Dataset
 
-from modeling_scratch.data.batching import EMPTY, PairCollator, make_loader, plan_batches, plan_epoch
+from modeling_scratch.data.batching import (
+    EMPTY,
+    BinCollator,
+    PairCollator,
+    fill_bins,
+    make_loader,
+    plan_batches,
+    plan_epoch,
+)
 
 RANDOM = np.random.default_rng(0)
 SOURCE, TARGET = RANDOM.integers(2, 40, 500), RANDOM.integers(2, 40, 500)
@@ -89,6 +97,36 @@ def test_a_loader_draws_nothing_from_the_global_stream():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_collator_keeps_types():
-    batch = PairCollator(0)([([1, 2], [3, 2])])
+@pytest.mark.parametrize("collate", [PairCollator(0), BinCollator(0)])
+def test_collators_keep_types(collate):
+    batch = collate([([1, 2], np.array([3, 2], dtype=np.int32))])
     assert all(tensor.dtype == torch.int64 for tensor in batch.values())
+
+
+def test_bins_are_full_and_hold_every_pair_once():
+    lengths = list(zip(SOURCE.tolist(), TARGET.tolist(), strict=True))
+    bins = fill_bins(lengths, 128)
+    assert sorted(index for members in bins for index in members) == list(range(500))
+    totals = np.array([[sum(lengths[index][side] for index in members) for side in (0, 1)] for members in bins])
+    assert totals.max() <= 128
+    assert totals.max(axis=1).mean() > 0.9 * 128
+
+
+def test_rows_of_bins_hold_whole_pairs():
+    pairs = [(RANDOM.integers(4, 99, s), RANDOM.integers(4, 99, t)) for s, t in zip(SOURCE, TARGET, strict=True)]
+    batch = BinCollator(0, rows=7)(pairs)
+    rows, length = batch["input_ids"].shape
+    assert (rows % 7, length) == (0, 128)
+    sides = (("input_ids", "segment_ids", 0), ("labels", "decoder_segment_ids", -100))
+    found = []
+    for row in range(rows):
+        count = max(int(batch[segments][row].max()) for _, segments, _ in sides)
+        for number in range(1, count + 1):
+            own = [batch[name][row][batch[segments][row] == number].tolist() for name, segments, _ in sides]
+            found.append(tuple(map(tuple, own)))
+    assert sorted(found) == sorted((tuple(source.tolist()), tuple(target.tolist())) for source, target in pairs)
+    for name, segments, padding in sides:
+        assert (batch[name][batch[segments] == 0] == padding).all()
+        begins = batch[segments][:, 1:] - batch[segments][:, :-1]
+        assert set(begins[batch[segments][:, 1:] > 0].tolist()) == {0, 1}  # the tokens of a pair stand together
+    assert BinCollator(0)([([5] * 65, [6])])["labels"].shape == (1, 256)

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
+from modeling_scratch.data.batching import BinCollator, PairCollator
 from modeling_scratch.model.pretrained import CACHE_NAME
 from modeling_scratch.training.loss import TrainingLoss, fused_cross_entropy
 
@@ -230,6 +231,26 @@ def test_which_stacks_end_with_a_norm(final_norm, expected, make_model):
         assert (states.mean(-1).abs().max() < 1e-5) == bool(normed)  # a new norm's bias is 0
 
 
+@every_choice
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_pairs_that_share_rows_do_not_notice_each_other(implementation, fields, make_model, monkeypatch):
+    """The same loss and gradients as with a row for each pair."""
+    monkeypatch.setattr(BinCollator, "length", 32)
+    model = make_model(**fields).double()
+    model.set_attn_implementation(implementation)
+    torch.manual_seed(2)
+    lengths = torch.randint(2, 16, (20, 2)).tolist()
+    pairs = [tuple(torch.randint(4, 61, (length,)).tolist() for length in each) for each in lengths]
+    found = []
+    for batch in (PairCollator(0)(pairs), BinCollator(0, rows=4)(pairs)):
+        model.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        gradients = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+        found.append({"loss": loss.detach(), **gradients})
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-13)
+
+
 def test_labels_make_the_decoder_s_input(make_model, sentences):
     model = make_model()
     labels = torch.tensor([[9, 8, 2], [7, 2, -100]])
@@ -292,6 +313,22 @@ def test_what_pytorch_refuses(inputs, make_model):
     model = make_model(position_embedding_type="learned", max_position_embeddings=8)
     with pytest.raises((RuntimeError, IndexError)):
         model(**{name: torch.tensor(value) for name, value in inputs.items()})
+
+
+@pytest.mark.parametrize(
+    "others",
+    [{}, {"attention_mask": 1}, {"decoder_attention_mask": 1}, {"past_key_values": DynamicCache()}, {"segment_ids": 1}],
+    ids=lambda others: ", ".join(others) or "alone",
+)
+def test_segments_come_together_and_alone(others, make_model):
+    ids = torch.ones(1, 3, dtype=torch.long)
+    given = {name: ids if value == 1 else value for name, value in others.items()}
+    segments = {"segment_ids": ids, "decoder_segment_ids": ids} if given else {"decoder_segment_ids": ids}
+    segments = given if "segment_ids" in given else segments | given
+    with pytest.raises(ValueError, match="segment_ids and decoder_segment_ids come together"):
+        make_model()(input_ids=ids, decoder_input_ids=ids, **segments)
+    with pytest.raises(ValueError, match="cannot be used"):
+        make_model().generate(ids, segment_ids=ids)
 
 
 @pytest.mark.parametrize("labels", [[[5, -1, 6]], [[5, 6]], [[5], [6], [7]], [[5.0, 6.7, 7.0]]])

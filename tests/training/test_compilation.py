@@ -95,9 +95,11 @@ def test_by_default_the_cpu_does_not_compile():
     recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", [])
     for device, setting, compiled in (("cpu", "auto", False), ("cpu", True, True), ("cuda", False, False)):
         recipe.compile = setting
-        assert is_compiled(recipe, SimpleNamespace(device=torch.device(device))) is compiled
+        assert is_compiled(recipe, SimpleNamespace(device=torch.device(device)), 10**6) is compiled
     recipe.compile = "auto"
-    assert is_compiled(recipe, SimpleNamespace(device=torch.device("cuda"))) is has_triton()
+    gpu = SimpleNamespace(device=torch.device("cuda"))
+    assert is_compiled(recipe, gpu, 10**6) is has_triton()
+    assert not is_compiled(recipe, gpu, 10)  # it would take longer than the run
 
 
 def test_no_micro_batch_waits_for_the_device(monkeypatch):

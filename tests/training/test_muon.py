@@ -84,3 +84,24 @@ def test_a_matrix_without_a_gradient_stays(make_model):
     optimizer.step()
     changed = {name for name, each in model.named_parameters() if not torch.equal(each, before[name])}
     assert changed == {"model.encoder.layers.0.self_attn.q_proj.weight"}
+
+
+@pytest.mark.parametrize("kind", ["muon", "adamw"])
+def test_a_rate_in_a_tensor_is_that_rate(make_model, kind):
+    """As on a GPU, where recorded updates read it; to the rounding of a float32."""
+    models = [make_model() for _ in range(2)]
+    section, rate = OptimizationSection(**OPTIONS | {"optimizer": kind}), torch.zeros(())
+    plain, by_tensor = make_optimizer(models[0], section), make_optimizer(models[1], section, rate=rate)
+    for group in by_tensor.param_groups:
+        group["capturable"] = False  # which AdamW refuses on a CPU
+    for step in range(1, 6):
+        rate.fill_(1e-3 * step)
+        torch.manual_seed(step)
+        gradients = [torch.randn_like(parameter) for parameter in models[0].parameters()]
+        for model, optimizer, value in zip(models, (plain, by_tensor), (1e-3 * step, rate), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = value
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter.grad = gradient.clone()
+            optimizer.step()
+    torch.testing.assert_close(models[1].state_dict(), models[0].state_dict(), rtol=1e-6, atol=1e-7)

@@ -5,10 +5,22 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from conftest import Killed, equal_weights, few_sentences, kill_at_update, mixed_in, quick_run, read_metrics, updates
+from conftest import (
+    Killed,
+    equal_weights,
+    few_sentences,
+    kill_at_update,
+    mixed_in,
+    quick_run,
+    read_metrics,
+    train_losses,
+    updates,
+)
 
+from modeling_scratch.data.batching import BinCollator
 from modeling_scratch.data.tokenization import PairTokenizer
 from modeling_scratch.loading import load_tokenizers
+from modeling_scratch.training import inputs
 from modeling_scratch.training.checkpoints import Progress
 
 
@@ -165,3 +177,26 @@ def test_stopped_while_the_start_is_scored(finished, tmp_path):
     assert [read["bleu"] for read in read_metrics(run, "before")] == [
         read["bleu"] for read in read_metrics(undisturbed, "before")
     ]
+
+
+@pytest.mark.parametrize("first", ["padded", "bins"])
+@pytest.mark.parametrize("streamed", ["false", "true"])
+def test_a_run_resumes_in_another_layout(first, streamed, tmp_path, monkeypatch):
+    """As between a CPU and a GPU: the same losses but for rounding, without dropout."""
+    options = ["model.overrides.dropout=0.0", f"data.streaming={streamed}"]
+    whole = quick_run(tmp_path / "whole", *options)
+
+    def run(layout: str, **more) -> None:
+        with monkeypatch.context() as patch:
+            if layout == "bins":
+                patch.setattr(
+                    inputs, "make_collator", lambda recipe, accelerator, pad, config: BinCollator(pad, rows=2)
+                )
+            quick_run(tmp_path / "run", *options, **more)
+
+    with monkeypatch.context() as patch:
+        kill_at_update(patch, 15)
+        with pytest.raises(Killed):
+            run(first)
+    run({"padded": "bins", "bins": "padded"}[first], resume=True)
+    assert train_losses(tmp_path / "run") == pytest.approx(train_losses(whole), abs=1e-4)
