@@ -33,7 +33,7 @@ from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken
 from modeling_scratch.errors import UserError
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model.batched_generation import tokenize
-from modeling_scratch.serve.texts import cut_into_sentences
+from modeling_scratch.serve.reading import cut_into_sentences
 from modeling_scratch.web import about, export
 from modeling_scratch.web.tokenizers import write_tokenizers
 
