@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import reprlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import chain, islice
@@ -29,7 +30,9 @@ def _row(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     """A row. Columns that share a name get a list, which is no text, so that choosing such a column is an error."""
     row = dict(pairs)
     if len(row) < len(pairs):
-        cells = {name: [cell for other, cell in pairs if other == name] for name in row}
+        cells = defaultdict(list)
+        for name, cell in pairs:
+            cells[name].append(cell)
         row |= {name: each for name, each in cells.items() if len(each) > 1}
     return row
 
