@@ -47,7 +47,7 @@ elif not torch.cuda.is_available():
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
-torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+torch.set_num_threads(1)  # whatever OMP_NUM_THREADS is: workers forked beside threads of OpenMP would wait for them
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 

@@ -144,5 +144,5 @@ def _call(file: Path, environment: dict[str, str], function: Callable, arguments
     multiprocessing.set_start_method(None, force=True)  # its own children start as those of an interpreter do
     os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND), sys.stderr.fileno())
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.set_num_threads(1)
     function(*arguments)
