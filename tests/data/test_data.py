@@ -254,7 +254,7 @@ def test_bytes_are_no_text(tmp_path):
         load_pairs(DataSection(train_files=path), 0)
     wrong = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
     pyarrow.parquet.write_table(pyarrow.table({"en": wrong, "de": ["b"]}), path)
-    with pytest.raises(UserError, match=r"train\.parquet: cannot be read as parquet: 'utf-8' codec can't decode"):
+    with pytest.raises(UserError, match=r"train\.parquet: cannot be read as parquet: not valid UTF-8"):
         load_pairs(DataSection(train_files=path), 0)
 
 
@@ -283,7 +283,8 @@ def test_hub_data_set(monkeypatch):
     assert asked == [("wmt/wmt14", "de-en", "train", None), ("bentrevett/multi30k", None, "test", "v2")]
     with pytest.raises(ValueError, match="wmt/wmt14 has no language 'fr'; it has de, en"):
         loaded(DataSection(name="wmt/wmt14", target_language="fr"))
-    with pytest.raises(UserError, match=r"data\.name: 'a/b' cannot be read \(data\.subset: c; cache: /.*\): 'a/b'"):
+    said = r"data\.name: 'a/b' cannot be read \(data\.subset: c; cache: /.*\): KeyError: 'a/b'"
+    with pytest.raises(UserError, match=said):
         loaded(DataSection(name="a/b", subset="c"))  # whatever the library raises, here a KeyError
 
 
@@ -535,7 +536,7 @@ def test_bad_text_files(name, content, message, tmp_path):
         ("twice.csv", b"en,de,de\na,b,c\n", r"twice.csv, row 1: column 'de' holds \['b', 'c'\], not a text"),
         ("open.csv", b'en,de\na,"b\n', "open.csv.*line 2: unexpected end of data"),
         ("twice.jsonl", b'{"en": "a", "de": "b", "de": "c"}\n', r"row 1: column 'de' holds \['b', 'c'\], not a text"),
-        ("deep.jsonl", b'{"en": ' + b"[" * 100_000, "deep.jsonl: maximum recursion depth exceeded"),
+        ("deep.jsonl", b'{"en": ' + b"[" * 100_000, "deep.jsonl: it is nested too deeply"),
         (
             "long.jsonl",
             b'{"de": "", "en": ["' + b"x" * 10_000 + b'"]}\n',

@@ -123,7 +123,7 @@ def test_a_stream_that_breaks(tmp_path, monkeypatch):
 
     data = jsonl(tmp_path)
     monkeypatch.setattr(LocalFiles, "stream", lambda _: datasets.IterableDataset.from_generator(broken))
-    with pytest.raises(UserError, match="the training stream: 'lost'"):
+    with pytest.raises(UserError, match="the training stream: KeyError: 'lost'"):
         list(open_stream(data, 0).sentences(["source"], 10, 0))
     with pytest.raises(UserError, match="lost"):
         next(iter(reader(data)))

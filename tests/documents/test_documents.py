@@ -53,13 +53,21 @@ def test_links_where_sentences_have_no_space_between():
 
 @pytest.mark.parametrize("reader", READERS)
 def test_whatever_is_read_takes_time_in_proportion(reader):
-    """Of the process alone; four times the text, at most six times as long, in one of three tries."""
+    """
+    Of the process alone: at most eight times as long for four times the text, where the square would be sixteen. Each
+    is the shortest of up to six tries, since other processes slow this one down too.
+    """
 
     def grows(pattern: str) -> bool:
-        short, long = (seconds(reader, hostile(reader, pattern, size)) for size in (2_500, 10_000))
-        return long > 6 * short + 0.05
+        tries = []
+        for _ in range(6):
+            tries.append([seconds(reader, hostile(reader, pattern, size)) for size in (2_500, 10_000)])
+            short, long = map(min, zip(*tries, strict=True))
+            if long <= 8 * short + 0.05:
+                return False
+        return True
 
-    assert not [pattern for pattern in HOSTILE if all(grows(pattern) for _ in range(3))]
+    assert not [pattern for pattern in HOSTILE if grows(pattern)]
 
 
 @pytest.mark.parametrize("format", FORMATS)

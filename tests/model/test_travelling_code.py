@@ -127,8 +127,8 @@ EDITS = {
         "hidden_states = residual + 0.3 * hidden_states.tanh()",
     ),
     "attention.py": (
-        "key = self.split_heads(self.k_proj(states), rows)",
-        "key = self.split_heads(self.k_proj(states.flip(-1)), rows)",
+        "query, key, value = (self.split_heads(each, beams) for each in projected)",
+        "query, key, value = (self.split_heads(each.flip(-1), beams) for each in projected)",
     ),
     "position_embeddings.py": ("distances = (query", "distances = 3 * (query"),
     "stacks.py": ("return inputs_embeds * self.embed_scale", "return inputs_embeds.sin() * self.embed_scale"),

@@ -426,7 +426,7 @@ def wait_until(condition):
         time.sleep(0.001)
 
 
-LONG = "<p><b>1</b></p>"  # nothing to translate, and much to read
+LONG = "<p><b>?</b></p>"  # nothing to translate, and much to read
 
 
 def test_documents_are_read_by_other_processes(directions):

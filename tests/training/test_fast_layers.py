@@ -13,6 +13,7 @@ from modeling_scratch.training.fast_layers import (
     FastAttention,
     FastDropout,
     FastLayerNorm,
+    FastLearnedPositionEmbedding,
     FastRMSNorm,
     use_fast_layers,
 )
@@ -27,7 +28,8 @@ def test_a_model_keeps_its_weights_and_computes_by_the_fast_layers(norm_type, ma
     expected = model.eval()(**inputs).logits
     use_fast_layers(model)
     kinds = {type(module) for module in model.modules()}
-    assert set(FAST.values()) - kinds == {FastRMSNorm if norm_type == "layer_norm" else FastLayerNorm}
+    other_norm = FastRMSNorm if norm_type == "layer_norm" else FastLayerNorm
+    assert set(FAST.values()) - kinds == {other_norm, FastLearnedPositionEmbedding}
     assert not set(FAST) & kinds
     assert torch.equal(model(**inputs).logits, expected)
     assert model.state_dict().keys() == before.keys()
