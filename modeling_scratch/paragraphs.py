@@ -18,6 +18,7 @@ _REST_OF_NAME = re.compile(r"[A-Z]{2}|[A-Za-z_]+[=./]\w")
 _BEFORE_ORDINALS = r"am|beim|das|dem|den|der|des|die|ihr\w*|im|ins|sein\w*|vom|zum|zur"
 _ORDINAL = re.compile(rf"\b(?:{_BEFORE_ORDINALS})[ \t]+\d{{1,2}}\.[ \t]+\Z", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)*\.[^\S\n]+")  # of a heading or a list item
+_BLOCK = 5_000  # characters of a paragraph; a longer sentence is cut
 _CLOSING = ",;:)]}»…–—-，；："  # noqa: RUF001
 
 
@@ -71,12 +72,10 @@ def cut(text: str, language: str) -> list[Piece]:
         language: an ISO 639 code, with or without a region; sentencex has rules for some 240 languages, and general
             ones for others.
     """
-    from sentencex import segment  # from an extra of this package
-
     # A copy of the same length: sentencex fails on some white space, such as a no-break space before a full stop.
     plain = "".join(" " if each.isspace() and each not in "\n\r\t" else each for each in text)
     pieces, start = [], 0
-    for part in _rejoined(segment(base_language(language), plain), base_language(language)):
+    for part in _rejoined(_segments(plain, base_language(language)), base_language(language)):
         begins, follows = text[start - 1 : start] in ("", "\n"), text[start - 1 : start].strip() != ""
         part = text[start : start + len(part)]
         start += len(part)
@@ -86,6 +85,24 @@ def cut(text: str, language: str) -> list[Piece]:
         before, _, after = part.partition(sentence) if sentence else (part, "", "")
         pieces.append(Piece(before, sentence, after))
     return pieces
+
+
+def _segments(text: str, language: str) -> Iterator[str]:
+    """
+    The sentences of a text as sentencex finds them, with the white space after each. Its time grows with the square of
+    the number of quotation marks, so it gets a long text in blocks; the last sentences of one begin the next.
+    """
+    from sentencex import segment  # from an extra of this package
+
+    start = 0
+    while start < len(text):
+        block = text[start : start + _BLOCK]
+        sentences = list(segment(language, block))
+        again = 0 if start + _BLOCK < len(text) else _BLOCK
+        while again < _BLOCK // 10 and len(sentences) > 1:
+            again += len(sentences.pop())
+        yield from sentences
+        start += sum(map(len, sentences))
 
 
 def _rejoined(parts: Iterable[str], language: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sentencex import segment
 from test_translation_pipeline import SENTENCES, by_hand
 from translators import two_vocabularies
 
@@ -38,6 +39,14 @@ def test_sentences_and_the_white_space_around_them(text, language, sentences):
     pieces = cut(text, language)
     assert [piece.sentence for piece in pieces] == sentences
     assert "".join(piece.before + piece.sentence + piece.after for piece in pieces) == text
+
+
+def test_a_long_paragraph_is_cut_as_a_short_one():
+    """Though sentencex sees it in blocks."""
+    sentences = ["The old cat sleeps.", "Dr. Smith said: “He is here. Look!”", "Where?", "It costs 3.5 kg."]
+    text = " ".join(sentences * 250)
+    assert [piece.sentence for piece in cut(text, "en")] == [each.strip() for each in segment("en", text)]
+    assert len(cut(text, "en")) == 1000
 
 
 @pytest.mark.parametrize(
