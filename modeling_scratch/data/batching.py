@@ -1,5 +1,6 @@
 """Batches of similar lengths with a bounded number of tokens, the same for any number of processes."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from ..runs.stopping import worker_options
 
 # A pair that does not count: it fills a process's share when a batch has fewer pairs than shares.
 EMPTY = -1
+_FULL = 0.8  # how full of the longest sentences a bin is at least
 Pair = tuple[Sequence[int], Sequence[int]]  # the token ids of source and target
 
 
@@ -152,10 +154,10 @@ class BinCollator:
     over a few long rows is faster than over many short ones, and batches come in few shapes.
 
     Args:
-        rows: the number of rows is rounded up to a multiple of this.
+        rows: the number of rows is rounded up to a multiple of this; longer rows count for several.
     """
 
-    length = 128  # of a row; a multiple of it where two of the longest sentences would not fit
+    length = 128  # of a row, or a multiple of it, the first that the longest sentences fill to four fifths
 
     def __init__(self, pad_token_id: int, rows: int = 1):
         self.pad_token_id, self.rows = pad_token_id, rows
@@ -166,21 +168,24 @@ class BinCollator:
         (-100 where padded) and decoder_segment_ids, (rows, length) each.
         """
         lengths = [(len(source), len(target)) for source, target in pairs]
-        size = -(-2 * max(map(max, lengths)) // self.length) * self.length
+        longest = max(map(max, lengths))
+        size = self.length * next(
+            n for n in itertools.count(1) if self.length * n // longest * longest >= _FULL * self.length * n
+        )
         bins = fill_bins(lengths, size)
+        multiple = max(1, self.rows * self.length // size)
         order = [index for members in bins for index in members]
         rows = np.repeat(np.arange(len(bins)), list(map(len, bins)))
         numbers = np.concatenate([np.arange(1, len(members) + 1) for members in bins])  # of each pair in its row
-        shape, found = (-(-len(bins) // self.rows) * self.rows, size), {}
+        # Of a single row the compiler would make graphs of their own.
+        shape, found = (max(2, -(-len(bins) // multiple) * multiple), size), {}
         for side, (name, segments, padding) in enumerate(
             (("input_ids", "segment_ids", self.pad_token_id), ("labels", "decoder_segment_ids", IGNORE_INDEX))
         ):
             counts = np.array([lengths[index][side] for index in order])
-            tokens = np.arange(counts.sum())  # in the order of rows
-            before_row = np.cumsum(np.bincount(rows, counts)).astype(np.int64) - np.bincount(rows, counts).astype(
-                np.int64
-            )
-            places = tokens + np.repeat(rows * size - before_row[rows], counts)
+            in_row = np.bincount(rows, counts).astype(np.int64)
+            # Tokens in the order of rows, each moved to where its row begins.
+            places = np.arange(counts.sum()) + np.repeat((rows * size) - (in_row.cumsum() - in_row)[rows], counts)
             found[name], found[segments] = np.full(shape, padding), np.zeros(shape, dtype=np.int64)
             found[name].flat[places] = np.concatenate([pairs[index][side] for index in order])
             found[segments].flat[places] = np.repeat(numbers, counts)

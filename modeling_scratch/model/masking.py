@@ -94,6 +94,15 @@ def causal_mask(
     return attend.view(-1, 1, query_length, key_length)
 
 
+def check_segments(name: str, segment_ids: torch.Tensor, states: torch.Tensor, *masks: torch.Tensor | None) -> None:
+    """ValueError if segments do not fit their states, (batch_size, length, d_model), or come with a mask or a cache."""
+    if any(each is not None for each in masks):
+        raise ValueError(f"{name} takes the place of masks; with one, or with a cache, it cannot be used")
+    if segment_ids.shape != states.shape[:2]:
+        needed = tuple(states.shape[:2])
+        raise ValueError(f"{name} has shape {tuple(segment_ids.shape)}; these inputs need {needed}")
+
+
 def own_segment(queries: torch.Tensor, keys: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
     """
     The mask of rows that hold several sequences each: a token attends to its own segment only.

@@ -21,7 +21,7 @@ from .configuration_scratch import ScratchConfig
 from .fast_cpu import fast_products  # noqa: F401
 from .layers import ScratchLayer  # noqa: F401
 from .loss import IGNORE_INDEX, cross_entropy
-from .masking import begins_segment, count_positions, own_segment, positions_in_segments
+from .masking import begins_segment, check_segments, count_positions, own_segment, positions_in_segments
 from .position_embeddings import PositionEmbedding  # noqa: F401
 from .pretrained import CACHE_NAME, ScratchPreTrainedModel
 from .stacks import ScratchDecoder, ScratchEncoder
@@ -129,24 +129,11 @@ class ScratchModel(ScratchPreTrainedModel):
         Returns:
             last_hidden_state: (batch_size, target_length, d_model), the cache, and the encoder's states.
         """
-        source_mask = attention_mask
-        if segment_ids is not None or decoder_segment_ids is not None:
-            given = (attention_mask, decoder_attention_mask, past_key_values, cache)
-            if segment_ids is None or decoder_segment_ids is None or any(each is not None for each in given):
-                raise ValueError(
-                    "segment_ids and decoder_segment_ids come together, and take the place of attention_mask and "
-                    "decoder_attention_mask; with a cache they cannot be used"
-                )
-            source_mask = own_segment(segment_ids, segment_ids)
-            attention_mask = own_segment(decoder_segment_ids, segment_ids)
-            decoder_attention_mask = own_segment(decoder_segment_ids, decoder_segment_ids, is_causal=True)
-            position_ids = positions_in_segments(segment_ids) if position_ids is None else position_ids
-            if decoder_position_ids is None:
-                decoder_position_ids = positions_in_segments(decoder_segment_ids)
-            use_cache = False
+        if (segment_ids is None) != (decoder_segment_ids is None):
+            raise ValueError("segment_ids and decoder_segment_ids come together")
         if encoder_outputs is None:
-            encoder_inputs = (input_ids, source_mask, inputs_embeds, position_ids)
-            encoder_outputs = self.encoder(*encoder_inputs, return_dict=True, **kwargs)
+            encoder_inputs = (input_ids, attention_mask, inputs_embeds, position_ids)
+            encoder_outputs = self.encoder(*encoder_inputs, return_dict=True, segment_ids=segment_ids, **kwargs)
         elif not isinstance(encoder_outputs, BaseModelOutput):
             is_mapping = isinstance(encoder_outputs, Mapping)
             encoder_outputs = BaseModelOutput(**encoder_outputs) if is_mapping else BaseModelOutput(*encoder_outputs)
@@ -161,6 +148,16 @@ class ScratchModel(ScratchPreTrainedModel):
                 "tell the decoder what to attend to; give the encoder's output as encoder_outputs, and here a mask "
                 "(batch_size, source_length) or (batch_size, 1 or heads, 1, source_length)"
             )
+        if decoder_segment_ids is not None:
+            given = (attention_mask, decoder_attention_mask, past_key_values, cache, use_cache or None)
+            check_segments("segment_ids", segment_ids, encoder_outputs.last_hidden_state, *given)
+            states = decoder_input_ids[..., None] if decoder_inputs_embeds is None else decoder_inputs_embeds
+            check_segments("decoder_segment_ids", decoder_segment_ids, states)
+            attention_mask = own_segment(decoder_segment_ids, segment_ids)
+            decoder_attention_mask = own_segment(decoder_segment_ids, decoder_segment_ids, is_causal=True)
+            if decoder_position_ids is None:
+                decoder_position_ids = positions_in_segments(decoder_segment_ids)
+            use_cache = False
         decoder_inputs = (decoder_input_ids, decoder_attention_mask, encoder_outputs.last_hidden_state, attention_mask)
         others = (past_key_values, decoder_inputs_embeds, decoder_position_ids, use_cache)
         decoder_outputs = self.decoder(*decoder_inputs, *others, cache=cache, return_dict=True, **kwargs)
@@ -277,6 +274,8 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         num_items_in_batch: torch.Tensor | int | None = None,
         fused_loss: Callable | None = None,
         cache: Cache | None = None,
+        segment_ids: torch.Tensor | None = None,
+        decoder_segment_ids: torch.Tensor | None = None,
         **kwargs,
     ) -> Seq2SeqLMOutput:
         """
@@ -293,11 +292,11 @@ class ScratchForConditionalGeneration(ScratchPreTrainedModel, GenerationMixin):
         """
         if labels is not None:
             if decoder_input_ids is None and decoder_inputs_embeds is None:
-                segments = kwargs.get("decoder_segment_ids")
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, segments)
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, decoder_segment_ids)
             use_cache = False if use_cache is None else use_cache
         tokens = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask)
         others = (inputs_embeds, decoder_inputs_embeds, position_ids, decoder_position_ids, use_cache, cache)
+        others += (segment_ids, decoder_segment_ids)
         outputs = self.model(*tokens, encoder_outputs, past_key_values, *others, return_dict=True, **kwargs)
         states = outputs.last_hidden_state
         if labels is not None and (labels.is_floating_point() or labels.shape != states.shape[:2]):

@@ -10,7 +10,17 @@ from transformers.utils import can_return_tuple
 
 from .configuration_scratch import ScratchConfig
 from .layers import ScratchDecoderLayer, ScratchEncoderLayer, ScratchLayer, build_norm
-from .masking import as_bias, causal_mask, check_mask, count_positions, is_all_attended, source_bias
+from .masking import (
+    as_bias,
+    causal_mask,
+    check_mask,
+    check_segments,
+    count_positions,
+    is_all_attended,
+    own_segment,
+    positions_in_segments,
+    source_bias,
+)
 from .position_embeddings import POSITION_EMBEDDINGS
 from .pretrained import CACHE_NAME, ScratchPreTrainedModel
 
@@ -102,6 +112,7 @@ class ScratchEncoder(ScratchStack):
         position_ids: torch.Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
+        segment_ids: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutput:
         """
@@ -112,6 +123,8 @@ class ScratchEncoder(ScratchStack):
             inputs_embeds: (batch_size, source_length, d_model), instead of input_ids.
             position_ids: (batch_size, source_length); None: counted from a 2-D mask.
             output_attentions, output_hidden_states: also return those of every layer.
+            segment_ids: (batch_size, source_length), in place of a mask, where a row holds several sentences: the
+                number of each token's sentence; 0 for padding.
 
         Returns:
             last_hidden_state: (batch_size, source_length, d_model).
@@ -120,6 +133,10 @@ class ScratchEncoder(ScratchStack):
         output_attentions = config.output_attentions if output_attentions is None else output_attentions
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         hidden_states = self.embed(input_ids, inputs_embeds)
+        if segment_ids is not None:
+            check_segments("segment_ids", segment_ids, hidden_states, attention_mask)
+            attention_mask = own_segment(segment_ids, segment_ids)
+            position_ids = positions_in_segments(segment_ids) if position_ids is None else position_ids
         mask = source_bias(attention_mask, hidden_states, hidden_states.dtype)
         counted = torch.arange(hidden_states.shape[1], device=hidden_states.device)[None]
         if attention_mask is not None and attention_mask.ndim == 2:

@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from ..data.batching import BinCollator
 from ..errors import UserError
 from ..recipe.schema import Recipe
+from .fast_layers import has_own_hooks
 from .step import TrainingStep
 
 logger = logging.getLogger(__name__)
@@ -29,22 +30,29 @@ MANY_TOKENS = 10**8
 
 def is_compiled(recipe: Recipe, accelerator: Accelerator, updates: int) -> bool:
     """
-    Whether to compile training: by default, in long runs on GPUs that Triton supports. On the CPU, eager mode is
-    faster.
+    Whether to compile training: by default, on GPUs that Triton supports, but where updates are recorded only in long
+    runs. On the CPU, eager mode is faster.
     """
     if recipe.compile == "auto":
         is_long = updates * recipe.optimization.tokens_per_batch >= MANY_TOKENS
-        return accelerator.device.type == "cuda" and is_long and has_triton()
+        pays = is_long or not is_recorded(accelerator)
+        return accelerator.device.type == "cuda" and pays and has_triton()
     return recipe.compile
 
 
-def is_recorded(accelerator: Accelerator) -> bool:
+def is_recorded(accelerator: Accelerator, model: PreTrainedModel | None = None) -> bool:
     """
-    Whether to record updates as CUDA graphs: in one process on a GPU. Several processes exchange gradients meanwhile,
-    and with float16 the host decides about the scale.
+    Whether to record updates as CUDA graphs: in one process on a GPU. Several processes exchange gradients meanwhile;
+    with float16 the host decides about the scale; and hooks of the model run on the host.
     """
     is_alone = accelerator.num_processes == 1 and accelerator.distributed_type == DistributedType.NO
-    return accelerator.device.type == "cuda" and is_alone and accelerator.scaler is None
+    has_hooks = model is not None and any(map(has_own_hooks, model.modules()))
+    return accelerator.device.type == "cuda" and is_alone and accelerator.scaler is None and not has_hooks
+
+
+def uses_bins(recipe: Recipe, accelerator: Accelerator) -> bool:
+    """Whether to lay pairs into bins: on a GPU, except where all kernels of an update are launched one by one."""
+    return accelerator.device.type == "cuda" and (is_recorded(accelerator) or recipe.compile is not False)
 
 
 def compile_layers(model: PreTrainedModel, **options) -> None:
@@ -95,7 +103,7 @@ def make_graphs(model: PreTrainedModel, step: TrainingStep) -> None:
     Raises:
         UserError: the compiler fails or is missing.
     """
-    logger.info("compiling the layers, which takes a minute or two")
+    logger.info("compiling the layers, which takes half a minute to two minutes")
     compile_layers(model)
     step.fused_loss = replace(step.fused_loss, compiled=step.accelerator.device.type == "cuda")
     device = step.accelerator.device

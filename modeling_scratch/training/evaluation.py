@@ -18,6 +18,7 @@ from ..ensemble import first_member, load_together
 from ..errors import Stopped, as_user_error
 from ..metrics import score
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, tokenize
+from ..paragraphs import says_something
 from ..recipe.schema import Recipe
 from ..runs.processes import main_first, on_main
 from ..runs.stopping import StopDecoding, StopRequest
@@ -76,7 +77,7 @@ def translate(
         generation: arguments of `model.generate`.
 
     Returns:
-        The translations, in the order of the sentences; "" for a blank one.
+        The translations, in the order of the sentences; what says nothing stays as it is, as in commands.
 
     Raises:
         ValueError: a sentence exceeds learned positions.
@@ -85,13 +86,14 @@ def translate(
     rank, processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
     # Only learned positions limit the source length; others extend beyond max_position_embeddings.
     learned = getattr(model.config, "position_embedding_type", None) == "learned"
-    ids = tokenize(source_tokenizer, sentences, model.config.max_position_embeddings if learned else None)
+    said = [sentence if says_something(sentence) else "" for sentence in sentences]
+    ids = tokenize(source_tokenizer, said, model.config.max_position_embeddings if learned else None)
     batches = batches_by_length([len(row) for row in ids], batch_size, batch_tokens)
     mine, rounds = batches[rank::processes], range(-(-len(batches) // processes))
     generation["synced_gpus"] = is_sharded(accelerator)
     if stop is not None:
         generation["stopping_criteria"] = StoppingCriteriaList([StopDecoding(stop)])
-    translated = [(index, "") for index, row in enumerate(ids) if not row and rank == 0]
+    translated = [(index, sentences[index].strip()) for index, row in enumerate(ids) if not row and rank == 0]
     hidden = None if accelerator is not None and accelerator.is_main_process else True  # None: shown on a terminal
     for number in tqdm(rounds, desc="translating", leave=False, disable=hidden):
         leave_if_asked(stop, accelerator)

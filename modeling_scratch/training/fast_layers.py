@@ -198,7 +198,9 @@ class FastAttention(ScratchAttention):
 
     def project(self, states: torch.Tensor, layers: list[nn.Module]) -> list[torch.Tensor]:
         """Like the method that it overrides."""
-        is_plain = all(type(layer) is nn.Linear and "forward" not in vars(layer) for layer in layers)
+        is_plain = all(
+            type(each) is nn.Linear and "forward" not in vars(each) and not has_own_hooks(each) for each in layers
+        )
         if not (is_plain and self.training and states.device.type == "cuda"):
             return super().project(states, layers)
         weight = torch.cat([layer.weight for layer in layers])
@@ -239,6 +241,12 @@ FAST = {
     nn.RMSNorm: FastRMSNorm,
     ScratchAttention: FastAttention,
 }
+
+
+def has_own_hooks(module: nn.Module) -> bool:
+    """Whether somebody's functions run before or after the module's passes."""
+    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    return any(getattr(module, kind) for kind in kinds)
 
 
 def use_fast_layers(model: nn.Module) -> None:

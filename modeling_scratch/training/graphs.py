@@ -10,7 +10,7 @@ import torch
 
 MicroBatches = list[dict[str, torch.Tensor]]
 
-_MOST_SHAPES = 64  # of which graphs are kept: each takes a few megabytes
+_MOST_SHAPES = 64  # of which graphs are kept: each takes a few megabytes, besides the memory that all share
 
 
 class UpdateGraphs:
@@ -28,17 +28,17 @@ class UpdateGraphs:
     def __init__(self, passes: Callable[[MicroBatches], None], step: Callable[[], None], device: torch.device):
         self.passes, self.step, self.device = passes, step, device
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
-        self.recorded: dict[tuple, tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph, MicroBatches] | None] = {}
+        self.seen: set[tuple] = set()
+        self.recorded: dict[tuple, tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph, MicroBatches]] = {}
         self.has_stepped = False  # an optimizer makes its state at its first step
-        self.current: tuple | None = None
+        self.current: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph, MicroBatches] | None = None
 
     def make_passes(self, micro_batches: MicroBatches) -> None:
         """The first half, over micro-batches on the host (pinned) or the device."""
         key = tuple(tensor.shape for batch in micro_batches for tensor in batch.values())
-        if key not in self.recorded and len(self.recorded) < _MOST_SHAPES:
-            self.recorded[key] = None
-        elif key in self.recorded and self.recorded[key] is None and self.has_stepped:
+        if key in self.seen and key not in self.recorded and self.has_stepped and len(self.recorded) < _MOST_SHAPES:
             self.recorded[key] = self._record(self._on_device(micro_batches))
+        self.seen.add(key)
         self.current = self.recorded.get(key)
         if self.current is None:
             self.passes(self._on_device(micro_batches))

@@ -31,7 +31,7 @@ from ..recipe.reading import adopts_two, fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, EvaluationSection, Recipe
 from ..runs.processes import main_first, on_all, on_main
 from .checkpoints import read_progress
-from .compilation import LENGTHS_OF, longest
+from .compilation import LENGTHS_OF, longest, uses_bins
 from .fast_layers import use_fast_layers
 from .global_batches import EpochBatches, GlobalBatches, StreamBatches
 from .preflight import check_before_reading
@@ -212,7 +212,7 @@ def make_collator(
 ) -> PairCollator | BinCollator:
     """How the pairs of a micro-batch are laid out: padded on a CPU, where every token costs time; in bins on a GPU."""
     optimization = recipe.optimization
-    if accelerator.device.type == "cuda":
+    if uses_bins(recipe, accelerator):
         tokens = optimization.tokens_per_batch // (accelerator.num_processes * optimization.gradient_accumulation_steps)
         return BinCollator(pad_token_id, rows=max(1, tokens // (_SHAPES * BinCollator.length)))
     shapes = {"multiple": LENGTHS_OF, "longest": longest(config), "pairs": 2} if recipe.compile is True else {}

@@ -93,7 +93,12 @@ class TrainingRun:
         self.saved_at = time.monotonic()
         check_run(accelerator, recipe, self.progress.compiled, self.progress.fingerprint, self.total_updates)
         set_seed(recipe.seed, device_specific=True)  # from here on each process draws its own dropout
-        self.training_step = TrainingStep(accelerator, inputs.model, recipe.optimization, is_recorded(accelerator))
+        recorded = is_recorded(accelerator, inputs.model)
+        if accelerator.device.type != "cpu":
+            whether = {True: "", False: "not "}
+            layers = f"layers {whether[self.progress.compiled]}compiled"
+            logger.info(f"updates are {whether[recorded]}recorded, {layers} (docs/scaling.md, Training on a GPU)")
+        self.training_step = TrainingStep(accelerator, inputs.model, recipe.optimization, recorded)
         self.model, self.optimizer = self.training_step.model, self.training_step.optimizer
 
     @classmethod

@@ -129,4 +129,6 @@ def test_rows_of_bins_hold_whole_pairs():
         assert (batch[name][batch[segments] == 0] == padding).all()
         begins = batch[segments][:, 1:] - batch[segments][:, :-1]
         assert set(begins[batch[segments][:, 1:] > 0].tolist()) == {0, 1}  # the tokens of a pair stand together
-    assert BinCollator(0)([([5] * 65, [6])])["labels"].shape == (1, 256)
+    # Rows that the longest sentences fill to four fifths, and at least two of them.
+    shapes = [tuple(BinCollator(0)([([5] * length, [6])])["labels"].shape) for length in (64, 65, 120, 129)]
+    assert shapes == [(2, 128), (2, 384), (2, 128), (2, 640)]

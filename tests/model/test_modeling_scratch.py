@@ -317,15 +317,22 @@ def test_what_pytorch_refuses(inputs, make_model):
 
 @pytest.mark.parametrize(
     "others",
-    [{}, {"attention_mask": 1}, {"decoder_attention_mask": 1}, {"past_key_values": DynamicCache()}, {"segment_ids": 1}],
+    [
+        {},
+        {"attention_mask": 1},
+        {"decoder_attention_mask": 1},
+        {"past_key_values": DynamicCache()},
+        {"use_cache": True},
+        {"segment_ids": 1},
+    ],
     ids=lambda others: ", ".join(others) or "alone",
 )
 def test_segments_come_together_and_alone(others, make_model):
     ids = torch.ones(1, 3, dtype=torch.long)
-    given = {name: ids if value == 1 else value for name, value in others.items()}
+    given = {name: ids if value is not True and value == 1 else value for name, value in others.items()}
     segments = {"segment_ids": ids, "decoder_segment_ids": ids} if given else {"decoder_segment_ids": ids}
     segments = given if "segment_ids" in given else segments | given
-    with pytest.raises(ValueError, match="segment_ids and decoder_segment_ids come together"):
+    with pytest.raises(ValueError, match=r"come together|takes the place of masks"):
         make_model()(input_ids=ids, decoder_input_ids=ids, **segments)
     with pytest.raises(ValueError, match="cannot be used"):
         make_model().generate(ids, segment_ids=ids)

@@ -3,11 +3,13 @@
 import json
 import re
 import sys
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate.utils import DistributedType
 from conftest import ROOT, SHALLOW, SMALL_RUN, quick_run, run_training, train_losses
 from forked import run_group
 from peft import LoraConfig, get_peft_model
@@ -22,8 +24,17 @@ from modeling_scratch.data.batching import PairCollator
 from modeling_scratch.model import masking
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
-from modeling_scratch.training import compilation
-from modeling_scratch.training.compilation import LENGTHS_OF, compile_layers, example_batch, is_compiled, longest
+from modeling_scratch.training import compilation, graphs, loss
+from modeling_scratch.training.compilation import (
+    LENGTHS_OF,
+    compile_layers,
+    example_batch,
+    is_compiled,
+    is_recorded,
+    longest,
+    uses_bins,
+)
+from modeling_scratch.training.graphs import UpdateGraphs
 from modeling_scratch.training.loss import fused_cross_entropy
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -96,10 +107,31 @@ def test_by_default_the_cpu_does_not_compile():
     for device, setting, compiled in (("cpu", "auto", False), ("cpu", True, True), ("cuda", False, False)):
         recipe.compile = setting
         assert is_compiled(recipe, SimpleNamespace(device=torch.device(device)), 10**6) is compiled
-    recipe.compile = "auto"
-    gpu = SimpleNamespace(device=torch.device("cuda"))
-    assert is_compiled(recipe, gpu, 10**6) is has_triton()
-    assert not is_compiled(recipe, gpu, 10)  # it would take longer than the run
+
+
+def test_what_pays_on_a_gpu():
+    """Compiling takes longer than a short run, where updates are recorded; launching kernels one by one is slowest."""
+    recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", [])
+    gpu = {"device": torch.device("cuda"), "num_processes": 1, "distributed_type": DistributedType.NO, "scaler": None}
+    one, float16 = SimpleNamespace(**gpu), SimpleNamespace(**gpu | {"scaler": object()})
+    several = SimpleNamespace(**gpu | {"num_processes": 2, "distributed_type": DistributedType.MULTI_GPU})
+    assert [is_recorded(each) for each in (one, float16, several)] == [True, False, False]
+    assert [is_compiled(recipe, one, updates) for updates in (10, 10**6)] == [False, has_triton()]
+    assert [is_compiled(recipe, each, 10) for each in (float16, several)] == [has_triton()] * 2
+    assert [uses_bins(recipe, each) for each in (one, float16, several)] == [True] * 3
+    recipe.compile = False
+    assert [uses_bins(recipe, each) for each in (one, float16, several)] == [True, False, False]
+
+
+def test_a_model_with_hooks_is_not_recorded(make_model):
+    """In a replay, no hook would run."""
+    gpu = SimpleNamespace(
+        device=torch.device("cuda"), num_processes=1, distributed_type=DistributedType.NO, scaler=None
+    )
+    model = make_model()
+    assert is_recorded(gpu, model)
+    model.model.encoder.layers[0].self_attn.q_proj.register_forward_hook(lambda *_: None)
+    assert not is_recorded(gpu, model)
 
 
 def test_no_micro_batch_waits_for_the_device(monkeypatch):
@@ -189,3 +221,47 @@ def broken(graph, example_inputs):
 def test_layers_are_whole_graphs_in_ddp(tmp_path):
     run_group(tmp_path, 1, count_graphs, str(tmp_path / "graphs"))
     assert json.loads((tmp_path / "graphs").read_text()) == [2, 2]  # an encoder's and a decoder's layer
+
+
+class StandInGraph:
+    """In place of a CUDA graph."""
+
+    def replay(self) -> None:
+        replays.append(self)
+
+
+replays: list[StandInGraph] = []
+
+
+def test_updates_are_recorded_from_the_second_use_of_a_shape_on(monkeypatch):
+    """With stand-ins for what needs a GPU; tests/gpu has the rest. Shapes that come once take no place from others."""
+    names = {"graph_pool_handle": lambda: 0, "Stream": lambda device: None, "CUDAGraph": StandInGraph}
+    for name, stand_in in (names | {"graph": lambda *_, **__: nullcontext()}).items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(graphs, "_MOST_SHAPES", 2)
+    replays.clear()
+    seen, steps = [], []
+    recorder = UpdateGraphs(lambda batches: seen.append(batches), lambda: steps.append(1), torch.device("cpu"))
+
+    def update(*sizes: int) -> int:
+        """The graphs that were replayed."""
+        before = len(replays)
+        recorder.make_passes([{"input_ids": torch.full((size,), size)} for size in sizes])
+        recorder.make_step()
+        return len(replays) - before
+
+    assert [update(5) for _ in range(4)] == [0, 2, 2, 2]
+    assert (len(seen), len(steps)) == (2, 2)  # a plain call and one to record
+    assert [update(size) for size in range(10, 20)] == [0] * 10
+    assert [update(5, 6) for _ in range(3)] == [0, 2, 2]  # two micro-batches
+    assert [update(7) for _ in range(3)] == [0, 0, 0]  # one shape too many
+    assert [update(5), update(5, 6)] == [2, 2]
+    assert recorder.recorded[(torch.Size([5]),)][2][0]["input_ids"].tolist() == [5] * 5
+
+
+def test_a_compiled_loss_is_the_plain_one():
+    """What is compiled on a GPU, in float64."""
+    torch.manual_seed(0)
+    logits, labels = torch.randn(7, 30, dtype=torch.float64), torch.randint(0, 30, (7,))
+    expected = loss._losses_and_gradient(logits.clone(), labels, 0.9, torch.empty_like(logits))
+    torch.testing.assert_close(loss._textbook_losses_and_gradient(logits, labels, 0.9), expected, rtol=0, atol=1e-13)

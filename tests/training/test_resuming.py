@@ -180,10 +180,10 @@ def test_stopped_while_the_start_is_scored(finished, tmp_path):
 
 
 @pytest.mark.parametrize("first", ["padded", "bins"])
-@pytest.mark.parametrize("streamed", ["false", "true"])
-def test_a_run_resumes_in_another_layout(first, streamed, tmp_path, monkeypatch):
+@pytest.mark.parametrize("option", ["data.streaming=true", "optimization.gradient_accumulation_steps=2"])
+def test_a_run_resumes_in_another_layout(first, option, tmp_path, monkeypatch):
     """As between a CPU and a GPU: the same losses but for rounding, without dropout."""
-    options = ["model.overrides.dropout=0.0", f"data.streaming={streamed}"]
+    options = ["model.overrides.dropout=0.0", option]
     whole = quick_run(tmp_path / "whole", *options)
 
     def run(layout: str, **more) -> None:
