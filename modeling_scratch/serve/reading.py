@@ -12,15 +12,14 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from queue import LifoQueue
+from functools import cache, partial
 from typing import TypeVar
 
 from ..documents import read_document
 from ..errors import UserError
 from ..paragraphs import Paragraphs, Translated, base_language, cut
 
-_PROCESSES = 2
+_SHORT = 5_000  # characters
 
 Result = TypeVar("Result")
 
@@ -92,46 +91,41 @@ class ReaderLost(Exception):
 
 class Readers:
     """
-    The processes that read, which start when they are first needed, and again after one has ended. Runs within an
-    `async with` block, whose end ends them.
+    Two processes that read, one of them short texts alone, so that these need not wait for long ones. They start when
+    they are first needed, and again after one has ended. Runs within an `async with` block, whose end ends them.
 
     Args:
         seconds: of processor time that a call may take.
     """
 
     def __init__(self, seconds: float):
-        self._all = [_Reader(seconds) for _ in range(_PROCESSES)]
+        self._all = {name: _Reader(seconds) for name in ("short", "long")}
 
     async def __aenter__(self) -> "Readers":
-        self._threads = ThreadPoolExecutor(_PROCESSES, thread_name_prefix="reader")
-        self._idle: LifoQueue[_Reader] = LifoQueue()
-        for reader in self._all:
-            self._idle.put(reader)
+        self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=f"reader-{name}") for name in self._all}
         return self
 
     async def __aexit__(self, *_) -> None:
-        for reader in self._all:
+        for reader in self._all.values():
             reader.kill()
-        self._threads.shutdown(cancel_futures=True)
-        for reader in self._all:
+        for threads in self._threads.values():
+            threads.shutdown(cancel_futures=True)
+        for reader in self._all.values():
             reader.close()
 
     async def __call__(self, function: Callable[..., Result], *arguments) -> Result:
         """
-        What one of this module's functions returns. If this is cancelled before a process is free, it is not called.
+        What one of this module's functions returns, of which the first argument is a text or several. If this is
+        cancelled before the process is free, it is not called.
 
         Raises:
             UserError: it raised one, or took too long.
             ReaderLost: its process has ended, or cannot be started.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, function, *arguments)
-
-    def _call(self, function: Callable[..., Result], *arguments) -> Result:
-        reader = self._idle.get()
-        try:
-            found = reader(function, *arguments)
-        finally:
-            self._idle.put(reader)
+        texts = arguments[0] if arguments and isinstance(arguments[0], Sequence) else ""
+        name = "short" if sum(map(len, texts)) <= _SHORT else "long"
+        work = partial(self._all[name], function, *arguments)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads[name], work)
         if isinstance(found, Exception):
             raise found
         return found
@@ -191,6 +185,8 @@ def _work() -> None:
     os.dup2(2, 1)  # what a library prints is not an answer
     while jobs.peek(1):
         seconds, function, arguments = pickle.load(jobs)
+        if function is likelihoods:
+            _detector()  # loading it takes longer than a service may allow for reading
         signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process, whatever it is doing
         try:
             found = function(*arguments)

@@ -5,8 +5,6 @@ processes that read texts: they fail alone, and end.
 
 import asyncio
 import os
-import re
-import time
 
 import pytest
 from services import Slow
@@ -198,6 +196,9 @@ async def test_translators_share_what_waits():
     assert sum(sizes) == 10
 
 
+LONG = " " * 10_000  # a text that begins so is not read among the short ones
+
+
 @running
 async def test_processes_that_read_fail_alone_and_are_replaced():
     async with Readers(60.0) as readers:
@@ -216,18 +217,22 @@ async def test_processes_that_read_fail_alone_and_are_replaced():
 @running
 async def test_what_takes_too_long_to_read_does_not_hold_others():
     async with Readers(0.5) as readers:
-        evil = asyncio.create_task(readers(re.fullmatch, "(a|a)*b", "a" * 100))  # holds the interpreter
+        holding = LONG + "__import__('re').fullmatch('(a|a)*b', 'a' * 100)"  # the interpreter
+        evil = [asyncio.create_task(readers(eval, holding)) for _ in range(3)]
         assert await readers(len, "abc") == 3
-        with pytest.raises(UserError, match=r"takes more than 0\.5 seconds to read; send less"):
-            await evil
+        assert not any(each.done() for each in evil)
+        for each in evil:
+            with pytest.raises(UserError, match=r"takes more than 0\.5 seconds to read; send less"):
+                await each
 
 
 @running
 async def test_what_is_read_ends_with_the_service():
     async with Readers(60.0) as readers:
-        reading = [asyncio.create_task(readers(time.sleep, 60)) for _ in range(2)]
-        waiting = asyncio.create_task(readers(time.sleep, 60))
-        await until(lambda: all(reader._process for reader in readers._all))
+        sleep = "__import__('time').sleep(60)"
+        reading = [asyncio.create_task(readers(eval, text)) for text in (sleep, LONG + sleep)]
+        waiting = asyncio.create_task(readers(eval, sleep))
+        await until(lambda: all(reader._process for reader in readers._all.values()))
     for task in reading:
         with pytest.raises(ReaderLost, match="has ended"):
             await task
