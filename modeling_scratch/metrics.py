@@ -179,18 +179,28 @@ METRICS: dict[str, Metric] = {
 
 
 def tells_nothing(key: str, value: float) -> bool:
-    """
-    Whether a value of a recipe's `evaluation.metric` is the lowest of a score, which many models may have, good ones
-    too: BLEU is 0 without a match of four words, so always if the references are shorter.
-    """
+    """Whether a value of a recipe's `evaluation.metric` is the lowest of a score, which many models may have."""
     return key in METRICS and METRICS[key].higher_is_better and value == METRICS[key].range[0]
+
+
+def can_tell(key: str, references: Texts, language: str) -> bool:
+    """
+    Whether a recipe's `evaluation.metric` can tell good translations from bad ones: not if the references themselves
+    would get the lowest score. BLEU counts matches of four words, so of shorter texts it is 0, and only a model that
+    rambles gets more.
+    """
+    if key not in METRICS or METRICS[key].compute is None:
+        return True
+    found = score(references, references, references, final=False, chosen=key, language=language)
+    return not tells_nothing(key, found[key])
 
 
 def rank(record: dict[str, Any], key: str) -> tuple[float, float]:
     """
-    An evaluation's rank by a recipe's `evaluation.metric`, which may be the loss: lower is better. Among scores that
-    tell nothing, the loss decides.
+    An evaluation's rank by a recipe's `evaluation.metric`, which may be the loss, or by what the record says that it
+    was "chosen_by": lower is better. Among scores that tell nothing, the loss decides.
     """
+    key = record.get("chosen_by", key)
     value = record[key]
     loss = math.inf if record.get("loss") is None else record["loss"]
     is_higher_better = key in METRICS and METRICS[key].higher_is_better

@@ -188,7 +188,8 @@ def _training(run: RunRecords) -> str:
     elif recipe.tokenizer.existing:
         tokenizer = f"adopted: {escape(run.shown_name(recipe.tokenizer.existing))}"
     metric = recipe.evaluation.metric
-    by_loss = all(tells_nothing(metric, each[metric]) for each in run.evaluations if metric in each)
+    judged = [each for each in run.evaluations if metric in each]
+    by_loss = all("chosen_by" in each or tells_nothing(metric, each[metric]) for each in judged)
     kept = f"the best on the validation split by {title_of('loss' if by_loss else metric)}"
     if recipe.checkpoints.average_last > 1 and run.finished:
         kept = f"the average of the last {plural(recipe.checkpoints.average_last, 'checkpoint')}"

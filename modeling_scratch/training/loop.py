@@ -169,21 +169,21 @@ def _evaluate(run: TrainingRun, end: bool) -> None:
     progress, metric = run.progress, run.recipe.evaluation.metric
     progress.evaluations += 1
     run.record(record)
-    found = ", ".join(f"{name} {record[name]:.2f}" for name in record if name != "split")
+    found = ", ".join(f"{name} {record[name]:.2f}" for name in record if name not in ("split", "chosen_by"))
     level = logging.INFO if math.isfinite(record["loss"]) else logging.WARNING
     logger.log(level, f"step {progress.step}, epoch {run.batches.epochs():.1f}: validation {found}")
     run.log.curves(older_than=_SECONDS_BETWEEN_CURVES)
     if metric not in record:
         return
-    best = None if progress.best is None else {"loss": progress.best_loss, metric: progress.best}
+    best = None if progress.best is None else record | {"loss": progress.best_loss, metric: progress.best}
     if not is_better(record, metric, best):
         progress.without_better += 1
         return
-    if best is None and tells_nothing(metric, record[metric]):
-        logger.warning(
-            f"{title_of(metric)} is {record[metric]:g} on the validation split: while it is (BLEU always, if targets "
-            "are shorter than four words), the loss chooses the best weights; evaluation.metric=chrf may tell more"
-        )
+    instead = "the loss chooses the best weights; evaluation.metric=chrf may tell more"
+    if best is None and "chosen_by" in record:
+        logger.warning(f"{title_of(metric)} of the validation split's own references is as low as can be, so {instead}")
+    elif best is None and tells_nothing(metric, record[metric]):
+        logger.warning(f"{title_of(metric)} is {record[metric]:g} on the validation split: while it is, {instead}")
     progress.best, progress.best_loss = record[metric], record["loss"]
     progress.best_step, progress.without_better = progress.step, 0
 

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import PreTrainedModel
 
+from ..data.tokenization import texts
 from ..errors import Stopped, UserError
 from ..files import write_whole
 from ..hub.push import check_destination
+from ..metrics import can_tell
 from ..recipe.reading import recipe_text
 from ..recipe.schema import Recipe
 from ..runs.agreement import check_folder, check_run
@@ -189,6 +192,13 @@ class TrainingRun:
     def final_splits(self) -> list[str]:
         """What final weights are scored on: the test split and further test sets, or validation if there are none."""
         return [split for split in ("test", *self.recipe.data.test_sets) if split in self.pairs] or ["validation"]
+
+    @cached_property
+    def metric_can_tell(self) -> bool:
+        """Whether the recipe's metric can choose the best weights; otherwise the loss does."""
+        section, language = self.recipe.evaluation, self.recipe.data.target_language
+        references = texts(self.pairs["validation"])[1]
+        return on_main(self.accelerator, lambda: can_tell(section.metric, references, language))
 
     @property
     def unwrapped(self) -> PreTrainedModel:

@@ -84,6 +84,7 @@ def validate(run: TrainingRun, with_translations: bool) -> dict[str, Any]:
         beams = run.recipe.evaluation.validation_beams
         _, scores = translate_split(run, "validation", final=False, num_beams=beams)
         record |= {key: scores[key] for key in METRICS if key in scores}
+        record |= {} if run.metric_can_tell else {"chosen_by": "loss"}
     return record
 
 

@@ -1,5 +1,6 @@
 """Which weights a run ends with: the best, the last, or an average; and when patience ends it."""
 
+import itertools
 import math
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.hub.run_records import RunRecords
+from modeling_scratch.training import validation
 
 
 def test_averaging(tmp_path):
@@ -92,8 +94,8 @@ def test_a_loss_that_is_no_number_is_never_the_best(tmp_path, give_losses):
     assert [record.get("loss") for record in read_metrics(run, "validation")][:2] == [None, 3.0]
 
 
-def test_where_bleu_tells_nothing_the_loss_chooses(tmp_path, give_losses, capsys):
-    """BLEU of targets of one word is 0, whatever a model writes."""
+def test_where_bleu_tells_nothing_the_loss_chooses(tmp_path, give_losses, monkeypatch, capsys):
+    """BLEU of targets of one word is 0 for right translations, and higher for those of a model that rambles."""
     data = []
     for option in few_sentences():
         name, _, path = option.partition("=")
@@ -103,20 +105,27 @@ def test_where_bleu_tells_nothing_the_loss_chooses(tmp_path, give_losses, capsys
             target.write_text("".join(f"{' '.join(line.split()[:words])}\n" for line in lines))
         data.append(f"{name}={tmp_path / Path(path).name}")
     options = [*data, "optimization.max_steps=16", "evaluation.every=2", "evaluation.patience=2"]
-    options += ["evaluation.max_new_tokens=1", "checkpoints.every=2", "checkpoints.keep_last=9"]
+    options += ["checkpoints.every=2", "checkpoints.keep_last=9"]
     give_losses(4.0, 3.0, 3.5, 3.1)
+    scores, translate_split = itertools.chain([0.0, 0.0, 9.2], itertools.repeat(0.0)), validation.translate_split
+
+    def rambling(*given, **more):
+        translations, found = translate_split(*given, **more)
+        return translations, found | {"bleu": next(scores)}
+
+    monkeypatch.setattr(validation, "translate_split", rambling)
     run = quick_run(tmp_path / "run", *options)
-    assert [record["bleu"] for record in read_metrics(run, "validation")] == [0] * 4
+    assert [record["bleu"] for record in read_metrics(run, "validation")] == [0, 0, 9.2, 0]
     assert best(run) == ["step-0000004"]
     said = capsys.readouterr().err
-    assert said.count("BLEU is 0 on the validation split: while it is") == 1
+    assert said.count("BLEU of the validation split's own references is as low as can be, so the loss chooses") == 1
     assert "training ends after update 8: 2 evaluations in a row were no better" in said
     assert build_card(run, "ada/tiny", RunRecords(run)).text.count("the best on the validation split by Loss") == 1
     give_losses(3.2, 2.0, 2.5, 2.5)
     quick_run(run, *options, resume_from="step-0000004")
     assert best(run) == ["step-0000008"]
     said = capsys.readouterr().err
-    assert "BLEU is 0" not in said
+    assert "as low as can be" not in said
     assert "training ends after update 12: 2 evaluations in a row were no better" in said
 
 
