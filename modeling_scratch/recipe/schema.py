@@ -214,7 +214,7 @@ class EvaluationSection(Section):
     translate_every: int = Field(1, ge=1, description="translate and score at every n-th evaluation")
     metric: Literal["loss", *(key for key, metric in METRICS.items() if metric.compute)] = Field(
         "bleu",
-        description="chooses the best checkpoint; where it cannot, as BLEU for targets shorter than four words, the loss does",
+        description="chooses the best checkpoint; where it cannot (BLEU of up to three words), the loss does",
     )
     also: list[Literal[*(key for key, metric in METRICS.items() if metric.on_request and metric.compute)]] = Field(
         [], description="further scores of the final model: TER, and BLEU in protocols that papers use"
