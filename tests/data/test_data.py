@@ -65,6 +65,12 @@ def test_line_ends_and_separators_within_a_line(tmp_path):
     ]
 
 
+def test_texts_that_begin_with_a_tag(tmp_path):
+    pairs = [("<url> says so", "<b>So</b>"), ("<url>", "<name>"), ("a < b", "a > b")]
+    for each in (pairs, pairs[1:]):
+        assert loaded(DataSection(train_files=text_files(tmp_path, pairs=each))) == each
+
+
 def test_the_cache_knows_contents_and_repairs_itself(tmp_path, caplog):
     pairs = [(f"word {number}", f"Wort {number}") for number in range(5000)]
     section = DataSection(train_files=text_files(tmp_path, pairs=pairs))
@@ -475,6 +481,7 @@ def test_columns_of_a_table_beside_text_files(tmp_path):
 LINES = "one\ntwo\nthree\nfour\n"
 # A time stamp would give each worker of pytest-xdist other test names.
 COMPRESSED = gzip.compress(b"one\ntwo\nthree\n" * 1000, mtime=0)
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"
 CORRUPT = bytearray(COMPRESSED)
 CORRUPT[len(CORRUPT) // 2] ^= 255
 
@@ -495,6 +502,9 @@ CORRUPT[len(CORRUPT) // 2] ^= 255
             r"wmt.en is XML or SGML \('<srcset .*\), not a sentence per line",
         ),
         ("t.en.gz", gzip.compress(b"\xef\xbb\xbf<?xml version='1.0'?>\n", mtime=0), "t.en.gz is XML or SGML"),
+        ("t.en", b"<corpus>\r\n<s>\none</s>\n", r"t.en is XML or SGML \('<corpus>"),
+        ("t.en", POINTER, "t.en is a pointer of Git LFS, not the file itself: run git lfs pull"),
+        ("t.en.gz", POINTER, "t.en.gz is a pointer of Git LFS"),
         ("blank.en", b"\n\n\n\n", "the train split has no pair with text on both sides"),
     ],
 )
@@ -545,6 +555,7 @@ def test_bad_text_files(name, content, message, tmp_path):
         ("header.csv", b"en,de\n", "header.csv: there are no rows"),
         ("french.csv", b"en,fr\na,b\n", "has no column 'de'; it has en, fr"),
         ("latin.tsv", b"en\tde\na\tb\ncaf\xe9\tc\n", "latin.tsv, line 3: not valid UTF-8"),
+        ("pointer.tsv", POINTER, "pointer.tsv is a pointer of Git LFS"),
         ("packed.tsv.gz", b"whatever is in it", "packed.tsv.gz is a compressed table; unpack it"),
     ],
 )
