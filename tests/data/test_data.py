@@ -289,9 +289,22 @@ def test_hub_data_set(monkeypatch):
     assert asked == [("wmt/wmt14", "de-en", "train", None), ("bentrevett/multi30k", None, "test", "v2")]
     with pytest.raises(ValueError, match="wmt/wmt14 has no language 'fr'; it has de, en"):
         loaded(DataSection(name="wmt/wmt14", target_language="fr"))
-    said = r"data\.name: 'a/b' cannot be read \(data\.subset: c; cache: /.*\): KeyError: 'a/b'"
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=r"data\.name: 'a/b' cannot be read: KeyError: 'a/b'"):
         loaded(DataSection(name="a/b", subset="c"))  # whatever the library raises, here a KeyError
+
+
+def test_a_damaged_copy_of_a_hub_data_set_is_named(tmp_path):
+    table(tmp_path, "csv", [{"en": "a", "de": "b"}])
+    section = DataSection(name=str(tmp_path))
+    assert loaded(section) == [("a", "b")]
+    file = Path(data_module.load_dataset(section.name, split="train").cache_files[0]["filename"])
+    file.write_bytes(b"")
+    said = rf"cannot be read \(if what was fetched is damaged, delete it: {file.parent}\): "
+    with pytest.raises(UserError, match=said):
+        loaded(section)
+    (tmp_path / "README.md").write_text("---\nconfigs:\n- config_name: x\n- config_name: y\n---\n")
+    with pytest.raises(UserError, match=r"cannot be read \(set data\.subset\): Config name is missing.*'x', 'y'"):
+        loaded(section)
 
 
 def test_held_out_validation(tmp_path, caplog):
