@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import time
 from pathlib import Path
 
 import pandas
@@ -15,6 +16,7 @@ import pytest
 from datasets import Dataset, DatasetDict, Features, Translation, Value
 from transformers import MarianTokenizer
 
+from modeling_scratch.data import file_sources, pair_files, table_formats
 from modeling_scratch.data import hub_source as data_module
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.pair_files import check_files
@@ -157,6 +159,7 @@ def test_tsv_files_that_csv_writers_wrote(writer, rows, tmp_path):
     [
         (['"Who is it?" "Me."', '"Wer ist da?" "Ich."', "a", "b"], False),
         (['"I said: ""No"""', "x", 'an inch, 1"', "y"], True),  # proof of both
+        (['an inch, 1"', "y", *['"I said: ""No"""', "x"] * 500], True),
         (['5"', "x", '"Hello."', '"Hallo."'], False),
         (['"Yes, sir."', "Ja.", "Hello, you.", '"Hallo, du."'], True),  # proof of neither
         (['"open', "a", 'b"', "c", "d", "e"], False),
@@ -171,6 +174,28 @@ def test_plain_tsv_files_keep_their_quotation_marks(cells, warning, tmp_path, ca
     lines = [f"{source}\t{target}\n" for source, target in [("en", "de"), *pairs]]
     assert read_twice(DataSection(train_files=write(tmp_path / "plain.tsv", "".join(lines)))) == pairs
     assert ("name the file plain.csv" in caplog.text) == warning
+
+
+def test_tsv_files_in_which_all_is_quoted(tmp_path, caplog):
+    """Marks around the names of a header are a program's; without one, all lines may be somebody's words."""
+    path = write(tmp_path / "t.tsv", '"en"\t"de"\n"Yes."\t"Ja."\n')
+    assert read_twice(DataSection(train_files=path)) == [("Yes.", "Ja.")]
+    path = write(tmp_path / "spoken.tsv", '"Yes."\t"Ja."\n"No."\t"Nein."\n')
+    spoken = DataSection(train_files=path, source_column=1, target_column=2)
+    assert read_twice(spoken) == [('"Yes."', '"Ja."'), ('"No."', '"Nein."')]
+    assert caplog.text.count("name the file spoken.csv") == 1
+
+
+def test_a_tsv_cell_of_many_lines_takes_time_in_proportion(tmp_path):
+    """Four times the lines about four times the time, where looking at all of a row for each line takes sixteen."""
+
+    def seconds(lines: int) -> float:
+        path = Path(write(tmp_path / f"{lines}.tsv", 'en\tde\n"' + "a\n" * lines + '"\tb\n'))
+        began = time.process_time()
+        assert len(list(table_formats.read_table(path))) == 1
+        return time.process_time() - began
+
+    assert min(seconds(40_000) for _ in range(3)) < 10 * min(seconds(10_000) for _ in range(3))
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv"])
@@ -191,6 +216,13 @@ def test_files_without_a_header(kind, tmp_path):
     mix = [{"files": path, "source_column": 3, "target_column": 2}]
     mixed = load_pairs(DataSection(train_files=text_files(tmp_path), validation_size=1, mix=mix), 0)["train"]
     assert list(mixed["source"])[3:] == ["hello", "good day"]
+
+
+def test_a_delimiter_that_is_not_certain(tmp_path, caplog):
+    path = write(tmp_path / "t.csv", "1,5 kg;1,5 Kilo\n2,5 kg;2,5 Kilo\n")
+    section = DataSection(train_files=path, source_column=1, target_column=2)
+    assert read_twice(section) == [("1,5 kg", "1,5 Kilo"), ("2,5 kg", "2,5 Kilo")]
+    assert "t.csv: each of ',' ';' may separate its cells; ';' is taken" in caplog.text
 
 
 def test_delimiters_and_line_ends(tmp_path):
