@@ -275,6 +275,22 @@ def test_the_files_are_to_blame(tmp_path, monkeypatch):
         loaded(DataSection(train_files=path))
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "kind"),
+    [
+        (pair_files, "_expand", "csv"),
+        (table_formats, "_row", "csv"),
+        (table_formats, "_row", "parquet"),
+        (file_sources, "text_of", "jsonl"),
+    ],
+)
+def test_files_are_not_to_blame_for_our_errors(module, name, kind, tmp_path, monkeypatch):
+    path = table(tmp_path, kind, [{"en": "a", "de": "b"}])
+    monkeypatch.setattr(module, name, lambda *_, **__: None.missing)
+    with pytest.raises(AttributeError, match="missing"):
+        loaded(DataSection(train_files=path))
+
+
 def test_columns_that_share_a_name(tmp_path):
     path = tmp_path / "t.parquet"
     columns = [pyarrow.array(["a", "b"]), pyarrow.array(["c", "d"]), pyarrow.array(["e", None])]
