@@ -55,8 +55,9 @@ def ordinary(reader: str, size: int) -> str:
 
 
 def hostile(reader: str, pattern: str, size: int) -> str:
-    """A pattern, repeated, before and after a word."""
-    return f"{CUE if reader == 'srt' else ''}a {pattern * (size // len(pattern))} b"
+    """A pattern, repeated, before and after a word; in a TSV file, within a cell that a quotation mark opens."""
+    begins = {"srt": CUE, ".tsv": '"'}.get(reader, "")
+    return f"{begins}a {pattern * (size // len(pattern))} b"
 
 
 def write(path: Path, text: str) -> None:
@@ -69,7 +70,7 @@ def write(path: Path, text: str) -> None:
         if path.suffix == ".csv":
             csv.writer(file).writerows([["en", "de"], *(row.values() for row in rows)])
         elif path.suffix == ".tsv":
-            file.write("en\tde\n" + "".join(f"{row['en']}\t{row['de']}\n" for row in rows))
+            file.write("en\tde\n" + "".join(f"{row['en']}\tb\n" for row in rows))
         elif path.suffix == ".txt":
             file.write(text)
         else:

@@ -69,34 +69,34 @@ class LocalFiles(PairSource):
         entries = self._entries()
         key = Hasher.hash([entries, [_digest(path) for paths, _ in entries for path in paths]])
         folder = config.HF_DATASETS_CACHE / "modeling_scratch" / key
-        cached = folder.exists()
-        with as_user_error(f"the cache of the datasets library, {folder}: ", (Exception,)):
-            try:
-                return _cache(entries, folder, key)
-            except UserError:
-                raise
-            except Exception as error:  # of many kinds: what the library says of damage depends on the place
-                if not cached:
-                    raise
-                logger.warning(f"data: {folder} is damaged ({first_line(error)}); the files are read again")
-                shutil.rmtree(folder)
-                return _cache(entries, folder, key)
+        for cached in (folder.exists(), False):
+            with as_user_error(f"the cache of the datasets library, {folder}: "):
+                try:
+                    return _cache(entries, folder, key)
+                except DatasetGenerationError as error:
+                    of_reading = error.__cause__
+                    if isinstance(of_reading, OSError):  # of writing, as of a full disk
+                        raise of_reading from None
+                except Exception as error:  # of many kinds: what the library says of damage depends on the place
+                    if not cached:
+                        raise
+                    logger.warning(f"data: {folder} is damaged ({first_line(error)}); the files are read again")
+                    shutil.rmtree(folder)
+                    continue
+            raise of_reading
 
     def stream(self) -> IterableDataset:
         return IterableDataset.from_generator(_read, gen_kwargs={"entries": self._entries()})
 
 
 def _cache(entries: list[Entry], folder: Path, key: str) -> Dataset:
-    try:
-        pairs = Dataset.from_generator(
-            _read,
-            features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
-            cache_dir=str(folder),
-            gen_kwargs={"entries": entries},
-            fingerprint=key,
-        )
-    except DatasetGenerationError as error:
-        raise error.__cause__ from None  # a UserError, or an OSError as of a full disk
+    pairs = Dataset.from_generator(
+        _read,
+        features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
+        cache_dir=str(folder),
+        gen_kwargs={"entries": entries},
+        fingerprint=key,
+    )
     if (count := pairs.info.splits[pairs.split].num_examples) != len(pairs):  # which the library does not check
         raise ValueError(f"it has {len(pairs):,} of {count:,} pairs")
     for path in folder.rglob("cache-*.arrow"):  # made of them since, such as tokens

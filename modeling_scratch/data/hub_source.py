@@ -1,11 +1,12 @@
 """Sentence pairs in a data set on the Hugging Face Hub."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from itertools import islice
+from pathlib import Path
 
-from datasets import Dataset, DatasetBuilder, IterableDataset, config, load_dataset, load_dataset_builder
+from datasets import Dataset, DatasetBuilder, IterableDataset, load_dataset, load_dataset_builder
 from datasets.exceptions import DatasetNotFoundError
 
 from ..card_markdown import escape
@@ -64,14 +65,26 @@ class HubDataset(PairSource):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        where = f"data.subset: {self.data.subset}; cache: {config.HF_DATASETS_CACHE}"
-        with as_user_error(f"data.name: {self.name!r} cannot be read ({where}): ", (Exception,)):
-            try:
-                yield
-            except DatasetNotFoundError as error:
-                raise UserError(f"data.name: {first_line(error)}") from error
-            except ConnectionError as error:
-                raise UserError(
-                    f"data.name: cannot reach the Hub for {self.name!r} and it is not in the cache; for local data set "
-                    "data.train_files"
-                ) from error
+        try:
+            yield
+        except UserError:
+            raise
+        except DatasetNotFoundError as error:
+            raise UserError(f"data.name: {first_line(error)}") from error
+        except ConnectionError as error:
+            raise UserError(
+                f"data.name: cannot reach the Hub for {self.name!r} and it is not in the cache; for local data set "
+                "data.train_files"
+            ) from error
+        except Exception as error:
+            with as_user_error(f"data.name: {self.name!r} cannot be read{self._advice(error)}: "):
+                raise
+
+    def _advice(self, error: Exception) -> str:
+        if "onfig name is missing" in str(error):
+            return " (set data.subset)"
+        with suppress(Exception):  # without a builder, nothing was cached
+            folder = Path(self._builder.cache_dir)
+            if folder.exists() and not self.data.streaming:
+                return f" (if what was fetched is damaged, delete it: {folder})"
+        return ""

@@ -3,15 +3,20 @@
 import gzip
 import io
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import UserError, as_user_error, beginning
+from ..errors import UserError, beginning
+from ..files import reading
 
-# How XML begins, and test sets and talks of WMT and IWSLT.
-_MARKUP = (b"<?xml", b"<!doctype", b"<mteval", b"<srcset", b"<refset", b"<tstset", b"<doc docid", b"<url>", b"<tmx")
+# How XML begins, and test sets and talks of WMT and IWSLT; or a line that is one tag, with a closing tag below it.
+_MARKUP = re.compile(
+    rb"<(\?xml|!doctype|mteval|srcset|refset|tstset|doc docid|url>http|tmx|[a-z][^<>\n]*+>\s*?\n.*</[a-z])", re.I | re.S
+)
+_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 @contextmanager
@@ -19,14 +24,14 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     """A file to read, unpacked. What reading it raises is about the file."""
     compressed = path.suffix == ".gz"
     with (
-        as_user_error(f"{path}: {'not a complete gzip file: ' if compressed else ''}", (Exception,)),
+        reading(path, "not a complete gzip file: " if compressed else ""),
         gzip.open(path, "rb") if compressed else path.open("rb") as file,
     ):
         yield file
 
 
 def check_file(path: Path) -> None:
-    """UserError if a file is missing, not readable or empty, or if it is XML, whose lines are not sentences."""
+    """UserError if a file is missing, not readable or empty, or if its lines are not sentences: XML, or a pointer."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; a file is needed")
     if not path.is_file():
@@ -36,10 +41,13 @@ def check_file(path: Path) -> None:
     if path.stat().st_size == 0:
         raise UserError(f"{path}: the file is empty")
     with _opened(path) as file:
-        start = file.read(100).removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[0]
-    if start.lower().startswith(_MARKUP):
+        start = file.read(4000).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(_POINTER):
+        raise UserError(f"{path} is a pointer of Git LFS, not the file itself: run git lfs pull")
+    if _MARKUP.match(start):
+        first = start.partition(b"\n")[0].decode(errors="replace")
         raise UserError(
-            f"{path} is XML or SGML ({beginning(start.decode(errors='replace'))}), not a sentence per line; write its "
+            f"{path} is XML or SGML ({beginning(first)}), not a sentence per line; write its "
             "sentences to a text file, one per line: the text of each <seg> in test sets of WMT and IWSLT, and of each "
             "language's <seg> in TMX"
         )

@@ -29,8 +29,7 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
     Raises:
         UserError: a file is missing or empty, files cannot be paired, or this kind of file is not supported.
     """
-    with as_user_error(f"{key}: ", (Exception,)):  # as of a link to itself
-        found = _find(names, data, key)
+    found = _find(names, data, key)
     for paths in found:
         for path in paths:
             check_file(path)
@@ -68,7 +67,9 @@ def _find_text_files(names: list[str], data: DataSection, key: str) -> list[tupl
         )
     if len(names) != 2:
         raise UserError(f"{key}: {len(names)} text files, {', '.join(names)}; name {WHAT_CAN_BE_READ}")
-    if Path(names[0]).resolve() == Path(names[1]).resolve():
+    with as_user_error(f"{key}: "):  # as of a link to itself
+        resolved = {Path(name).resolve() for name in names}
+    if len(resolved) == 1:
         raise UserError(f"{key}: source and target are one file, {names[0]}")
     endings = [Path(name.removesuffix(".gz")).suffix for name in names]
     if endings == [f".{data.target_language}", f".{data.source_language}"]:
@@ -89,21 +90,22 @@ def _is_prefix(name: str, languages: tuple[str, str]) -> bool:
 def _expand(name: str, key: str) -> list[Path]:
     if "*" not in name:
         return [Path(name)]
-    if not (found := _matching(name)):
+    if not (found := _matching(name, key)):
         raise UserError(f"{key}: no file matches {name}")
     return list(map(Path, found))
 
 
-def _matching(pattern: str) -> list[str]:
+def _matching(pattern: str, key: str) -> list[str]:
     """The paths that match a pattern in which only `*` is special, sorted."""
-    return sorted(glob("*".join(map(escape, pattern.split("*"))), recursive=True))
+    with as_user_error(f"{key}: "):
+        return sorted(glob("*".join(map(escape, pattern.split("*"))), recursive=True))
 
 
 def _with_language(prefix: str, language: str, key: str) -> dict[str, Path]:
     """The files of one language, by their names without it, sorted."""
     found = {}
     for ending in (f".{language}.gz", f".{language}"):
-        paths = _matching(f"{prefix}{ending}") if "*" in prefix else [f"{prefix}{ending}"]
+        paths = _matching(f"{prefix}{ending}", key) if "*" in prefix else [f"{prefix}{ending}"]
         found |= {path.removesuffix(ending): Path(path) for path in paths if Path(path).exists()}
     if found:
         return dict(sorted(found.items()))

@@ -38,11 +38,11 @@ def _row(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _read_cells(
-    path: Path, header: bool, records: Callable[[Path], Iterator[tuple[int, list[str]]]]
+    path: Path, header: bool, records: Callable[[Path, bool], Iterator[tuple[int, list[str]]]]
 ) -> Iterator[dict[Any, Any]]:
     """The rows below the header. Every cell is text, even "1", "NA" and "null"."""
     names: list[Any] = []
-    for line, cells in records(path):
+    for line, cells in records(path, header):
         if cells in ([], [""]):
             continue
         if not names:
@@ -55,7 +55,7 @@ def _read_cells(
         yield _row(list(zip(names, cells, strict=True)))
 
 
-def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _csv_records(path: Path, _: bool) -> Iterator[tuple[int, list[str]]]:
     """The cells of each row, and the number of its last line."""
     reader = csv.reader(read_lines(path), delimiter=_delimiter(path), strict=True)
     try:
@@ -67,9 +67,11 @@ def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _delimiter(path: Path) -> str:
     """
-    The first of comma, semicolon and tab that cuts a file's first rows into equally many cells, two or more; a comma
-    if none does. (`csv.Sniffer` counts characters, and those of sentences mislead it.)
+    The one of comma, semicolon and tab that cuts a file's first rows into equally many cells, two or more; a comma if
+    none does. If several do, as without a header some may, it is the one with the fewest cells, since most tables are
+    of pairs; a warning says so. (`csv.Sniffer` counts characters, and those of sentences mislead it.)
     """
+    found = {}
     for delimiter in ",;\t":
         rows = filter(None, csv.reader(read_lines(path), delimiter=delimiter, strict=True))
         try:
@@ -77,64 +79,91 @@ def _delimiter(path: Path) -> str:
         except csv.Error:
             continue
         if len(counts) == 1 and counts != {1}:
-            return delimiter
-    return ","
+            found[delimiter] = counts.pop()
+    chosen = min(found, key=found.__getitem__, default=",")
+    if len(found) > 1:
+        _say_once(
+            logging.WARNING,
+            f"data: {path}: each of {' '.join(map(repr, found))} may separate its cells; {chosen!r} is taken; if that "
+            "is wrong, write the table as TSV or JSONL",
+        )
+    return chosen
 
 
-def _tsv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _tsv_records(path: Path, header: bool) -> Iterator[tuple[int, list[str]]]:
     """The cells of each row, and the number of its last line. Before the first quotation mark, quoting is no matter."""
-    quoted, record = None, ""
+    quoted = None
     for number, line in enumerate(read_lines(path), start=1):
         if quoted is None and '"' in line:
-            quoted = _is_quoted(path)
-        if not quoted:
-            yield number, line.rstrip("\r\n").split("\t")
-            continue
-        record += line
-        if record.count('"') % 2 == 0:
-            yield number, next(csv.reader([record], delimiter="\t", strict=True))
-            record = ""
+            quoted = _is_quoted(path, header)
+        if quoted:
+            break
+        yield number, line.rstrip("\r\n").split("\t")
+    if quoted:
+        for last, record in islice(_records(path), number - 1, None):
+            yield last, _cells(record, path)
 
 
-def _is_quoted(path: Path) -> bool:
+def _records(path: Path) -> Iterator[tuple[int, str]]:
+    """
+    The rows of a TSV file, where a line end between marks ends none, and the number of each one's last line. One that
+    is longer than a cell can be is cut: its mark is text.
+    """
+    record, size, is_open = [], 0, False
+    for number, line in enumerate(read_lines(path), start=1):
+        record.append(line)
+        size += len(line)
+        is_open ^= line.count('"') % 2 == 1
+        if not is_open or size > csv.field_size_limit():
+            yield number, "".join(record)
+            record, size, is_open = [], 0, False
+    if record:
+        yield number, "".join(record)
+
+
+def _cells(record: str, path: Path) -> list[str]:
+    with as_user_error(f"{path}: "):
+        return next(csv.reader([record], delimiter="\t", strict=True), [])
+
+
+def _is_quoted(path: Path, header: bool) -> bool:
     """
     Whether a CSV writer wrote a TSV file, so that its quotation marks are not all text.
 
     Such a writer puts marks around each cell that contains one, and doubles those within. A file is read so if all of
-    it keeps this rule, and something in it proves that the rule was meant: doubled marks, marks around all texts, or a
-    tab or line end between marks, where lines cut at tabs would be no rows. Elsewhere a mark is text: a single cell
-    against the rule proves that, as in collections of sentences; if nothing proves either, or there is proof of both,
-    a warning says so. The whole file decides, so every reader of it decides the same.
+    it keeps this rule, and something in it proves that the rule was meant: doubled marks, marks around all names of a
+    header, or a tab or line end between marks, where lines cut at tabs would be no rows. Elsewhere a mark is text: a
+    single cell against the rule proves that, as in collections of sentences; if nothing proves either, or there is
+    proof of both, a warning says so. The whole file decides, so every reader of it decides the same.
     """
-    fields, record, proven, unquoted = 0, "", False, False
-    for line in read_lines(path):
-        record += line
-        if record.count('"') % 2:  # the row goes on in the next line, or a mark is text
-            if len(record) > csv.field_size_limit():
-                break
-            continue
+    fields, proven, keeps_the_rule = 0, False, True
+    for _, record in _records(path):
         if '"' in record and not _RECORD.fullmatch(record):
+            keeps_the_rule = False
             break
         if '"' in record or not fields:
-            cells = next(csv.reader([record], delimiter="\t"), [])
+            cells = _cells(record, path)
+            names_are_quoted = header and not fields and '"' in record and not _QUOTED.sub("", record).strip()
             fields = fields or len(cells)
             are_rows = [line.count("\t") + 1 == fields for line in record.split("\n") if line]
             if len(cells) != fields or (len(are_rows) > 1 and all(are_rows)):
+                keeps_the_rule = False
                 break
-            proven = proven or not all(are_rows) or any('"' in cell for cell in cells)
-        unquoted = unquoted or any(map(str.isalpha, _QUOTED.sub("", record)))
-        record = ""
-    keeps_the_rule = not record
-    if keeps_the_rule and (proven or not unquoted):
+            proven = proven or names_are_quoted or not all(are_rows) or any('"' in cell for cell in cells)
+    if keeps_the_rule and proven:
         _say_once(logging.INFO, f"data: {path} is written as CSV: the quotation marks around its cells are not text")
         return True
-    if keeps_the_rule or proven:
+    if keeps_the_rule or proven or any(map(_has_doubled_marks, read_lines(path))):
         _say_once(
             logging.WARNING,
             f"data: {path}: quotation marks around whole cells are kept as text; if a spreadsheet or a program put "
             f"them there, name the file {path.stem}.csv",
         )
     return False
+
+
+def _has_doubled_marks(line: str) -> bool:
+    return '""' in line and bool(_RECORD.fullmatch(line)) and any('""' in cell[1:-1] for cell in _QUOTED.findall(line))
 
 
 @cache
@@ -165,19 +194,26 @@ _JSON = json.JSONDecoder(object_pairs_hook=_row, parse_int=str, parse_float=str,
 
 def _parsed(text: str, path: Path, line: int) -> Any:
     try:
-        return _JSON.decode(text.rstrip())
+        with as_user_error(f"{path}: ", RecursionError):
+            return _JSON.decode(text.rstrip())
     except json.JSONDecodeError as error:
         raise UserError(f"{path}, line {line + error.lineno - 1}: not JSON ({error.msg})") from None
 
 
 def _read_parquet(path: Path, _: bool) -> Iterator[dict[str, Any]]:
+    for names, columns in _batches(path):
+        for cells in zip(*columns, strict=True):
+            yield _row(list(zip(names, cells, strict=True)))
+
+
+def _batches(path: Path) -> Iterator[tuple[list[str], list[list[Any]]]]:
+    """The names of a Parquet file's columns and their cells, for some rows at a time."""
     with (
-        as_user_error(f"{path}: cannot be read as parquet: ", (Exception,)),
+        as_user_error(f"{path}: cannot be read as parquet: "),
         pyarrow.parquet.ParquetFile(path) as file,
     ):
         for batch in file.iter_batches(_BATCH_ROWS):
-            for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                yield _row(list(zip(batch.schema.names, cells, strict=True)))
+            yield batch.schema.names, [column.to_pylist() for column in batch.columns]
 
 
 # The reader of each format: a function of a file, and of whether its first line names the columns of a format that can
@@ -198,5 +234,4 @@ def read_table(path: Path, header: bool = True) -> Iterator[dict[Any, Any]]:
     Args:
         header: whether the first line of a CSV or TSV file names the columns; otherwise numbers do, from 1.
     """
-    with as_user_error(f"{path}: ", (Exception,)):
-        yield from FORMATS[path.suffix.lower()](path, header)
+    return FORMATS[path.suffix.lower()](path, header)

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import time
 from pathlib import Path
 
 import pandas
@@ -15,6 +16,7 @@ import pytest
 from datasets import Dataset, DatasetDict, Features, Translation, Value
 from transformers import MarianTokenizer
 
+from modeling_scratch.data import file_sources, pair_files, table_formats
 from modeling_scratch.data import hub_source as data_module
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.pair_files import check_files
@@ -63,6 +65,12 @@ def test_line_ends_and_separators_within_a_line(tmp_path):
         ("two\u2028still two", "zwei"),
         ("three", "drei"),
     ]
+
+
+def test_texts_that_begin_with_a_tag(tmp_path):
+    pairs = [("<url> says so", "<b>So</b>"), ("<url>", "<name>"), ("a < b", "a > b")]
+    for each in (pairs, pairs[1:]):
+        assert loaded(DataSection(train_files=text_files(tmp_path, pairs=each))) == each
 
 
 def test_the_cache_knows_contents_and_repairs_itself(tmp_path, caplog):
@@ -151,6 +159,7 @@ def test_tsv_files_that_csv_writers_wrote(writer, rows, tmp_path):
     [
         (['"Who is it?" "Me."', '"Wer ist da?" "Ich."', "a", "b"], False),
         (['"I said: ""No"""', "x", 'an inch, 1"', "y"], True),  # proof of both
+        (['an inch, 1"', "y", *['"I said: ""No"""', "x"] * 500], True),
         (['5"', "x", '"Hello."', '"Hallo."'], False),
         (['"Yes, sir."', "Ja.", "Hello, you.", '"Hallo, du."'], True),  # proof of neither
         (['"open', "a", 'b"', "c", "d", "e"], False),
@@ -165,6 +174,28 @@ def test_plain_tsv_files_keep_their_quotation_marks(cells, warning, tmp_path, ca
     lines = [f"{source}\t{target}\n" for source, target in [("en", "de"), *pairs]]
     assert read_twice(DataSection(train_files=write(tmp_path / "plain.tsv", "".join(lines)))) == pairs
     assert ("name the file plain.csv" in caplog.text) == warning
+
+
+def test_tsv_files_in_which_all_is_quoted(tmp_path, caplog):
+    """Marks around the names of a header are a program's; without one, all lines may be somebody's words."""
+    path = write(tmp_path / "t.tsv", '"en"\t"de"\n"Yes."\t"Ja."\n')
+    assert read_twice(DataSection(train_files=path)) == [("Yes.", "Ja.")]
+    path = write(tmp_path / "spoken.tsv", '"Yes."\t"Ja."\n"No."\t"Nein."\n')
+    spoken = DataSection(train_files=path, source_column=1, target_column=2)
+    assert read_twice(spoken) == [('"Yes."', '"Ja."'), ('"No."', '"Nein."')]
+    assert caplog.text.count("name the file spoken.csv") == 1
+
+
+def test_a_tsv_cell_of_many_lines_takes_time_in_proportion(tmp_path):
+    """Four times the lines about four times the time, where looking at all of a row for each line takes sixteen."""
+
+    def seconds(lines: int) -> float:
+        path = Path(write(tmp_path / f"{lines}.tsv", 'en\tde\n"' + "a\n" * lines + '"\tb\n'))
+        began = time.process_time()
+        assert len(list(table_formats.read_table(path))) == 1
+        return time.process_time() - began
+
+    assert min(seconds(40_000) for _ in range(3)) < 10 * min(seconds(10_000) for _ in range(3))
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv"])
@@ -185,6 +216,13 @@ def test_files_without_a_header(kind, tmp_path):
     mix = [{"files": path, "source_column": 3, "target_column": 2}]
     mixed = load_pairs(DataSection(train_files=text_files(tmp_path), validation_size=1, mix=mix), 0)["train"]
     assert list(mixed["source"])[3:] == ["hello", "good day"]
+
+
+def test_a_delimiter_that_is_not_certain(tmp_path, caplog):
+    path = write(tmp_path / "t.csv", "1,5 kg;1,5 Kilo\n2,5 kg;2,5 Kilo\n")
+    section = DataSection(train_files=path, source_column=1, target_column=2)
+    assert read_twice(section) == [("1,5 kg", "1,5 Kilo"), ("2,5 kg", "2,5 Kilo")]
+    assert "t.csv: each of ',' ';' may separate its cells; ';' is taken" in caplog.text
 
 
 def test_delimiters_and_line_ends(tmp_path):
@@ -237,6 +275,22 @@ def test_the_files_are_to_blame(tmp_path, monkeypatch):
         loaded(DataSection(train_files=path))
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "kind"),
+    [
+        (pair_files, "_expand", "csv"),
+        (table_formats, "_row", "csv"),
+        (table_formats, "_row", "parquet"),
+        (file_sources, "text_of", "jsonl"),
+    ],
+)
+def test_files_are_not_to_blame_for_our_errors(module, name, kind, tmp_path, monkeypatch):
+    path = table(tmp_path, kind, [{"en": "a", "de": "b"}])
+    monkeypatch.setattr(module, name, lambda *_, **__: None.missing)
+    with pytest.raises(AttributeError, match="missing"):
+        loaded(DataSection(train_files=path))
+
+
 def test_columns_that_share_a_name(tmp_path):
     path = tmp_path / "t.parquet"
     columns = [pyarrow.array(["a", "b"]), pyarrow.array(["c", "d"]), pyarrow.array(["e", None])]
@@ -283,9 +337,22 @@ def test_hub_data_set(monkeypatch):
     assert asked == [("wmt/wmt14", "de-en", "train", None), ("bentrevett/multi30k", None, "test", "v2")]
     with pytest.raises(ValueError, match="wmt/wmt14 has no language 'fr'; it has de, en"):
         loaded(DataSection(name="wmt/wmt14", target_language="fr"))
-    said = r"data\.name: 'a/b' cannot be read \(data\.subset: c; cache: /.*\): KeyError: 'a/b'"
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=r"data\.name: 'a/b' cannot be read: KeyError: 'a/b'"):
         loaded(DataSection(name="a/b", subset="c"))  # whatever the library raises, here a KeyError
+
+
+def test_a_damaged_copy_of_a_hub_data_set_is_named(tmp_path):
+    table(tmp_path, "csv", [{"en": "a", "de": "b"}])
+    section = DataSection(name=str(tmp_path))
+    assert loaded(section) == [("a", "b")]
+    file = Path(data_module.load_dataset(section.name, split="train").cache_files[0]["filename"])
+    file.write_bytes(b"")
+    said = rf"cannot be read \(if what was fetched is damaged, delete it: {file.parent}\): "
+    with pytest.raises(UserError, match=said):
+        loaded(section)
+    (tmp_path / "README.md").write_text("---\nconfigs:\n- config_name: x\n- config_name: y\n---\n")
+    with pytest.raises(UserError, match=r"cannot be read \(set data\.subset\): Config name is missing.*'x', 'y'"):
+        loaded(section)
 
 
 def test_held_out_validation(tmp_path, caplog):
@@ -475,6 +542,7 @@ def test_columns_of_a_table_beside_text_files(tmp_path):
 LINES = "one\ntwo\nthree\nfour\n"
 # A time stamp would give each worker of pytest-xdist other test names.
 COMPRESSED = gzip.compress(b"one\ntwo\nthree\n" * 1000, mtime=0)
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"
 CORRUPT = bytearray(COMPRESSED)
 CORRUPT[len(CORRUPT) // 2] ^= 255
 
@@ -495,6 +563,9 @@ CORRUPT[len(CORRUPT) // 2] ^= 255
             r"wmt.en is XML or SGML \('<srcset .*\), not a sentence per line",
         ),
         ("t.en.gz", gzip.compress(b"\xef\xbb\xbf<?xml version='1.0'?>\n", mtime=0), "t.en.gz is XML or SGML"),
+        ("t.en", b"<corpus>\r\n<s>\none</s>\n", r"t.en is XML or SGML \('<corpus>"),
+        ("t.en", POINTER, "t.en is a pointer of Git LFS, not the file itself: run git lfs pull"),
+        ("t.en.gz", POINTER, "t.en.gz is a pointer of Git LFS"),
         ("blank.en", b"\n\n\n\n", "the train split has no pair with text on both sides"),
     ],
 )
@@ -545,6 +616,7 @@ def test_bad_text_files(name, content, message, tmp_path):
         ("header.csv", b"en,de\n", "header.csv: there are no rows"),
         ("french.csv", b"en,fr\na,b\n", "has no column 'de'; it has en, fr"),
         ("latin.tsv", b"en\tde\na\tb\ncaf\xe9\tc\n", "latin.tsv, line 3: not valid UTF-8"),
+        ("pointer.tsv", POINTER, "pointer.tsv is a pointer of Git LFS"),
         ("packed.tsv.gz", b"whatever is in it", "packed.tsv.gz is a compressed table; unpack it"),
     ],
 )

@@ -228,12 +228,14 @@ def test_a_stream_from_the_hub_is_of_one_commit(tmp_path, monkeypatch):
         ("a.jsonl", "has no column 'en'; it has x"),
         ("empty.tsv", "there are no rows"),
         ("bad.parquet", r"bad\.parquet: cannot be read as parquet"),
+        ("pointer.parquet", r"pointer\.parquet is a pointer of Git LFS"),
     ],
 )
 def test_bad_streams(name, message, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
     (tmp_path / "empty.tsv").write_text("en\tde\n")
-    (tmp_path / "bad.parquet").write_text("version https://git-lfs.github.com/spec/v1\n")
+    (tmp_path / "bad.parquet").write_text("PAR1")
+    (tmp_path / "pointer.parquet").write_text("version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(ValueError, match=message):
         open_stream(DataSection(streaming=True, train_files=str(tmp_path / name)), 0)
 
