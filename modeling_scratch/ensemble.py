@@ -3,10 +3,8 @@
 import copy
 import json
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBa
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from .errors import UserError
+from .files import temporary_folder
 from .loading import load_config, load_tokenizers, load_translator
 from .model.cache import SearchCache
 from .model.configuration_scratch import ScratchConfig
@@ -215,9 +214,9 @@ def _content(tokenizer: PreTrainedTokenizerBase) -> tuple:
     if backend is not None:
         last_call = dict.fromkeys(("truncation", "padding"))
         return json.loads(backend.to_str()) | last_call, tokenizer.special_tokens_map
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_vocabulary(folder)
-        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}, tokenizer.special_tokens_map
+    with temporary_folder() as folder:
+        tokenizer.save_vocabulary(str(folder))
+        return {path.name: path.read_bytes() for path in folder.iterdir()}, tokenizer.special_tokens_map
 
 
 def _tokens(model: PreTrainedModel) -> dict[str, Any]:

@@ -72,8 +72,9 @@ def remove(path: Path) -> None:
 @contextmanager
 def written_whole(path: Path, only_writer: bool = True) -> Iterator[Path]:
     """
-    A temporary path, for a file or a folder, that replaces `path` at the end: readers see the old one or the new one,
-    even after a crash. After an error or a signal, it is gone. The old file's permissions are kept.
+    A temporary path, for a file or a folder, that replaces `path` at the end: readers see the old one or the new one.
+    That holds for a file even after a crash of the machine; what is in a folder may then be cut short. After an error
+    or a signal, the temporary one is gone. The old file's permissions are kept.
 
     Args:
         only_writer: no other process writes this path at the same time. The temporary one then has a fixed name, so

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
+from pydantic import ConfigDict, Field, ValidationError, create_model
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -24,6 +26,7 @@ from .errors import UserError
 from .files import reading
 from .model.configuration_scratch import ScratchConfig
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
+from .recipe.errors import describe
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # at least one per tokenizer
 
@@ -31,6 +34,20 @@ _KINDS = (ScratchConfig.model_type, "marian")  # of models that translate here
 
 # For every loader: otherwise Transformers asks on standard input, and takes a line of text to translate for the answer.
 NO_REMOTE_CODE = {"trust_remote_code": False}
+
+_COUNTS = ("num_beams", "num_return_sequences", "max_new_tokens", "longest_training_source")
+_NUMBERS = ("length_penalty", "repetition_penalty", "no_repeat_ngram_size", "max_length", "min_length")
+_NUMBERS += ("min_new_tokens", "temperature", "top_k", "top_p")
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "suppress_tokens")
+_Generation = create_model(  # what a generation config may hold, where Transformers does not check it
+    "_Generation",
+    __config__=ConfigDict(strict=True),
+    do_sample=(bool | None, None),
+    bad_words_ids=(list[list[int]] | None, None),
+    **dict.fromkeys(_COUNTS, (Annotated[int, Field(ge=1)] | None, None)),
+    **dict.fromkeys(_NUMBERS, (float | None, None)),
+    **dict.fromkeys(_IDS, (int | list[int] | None, None)),
+)
 
 
 def best_device() -> torch.device:
@@ -114,6 +131,10 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     if missing := sorted(report["missing_keys"]):
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(f"{name}: its weights are incomplete: missing {missing[0]}{others}")
+    try:
+        _Generation.model_validate(model.generation_config.to_dict())
+    except ValidationError as error:
+        raise UserError(f"{name}: its generation config: {describe(error, _Generation)}") from None
     return model
 
 

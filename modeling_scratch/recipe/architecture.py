@@ -11,7 +11,7 @@ from ..model.configuration_scratch import ScratchConfig
 from .errors import describe
 from .section import Probability, Section
 
-_Size = Annotated[int, Field(ge=1)]
+_Size = Annotated[int, Field(ge=1, le=100_000_000)]  # the product of two still counts a tensor's bytes
 _Positive = Annotated[float, Field(gt=0)]
 _Id = Annotated[int, Field(ge=0)]
 

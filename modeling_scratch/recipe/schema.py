@@ -167,7 +167,9 @@ class DataSection(Section):
 class TokenizerSection(Section):
     """A new BPE vocabulary, or an existing tokenizer."""
 
-    vocab_size: int = Field(8000, ge=300, description="the most tokens: merges, 256 bytes, special tokens")
+    vocab_size: int = Field(
+        8000, ge=300, le=100_000_000, description="the most tokens: merges, 256 bytes, special tokens"
+    )
     shared: bool = Field(True, description="one vocabulary for both languages")
     max_sentences: int = Field(1_000_000, ge=1, description="train on a seeded sample if there are more")
     existing: str | None = Field(None, description="a folder, a Hub name or a tiktoken encoding, instead of training")

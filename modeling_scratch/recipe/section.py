@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 _DURATION = r"[1-9]\d*[mh]"
@@ -57,3 +57,10 @@ class Section(BaseModel):
     """A part of the recipe. Unknown keys, empty texts and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False, strict=True, str_min_length=1)
+
+    @field_validator("*")
+    @classmethod
+    def _fits_in_64_bits(cls, value: Any) -> Any:
+        if isinstance(value, int) and value >= 2**63:
+            raise ValueError("must be less than 2**63, since libraries count in 64 bits")
+        return value

@@ -46,6 +46,8 @@ def holds_other_things(folder: Path) -> bool:
     """Whether a folder without a run holds files that keep a run from beginning there."""
 
     def may_stay(path: Path) -> bool:
+        if path.is_symlink() and path.name in _ROOMS:
+            return True
         return path.name == LOCK or (path.is_file() and any(fnmatch(path.name, each) for each in (*COMPANIONS, *_LEFT)))
 
     return not all(map(may_stay, folder.iterdir()))

@@ -5,11 +5,27 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict, create_model
+
 from ..files import write_whole
+from ..metrics import METRICS
 
 logger = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
+
+_NUMBERS = ("epoch", "loss", "cross_entropy", "learning_rate", "seconds", "target_tokens", "parameters", "sentences")
+_NUMBERS += (*METRICS, *(f"{key}_interval" for key in METRICS))
+_TEXTS = ("name", "device", "device_name", "mixed_precision", *(f"{key}_signature" for key in METRICS))
+_Record = create_model(  # the types that readers rely on; a record may hold more
+    "_Record",
+    __config__=ConfigDict(strict=True),
+    split=str,
+    step=int,
+    samples=(list[dict[str, str]], []),
+    **dict.fromkeys(_NUMBERS, (float | None, None)),
+    **dict.fromkeys(_TEXTS, (str | None, None)),
+)
 
 
 def append_record(run: Path, record: dict[str, Any]) -> None:
@@ -29,11 +45,9 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-        if isinstance(record, dict) and isinstance(record.get("split"), str) and isinstance(record.get("step"), int):
+            _Record.model_validate(record)
             records.append(record)
-        else:
+        except (ValueError, RecursionError):
             logger.warning(f"{path}, line {number} is damaged and left out")
     return records
 
@@ -43,9 +57,9 @@ def scored_set(record: dict[str, Any]) -> str:
     return record.get("name") or record["split"]
 
 
-def finally_scored(run: Path) -> set[str]:
-    """The names of the sets that a run has scored with its final weights; none if it has no records yet."""
-    return {scored_set(record) for record in read_metrics(run) if record.get("final")}
+def finally_scored(run: Path) -> dict[str, dict[str, Any]]:
+    """The last record of each set that a run has scored with its final weights, by its name; none if there are none."""
+    return {scored_set(record): record for record in read_metrics(run) if record.get("final")}
 
 
 def forget_after(run: Path, step: int, unsettled: bool = False) -> None:

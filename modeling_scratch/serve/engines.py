@@ -4,14 +4,13 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Protocol
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..alignments import Aligner
+from ..files import temporary_folder
 from ..loading import load_config, load_tokenizers
 from ..model.batched_generation import tokenize
 from ..pipelines import load_pipeline
@@ -113,8 +112,8 @@ class CTranslate2Engine:
         from ..convert.ctranslate2 import SETTINGS, write_ctranslate2
 
         self.limit = load_config(name).max_position_embeddings
-        with TemporaryDirectory() as temporary:
-            folder = Path(temporary) / "model"
+        with temporary_folder() as temporary:
+            folder = temporary / "model"
             write_ctranslate2(name, folder)
             # One thread per batch: several would wait for each other at every step.
             options = {"inter_threads": threads or torch.get_num_threads(), "intra_threads": 1}

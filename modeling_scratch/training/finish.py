@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
-from transformers.utils import GENERATION_CONFIG_NAME
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 
 from ..alignments import Aligner, choose_heads
 from ..data.sources import source_of
 from ..data.tokenization import texts
 from ..errors import Stopped, UserError
+from ..files import read_json
+from ..hub.allowed_files import code_files
 from ..loading import load_tokenizers, load_translator
 from ..metrics import describe_heads
 from ..recipe.reading import ALIKE, differing_keys, load_recipe
@@ -49,16 +51,20 @@ def is_finished(recipe: Recipe) -> bool:
 def has_results(folder: Path, splits: Iterable[str] = ()) -> bool:
     """
     Whether a run has scored its final weights, on these splits if any are named, and all that it left then is still
-    there: a model that can be loaded, and the translations that were scored. If something is missing, says what.
+    there: a model that can be loaded, with its search and its code, and the translations that were scored. If something
+    is missing, says what.
     """
     scored = finally_scored(folder)
-    if not scored or not scored >= set(splits):
+    if not scored or not scored.keys() >= set(splits):
         return False
     try:
         load_tokenizers(str(folder))
         load_translator(str(folder))
-        for name in scored:
-            read_translations(folder, name)
+        read_json(folder / GENERATION_CONFIG_NAME)  # without it, the model loads, but searches in another way
+        code_files(folder, read_json(folder / CONFIG_NAME))
+        for name, record in scored.items():
+            if (found := len(read_translations(folder, name))) != (count := record.get("sentences", found)):
+                raise UserError(f"{found:,} translations of the {count:,} sentences of {name}")
     except UserError as error:
         logger.warning(f"the run in {folder} was finished, but not all that it left is there: {error}")
         return False

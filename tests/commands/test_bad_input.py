@@ -124,6 +124,14 @@ def test_overwrite_keeps_links_to_another_disk(trained, tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in run.iterdir()} == before
 
 
+def test_a_run_begins_with_links_to_another_disk(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
+    quick_run(tmp_path / "run", "optimization.max_steps=1")
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["step-0000001"]
+
+
 def test_overwrite_deletes_all_or_nothing(trained, tmp_path, monkeypatch, capsys):
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
@@ -265,11 +273,21 @@ def test_an_impossible_dropout_for_a_model_to_start_from(trained, tmp_path, caps
     assert not (tmp_path / "run").exists()
 
 
-def test_generation_settings_that_transformers_refuses(trained, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"early_stopping": "x"}, "early_stopping"),
+        ({"num_beams": "x"}, "its generation config: num_beams: must be an integer, got 'x'"),
+        ({"length_penalty": [1]}, "its generation config: length_penalty: must be a number, got [1]"),
+    ],
+    ids=str,
+)
+def test_generation_settings_of_the_wrong_type(wrong, message, trained, tmp_path, capsys):
     folder = shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints"))
     settings = json.loads((folder / "generation_config.json").read_text())
-    (folder / "generation_config.json").write_text(json.dumps(settings | {"early_stopping": "x"}))
+    (folder / "generation_config.json").write_text(json.dumps(settings | wrong))
     with pytest.raises(SystemExit) as end:
         translate.main(str(folder), input=str(folder / "recipe.yaml"), format="lines")
     assert end.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line

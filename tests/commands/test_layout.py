@@ -38,6 +38,13 @@ def test_imports_point_down(path):
 
 
 @each_module
+def test_temporary_folders_go_even_if_a_signal_ends_the_process(path):
+    """Those of Python's own stay."""
+    names = {each.id if isinstance(each, ast.Name) else getattr(each, "attr", "") for each in ast.walk(parsed(path))}
+    assert path == PACKAGE / "files.py" or not names & {"TemporaryDirectory", "mkdtemp"}
+
+
+@each_module
 def test_the_first_line_says_what_a_module_is_for(path):
     assert len(ast.get_docstring(parsed(path)).splitlines()[0]) > 15
 

@@ -236,10 +236,16 @@ def test_resume_auto_leaves_a_finished_run_that_was_moved(two_updates, tmp_path,
     assert {path: path.stat().st_mtime_ns for path in moved.rglob("*")} == before
 
 
-@pytest.mark.parametrize("lost", ["model.safetensors", "config.json", "tokenizer.json", "translations/test.txt"])
+LOST = ("model.safetensors", "config.json", "tokenizer.json", "generation_config.json", "modeling_scratch.py")
+
+
+@pytest.mark.parametrize("lost", [*LOST, "translations/test.txt", "translations/test.txt, after a line"])
 def test_resume_auto_makes_again_what_a_finished_run_has_lost(lost, two_updates, capsys):
+    lost, *cut = lost.split(",")
     before = (two_updates / lost).read_bytes()
     (two_updates / lost).unlink()
+    if cut:
+        (two_updates / lost).write_bytes(before[: before.index(b"\n") + 1])
     quick_run(two_updates, *TWO_UPDATES, "auto", resume=True)
     assert "was finished, but not all that it left is there" in capsys.readouterr().err
     assert has_results(two_updates)

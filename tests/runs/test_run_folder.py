@@ -221,9 +221,12 @@ def test_a_damaged_record_is_left_out(folder, caplog):
     append_record(folder.path, {"step": 1, "split": "train"})
     with (folder.path / METRICS_FILE).open("ab") as file:
         file.write(b"\0\0\0\0\n[1]\n\xff\n")
+    for wrong in ({"bleu": "x"}, {"bleu_interval": [1]}, {"seconds": "1"}, {"samples": ["x"]}):
+        append_record(folder.path, {"step": 1, "split": "test", "final": True} | wrong)
     append_record(folder.path, {"step": 2, "split": "train"})
     assert [record["step"] for record in read_metrics(folder.path)] == [1, 2]
-    assert "line 2 is damaged and left out" in caplog.text
+    damaged = [line for line in range(1, 10) if f"line {line} is damaged and left out" in caplog.text]
+    assert damaged == [*range(2, 9)]
 
 
 def test_records_after_a_step_are_forgotten(folder):
