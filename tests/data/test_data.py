@@ -195,7 +195,7 @@ def test_a_tsv_cell_of_many_lines_takes_time_in_proportion(tmp_path):
         assert len(list(table_formats.read_table(path))) == 1
         return time.process_time() - began
 
-    assert min(seconds(80_000) for _ in range(3)) < 24 * min(seconds(10_000) for _ in range(3))
+    assert min(seconds(48_000) for _ in range(3)) < 24 * min(seconds(6_000) for _ in range(3))
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv"])
