@@ -17,7 +17,7 @@ from typing import Any
 
 from .errors import UserError, as_user_error
 
-_LFS = b"version https://git-lfs.github.com/spec/"  # how a pointer begins
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # how a pointer begins
 
 
 def sha256(path: Path) -> str:
@@ -132,7 +132,7 @@ def _pointer(path: Path) -> Path | None:
     for each in sorted(path.iterdir()) if path.is_dir() else [path]:
         if each.is_file():
             with each.open("rb") as file:
-                if file.read(len(_LFS)) == _LFS:
+                if file.read(len(LFS_POINTER)) == LFS_POINTER:
                     return each
     return None
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import UserError, beginning
-from ..files import reading
+from ..files import LFS_POINTER, reading
 
 # How XML begins, and test sets and talks of WMT and IWSLT; or a line that is one tag, with a closing tag below it.
 _MARKUP = re.compile(
     rb"<(\?xml|!doctype|mteval|srcset|refset|tstset|doc docid|url>http|tmx|[a-z][^<>\n]*+>\s*?\n.*</[a-z])", re.I | re.S
 )
-_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 @contextmanager
@@ -42,7 +41,7 @@ def check_file(path: Path) -> None:
         raise UserError(f"{path}: the file is empty")
     with _opened(path) as file:
         start = file.read(4000).removeprefix(b"\xef\xbb\xbf").lstrip()
-    if start.startswith(_POINTER):
+    if start.startswith(LFS_POINTER):
         raise UserError(f"{path} is a pointer of Git LFS, not the file itself: run git lfs pull")
     if _MARKUP.match(start):
         first = start.partition(b"\n")[0].decode(errors="replace")
