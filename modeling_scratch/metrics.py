@@ -201,8 +201,8 @@ def rank(record: dict[str, Any], key: str) -> tuple[float, float]:
     was "chosen_by": lower is better. Among scores that tell nothing, the loss decides.
     """
     key = record.get("chosen_by", key)
-    value = record[key]
-    loss = math.inf if record.get("loss") is None else record["loss"]
+    loss = math.inf if record.get("loss") is None else record["loss"]  # not finite, or not in an older checkpoint
+    value = loss if key == "loss" else record[key]
     is_higher_better = key in METRICS and METRICS[key].higher_is_better
     return -value if is_higher_better else value, loss if tells_nothing(key, value) else 0.0
 

@@ -41,7 +41,7 @@ class PairStream:
     def sentences(self, sides: list[str], limit: int, seed: int) -> Iterator[list[str]]:
         """The first `limit` sentences of the first pass, in batches. UserError if the stream cannot be read."""
         pairs = itertools.islice(self.part(0, 1, [seed, 0]), max(1, limit // len(sides)))
-        with as_user_error("the training stream: ", (Exception,)):  # as of a lost connection
+        with as_user_error("the training stream: "):  # as of a lost connection
             while batch := list(itertools.islice(pairs, _READ_ROWS)):
                 yield [pair[side] for side in sides for pair in batch]
 
@@ -124,7 +124,7 @@ class StreamReader(torch.utils.data.IterableDataset):
             part.load_state_dict(position.rows)
         pairs = iter(part)
         while True:
-            with as_user_error(kinds=(Exception,)):
+            with as_user_error():
                 pool = list(itertools.islice(pairs, self.pool_size))
             if not pool:
                 return position

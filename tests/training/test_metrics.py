@@ -249,6 +249,8 @@ def test_where_a_score_tells_nothing_the_loss_decides(metric):
     assert is_better({"loss": 3.0, metric: 0.1}, metric, nothing) is (metric != "ter")
     older = {"loss": None, metric: 0.0}  # as in older checkpoints
     assert is_better({"loss": 9.0, metric: 0.0}, metric, older) is (metric != "ter")
+    by_loss = {"chosen_by": "loss"}
+    assert is_better({"loss": 9.0, metric: 0.0} | by_loss, metric, older | by_loss)
 
 
 @pytest.mark.parametrize(
