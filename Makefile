@@ -20,8 +20,8 @@ test-all: $(INSTALLED)
 	$(PYTEST) -m "slow or not slow"
 
 # What computes, as older processors and more threads round it: PyTorch's plainest kernels; no AVX-512; SSE alone.
-COMPUTES = tests/model tests/training tests/convert tests/figures tests/documents tests/test_alignments.py \
-	tests/test_pipelines.py tests/commands/test_translate.py tests/commands/test_ensemble_commands.py
+COMPUTES = tests/model tests/training tests/inference tests/recipe tests/test_metrics.py tests/apps/convert \
+	tests/apps/figures tests/apps/documents tests/apps/translate tests/commands/test_ensemble_commands.py
 SETTINGS = "ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE" \
 	"ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2" \
 	"ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1" "OMP_NUM_THREADS=4 OMP_WAIT_POLICY=passive"

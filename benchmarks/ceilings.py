@@ -17,12 +17,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+from modeling_scratch.apps.experiments.dry_run import multiplied_weights
 from modeling_scratch.model import attention, masking
-from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
-from modeling_scratch.recipe.yaml_reading import read_yaml
-from modeling_scratch.training import fast_layers, loss
+from modeling_scratch.recipe import CONFIGURATION_FOLDER
+from modeling_scratch.recipe.reading import read_yaml
+from modeling_scratch.training import fast_layers
+from modeling_scratch.training import fused_loss as loss
 from modeling_scratch.training.compilation import compile_layers
-from modeling_scratch.training.dry_run import multiplied_weights
 
 VOCABULARY, LENGTH = 37_000, 32  # tokens of the vocabulary; of each source and target
 

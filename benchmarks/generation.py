@@ -26,7 +26,7 @@ SENTENCES = 512  # of a file; in batches of one, an eighth of them
 
 def make_models(shape_name: str, options: argparse.Namespace) -> dict[str, torch.nn.Module]:
     if options.folder:
-        from modeling_scratch.convert import to_marian
+        from modeling_scratch.apps.convert import to_marian
         from modeling_scratch.loading import load_translator
 
         mine = load_translator(options.folder)

@@ -11,7 +11,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from modeling_scratch.training.dry_run import GPU_PEAKS
+from modeling_scratch.apps.experiments.dry_run import GPU_PEAKS
 
 GPUS = {  # dense operations in bf16, and bytes, per second
     "A100 SXM 80 GB": (GPU_PEAKS["A100"], 2.04e12),

@@ -25,9 +25,9 @@ def update(name: str, vocabulary: int, tokens: int, updates: int) -> dict[str, f
     import torch
 
     from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-    from modeling_scratch.recipe.yaml_reading import read_yaml
+    from modeling_scratch.recipe.reading import read_yaml
     from modeling_scratch.training.fast_layers import use_fast_layers
-    from modeling_scratch.training.loss import TrainingLoss
+    from modeling_scratch.training.fused_loss import TrainingLoss
 
     fields = read_yaml(ROOT / "configuration" / "models" / f"{name}.yaml")
     model = ScratchForConditionalGeneration(ScratchConfig(**(fields | {"vocab_size": vocabulary}))).train()

@@ -132,7 +132,7 @@ MAKERS: dict[str, Callable[[Shape], nn.Module]] = {
 
 def equal_pair(shape: Shape) -> tuple[nn.Module, nn.Module]:
     """This project's model and MarianMT's with the same weights."""
-    from modeling_scratch.convert.marian import from_marian
+    from modeling_scratch.apps.convert.marian import from_marian
 
     torch.manual_seed(0)
     theirs = marian(shape)
@@ -153,7 +153,7 @@ def loss_of(name: str, model: nn.Module, batch: dict[str, torch.Tensor]) -> torc
     """The loss per target token, computed as each model's documentation shows."""
     if name != "modeling_scratch":
         return model(**batch).loss
-    from modeling_scratch.training.loss import fused_cross_entropy
+    from modeling_scratch.training.fused_loss import fused_cross_entropy
 
     return model(**batch, fused_loss=fused_cross_entropy).loss
 
@@ -180,7 +180,7 @@ def make_batches(
         fixed: as in Transformers' documentation: pairs in random order, each batch padded to its longest, with a fixed
             number of pairs, as many as batches of similar length have on average.
     """
-    from modeling_scratch.data.batching import plan_batches
+    from modeling_scratch.data.batches import plan_batches
 
     lengths = make_lengths(MULTI30K_PAIRS, seed)
     generator = np.random.default_rng(seed)

@@ -22,11 +22,10 @@ import pyarrow.parquet
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from modeling_scratch.data.lines import read_lines
-from modeling_scratch.data.table_formats import read_table
-from modeling_scratch.documents import FORMATS, translate_document
+from modeling_scratch.apps.documents import FORMATS, translate_document
+from modeling_scratch.apps.translate.paragraphs import Translated, translate_paragraphs
+from modeling_scratch.data.tables import read_lines, read_table
 from modeling_scratch.errors import UserError
-from modeling_scratch.paragraphs import Translated, translate_paragraphs
 
 # Hostile patterns, separated by an ellipsis.
 HOSTILE = 'a…a … …\N{NO-BREAK SPACE}…\n…a\n…\t…\\…A. …1. a\n…a.b@c.d.…http://(a…"…""…[…[^…[[a]…![…[a](…[a]: b \'c\n…]('

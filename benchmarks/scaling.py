@@ -67,7 +67,7 @@ def measure_corpus(pairs: int, batches: int = 50) -> dict:
     import numpy as np
     from datasets import Dataset
 
-    from modeling_scratch.data.batching import PairCollator, make_loader, plan_epoch
+    from modeling_scratch.data.batches import PairCollator, make_loader, plan_epoch
 
     lengths = peers.make_lengths(pairs)
     sides = [np.split(np.random.default_rng(0).integers(4, 10_000, each.sum()), each.cumsum()[:-1]) for each in lengths]

@@ -22,7 +22,7 @@ from pathlib import Path
 
 JOB = """
 import sys, time
-from modeling_scratch.serve.engines import ENGINES, Search
+from modeling_scratch.apps.serve.engines import ENGINES, Search
 translate = ENGINES[sys.argv[2]](sys.argv[1]).translate
 sentences = open(sys.argv[3], encoding="utf-8").read().splitlines()
 translate(sentences[:64], Search())

@@ -27,11 +27,10 @@ def read(pairs: int) -> dict[str, float]:
         peak and before: the most mebibytes, in all and before reading began; rate: target tokens a second after the
         first batch.
     """
-    from modeling_scratch.data.batching import PairCollator
+    from modeling_scratch.data.batches import PairCollator
     from modeling_scratch.data.corpus import make_corpus
     from modeling_scratch.data.streaming import Position, StreamReader, open_stream
-    from modeling_scratch.data.tokenization import PairTokenizer
-    from modeling_scratch.data.tokenizer import train_tokenizer
+    from modeling_scratch.data.tokenizer import PairTokenizer, train_tokenizer
     from modeling_scratch.model.loss import IGNORE_INDEX
     from modeling_scratch.recipe.schema import DataSection
 

@@ -54,9 +54,9 @@ class Reached(Exception):
 def train_ours(overrides: list[str], bleu: float) -> dict:
     """Train until the BLEU is reached. The recipe names the run's folder."""
     from modeling_scratch.recipe.reading import load_recipe
-    from modeling_scratch.runs.processes import make_accelerator
-    from modeling_scratch.training.loop import train
+    from modeling_scratch.training.processes import make_accelerator
     from modeling_scratch.training.run import TrainingRun
+    from modeling_scratch.training.train import train
 
     class Run(TrainingRun):
         def record(self, record: dict) -> None:
@@ -82,7 +82,7 @@ def train_marian(
 ) -> dict:
     """Train Marian in C++ for at most this many minutes, on the data of train_ours, tokenized alike."""
     from modeling_scratch.data.sources import load_pairs
-    from modeling_scratch.data.tokenization import texts
+    from modeling_scratch.data.tokenizer import texts
     from modeling_scratch.metrics import score
     from modeling_scratch.recipe.reading import load_recipe
 
@@ -149,15 +149,15 @@ def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up:
     )
 
     from modeling_scratch import ScratchConfig
-    from modeling_scratch.data.batching import PairCollator
+    from modeling_scratch.data.batches import PairCollator
+    from modeling_scratch.data.global_batches import EpochBatches
     from modeling_scratch.data.sources import load_pairs
-    from modeling_scratch.data.tokenization import PairTokenizer, texts, tokenize_pairs
+    from modeling_scratch.data.tokenizer import PairTokenizer, texts, tokenize_pairs
     from modeling_scratch.loading import load_tokenizers
     from modeling_scratch.metrics import score
     from modeling_scratch.recipe.reading import load_recipe, model_fields
-    from modeling_scratch.runs.processes import make_accelerator
     from modeling_scratch.training.evaluation import translate
-    from modeling_scratch.training.global_batches import EpochBatches
+    from modeling_scratch.training.processes import make_accelerator
 
     recipe = load_recipe(trainer_commands.RECIPE, overrides)
     optimization, pairs = recipe.optimization, load_pairs(recipe.data, recipe.seed)

@@ -24,8 +24,7 @@ from trainer_commands import RECIPE, TRAINERS, Trainer, Work
 from transformers import PreTrainedTokenizerBase
 
 from modeling_scratch.data.sources import source_of
-from modeling_scratch.data.tokenization import texts
-from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.data.tokenizer import texts, train_tokenizer
 from modeling_scratch.recipe.reading import load_recipe, model_fields
 from modeling_scratch.recipe.schema import DataSection
 

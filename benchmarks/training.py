@@ -73,7 +73,7 @@ def check_equality(shape: peers.Shape, batch: dict[str, torch.Tensor]) -> float:
     The largest difference between this project's model and MarianMT's, with equal weights: of the loss, or of a
     parameter's gradient as a share of the whole gradient's norm.
     """
-    from modeling_scratch.convert.marian import from_marian
+    from modeling_scratch.apps.convert.marian import from_marian
 
     model, marian = (each.eval() for each in peers.equal_pair(shape))
     loss, expected_loss = peers.loss_of("modeling_scratch", model, batch), peers.loss_of("MarianMT", marian, batch)

@@ -32,7 +32,7 @@ THREADS = torch.get_num_threads()
 
 
 def with_pipeline(folder: str, workers: int | None) -> Translate:
-    from modeling_scratch.pipelines import load_pipeline_with_workers
+    from modeling_scratch.apps.translate.pipeline import load_pipeline_with_workers
 
     pipeline = load_pipeline_with_workers([folder], None, workers)
 
@@ -44,7 +44,7 @@ def with_pipeline(folder: str, workers: int | None) -> Translate:
 
 
 def with_marian(folder: str) -> Translate | None:
-    from modeling_scratch.convert import to_marian
+    from modeling_scratch.apps.convert import to_marian
     from modeling_scratch.errors import UserError
     from modeling_scratch.loading import load_tokenizers, load_translator
 
@@ -71,11 +71,11 @@ def with_ctranslate2(folder: str, quantization: str, work: Path) -> Translate:
     """A translator with one thread per core, each with its own batches."""
     import ctranslate2
 
-    from modeling_scratch.convert.ctranslate2 import SETTINGS
+    from modeling_scratch.apps.convert.ctranslate2 import SETTINGS
     from modeling_scratch.loading import load_tokenizers
 
     out = work / quantization
-    command = [sys.executable, "-m", "modeling_scratch.convert", "ctranslate2", folder, str(out)]
+    command = [sys.executable, "-m", "modeling_scratch", "convert", "ctranslate2", folder, str(out)]
     environment = os.environ | {"PYTHONPATH": str(peers.ROOT)}
     subprocess.run([*command, "--quantization", quantization], check=True, env=environment, stdout=subprocess.DEVNULL)
     source, target = load_tokenizers(folder)

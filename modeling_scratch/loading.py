@@ -26,7 +26,7 @@ from .errors import UserError
 from .files import reading
 from .model.configuration_scratch import ScratchConfig
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
-from .recipe.errors import describe
+from .recipe.messages import describe
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # at least one per tokenizer
 

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
-from .paragraphs import WITHOUT_SPACES, base_language
+from .languages import WITHOUT_SPACES, base_language
 
 # For the 95 % intervals: a tenth of a second per 1,000 sentences, and 80 kB per sentence.
 RESAMPLES = 1000

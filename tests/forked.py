@@ -21,7 +21,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.launch import prepare_multi_gpu_env
 from torch.distributed import TCPStore
 
-import modeling_scratch.training.loop  # noqa: F401
+import modeling_scratch.training.train  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = multiprocessing.get_context("forkserver")

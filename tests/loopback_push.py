@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from modeling_scratch.commands import upload
 from modeling_scratch.hub.allowed_files import copy_files
-from modeling_scratch.runs.checkpoint_store import WEIGHTS
+from modeling_scratch.training.folder import WEIGHTS
 
 
 def change_weights(run: Path, value: float) -> bytes:

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.training.loss import fused_cross_entropy
+from modeling_scratch.training.fused_loss import fused_cross_entropy
 
 if __name__ == "__main__":
     torch.distributed.init_process_group("gloo")

@@ -22,17 +22,18 @@ from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, cli
-from modeling_scratch.commands import improve, train
-from modeling_scratch.figures import curves
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+from modeling_scratch.apps.experiments import improve as corpus_translation
+from modeling_scratch.commands import cli, improve, train
+from modeling_scratch.data.batches import worker_options
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.runs import agreement, folder, processes
-from modeling_scratch.runs.faults import explained_loss_of_a_process
-from modeling_scratch.runs.stopping import StopRequest, worker_options
-from modeling_scratch.training import corpus_translation
+from modeling_scratch.training import curves, folder, processes
+from modeling_scratch.training import processes as agreement
 from modeling_scratch.training.compilation import compile_layers, example_batch
 from modeling_scratch.training.evaluation import score_model, translate
-from modeling_scratch.training.loss import fused_cross_entropy
+from modeling_scratch.training.fused_loss import fused_cross_entropy
+from modeling_scratch.training.processes import explained_loss_of_a_process
+from modeling_scratch.training.stopping import StopRequest
 
 
 def no_picture(metrics: list[dict], path: Path) -> None:

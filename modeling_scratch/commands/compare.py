@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..metrics import METRICS, RESAMPLES, describe_score, scores_in
-from .options import Debug
+from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
 
 if TYPE_CHECKING:
-    from ..training.comparison import Comparison, Run
+    from ..apps.experiments.compare import Comparison, Run
 
 
 def main(
@@ -29,12 +28,11 @@ def main(
     """
     log_to_terminal(logging.WARNING)
     with one_line_errors(debug):
-        from ..training.comparison import compare, read_runs
+        from ..apps.experiments.compare import compare, read_runs
 
         records = read_runs(runs)
         if out is not None:
-            from ..figures.curves import comparison_figure
-            from ..figures.saving import save
+            from ..training.curves import comparison_figure, save
 
             save(comparison_figure({name: run.records for name, run in records.items()}), out)
         comparison = compare(records)
@@ -87,7 +85,7 @@ _COUNTS = {"updates": ",.0f", "minutes": ",.1f", "target tokens": ",.0f", "param
 
 def _cells(run: "Run") -> dict[str, str]:
     """The run's formatted numbers, by column title."""
-    from ..training.comparison import column
+    from ..apps.experiments.compare import column
 
     counts = {name: format(number, _COUNTS[name]) for name, number in run.numbers().items() if name in _COUNTS}
     scores = {

@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..errors import as_user_error
 from ..files import new_output
-from .options import Debug
+from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
 
 Folder = Annotated[Path, typer.Argument(help="the folder to write; it must not exist")]
 _Quantization = Annotated[
@@ -31,9 +30,9 @@ def marian_command(
     """Convert a Marian model, such as an OPUS-MT translator, to a Scratch folder that translates the same."""
     log_to_terminal()
     with one_line_errors(debug):
-        from ..convert.checking import convert_folder
-        from ..convert.marian import from_marian
-        from ..hub.model_folder import Conversion
+        from ..apps.convert.checking import convert_folder
+        from ..apps.convert.marian import from_marian
+        from ..hub.plain_card import Conversion
 
         with new_output(out) as folder:
             with as_user_error(f"{src}: ", ValueError):
@@ -51,8 +50,8 @@ def to_marian_command(
     """Convert a Scratch model to a Marian folder, which Transformers loads without this project's code."""
     log_to_terminal()
     with one_line_errors(debug):
-        from ..convert.checking import convert_folder
-        from ..convert.marian import to_marian
+        from ..apps.convert.checking import convert_folder
+        from ..apps.convert.marian import to_marian
 
         with new_output(out) as folder:
             convert_folder(src, folder, "scratch", to_marian)
@@ -88,10 +87,9 @@ def torch_command(
     """
     log_to_terminal()
     with one_line_errors(debug), as_user_error(kinds=ValueError):
-        from ..convert.checking import verify
-        from ..convert.torch_reading import load_state_dict_file, read_torch
-        from ..convert.torch_transformer import build_scratch
-        from ..hub.model_folder import Conversion
+        from ..apps.convert.checking import verify
+        from ..apps.convert.torch_transformer import build_scratch, load_state_dict_file, read_torch
+        from ..hub.plain_card import Conversion
         from ..loading import load_translator
 
         with new_output(out) as folder:
@@ -129,9 +127,8 @@ def to_torch_command(
     with one_line_errors(debug):
         import torch
 
-        from ..convert.checking import load_model, verify
-        from ..convert.torch_reading import load_state_dict_file
-        from ..convert.torch_transformer import TorchTranslator, to_torch
+        from ..apps.convert.checking import load_model, verify
+        from ..apps.convert.torch_transformer import TorchTranslator, load_state_dict_file, to_torch
 
         with new_output(out) as file:
             model = load_model(src, "scratch")
@@ -163,7 +160,7 @@ def ctranslate2_command(
     """
     log_to_terminal()
     with one_line_errors(debug):
-        from ..convert.ctranslate2 import write_ctranslate2
+        from ..apps.convert.ctranslate2 import write_ctranslate2
 
         with new_output(out) as folder:
             write_ctranslate2(src, folder, quantization)

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from ..cli import one_line_errors
 from ..data.corpus import write_corpus
 from ..errors import UserError
+from .cli import one_line_errors
 
 
 def main(

@@ -5,9 +5,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..cli import is_main_process, one_line_errors, print_if_possible, set_up_terminal
 from ..errors import UserError
-from .options import Debug
+from .cli import Debug, is_main_process, one_line_errors, print_if_possible, set_up_terminal
 
 # Keys of the recipe's `evaluation` section that are arguments of `generate`.
 _GENERATION = ("num_beams", "length_penalty", "max_new_tokens")
@@ -40,11 +39,10 @@ def main(
         import torch
 
         from ..data.sources import source_of
+        from ..recipe import find_recipe
         from ..recipe.reading import load_recipe, recipe_of_model
-        from ..recipe.shipped import find_recipe
-        from ..runs.faults import explained_loss_of_a_process
-        from ..runs.processes import make_accelerator
         from ..training.evaluation import score_model
+        from ..training.processes import explained_loss_of_a_process, make_accelerator
 
         others, overrides = split_arguments(overrides or [])
         models = [model, *others]

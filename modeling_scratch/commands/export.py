@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..files import new_output
-from .options import Debug
+from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
 
 _HELP = "Make something of a model that people use without this project."
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
@@ -27,7 +26,7 @@ def web_command(
     """
     log_to_terminal()
     with one_line_errors(debug):
-        from ..web.export import export_one_file, export_page
+        from ..apps.web.export import export_one_file, export_page
 
         is_file = out.suffix.lower() == ".html"
         with new_output(out) as path:
@@ -50,7 +49,7 @@ def transformersjs_command(
     """
     log_to_terminal()
     with one_line_errors(debug):
-        from ..web.transformersjs import export_transformersjs
+        from ..apps.web.transformersjs import export_transformersjs
 
         with new_output(out) as path:
             export_transformersjs(src, path)
@@ -62,6 +61,6 @@ def runtime_command(debug: Debug = False) -> None:
     """Fetch what pages run on, once, as `scratch export web` does where it is missing."""
     log_to_terminal()
     with one_line_errors(debug):
-        from ..web.runtime import runtime_files
+        from ..apps.web.runtime import runtime_files
 
         print_if_possible(f"the runtime of pages is in {runtime_files()[0].parent}")

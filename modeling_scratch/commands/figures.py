@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors, print_if_possible
 from ..errors import UserError, as_user_error
-from .options import Debug
+from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
 
 _HELP = "Draw pictures, as PNG files."
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
@@ -22,9 +21,8 @@ def curves(
 ) -> None:
     """Loss, validation scores and learning rate of a run, from its metrics.jsonl."""
     with one_line_errors(debug):
-        from ..figures.curves import curves_figure
-        from ..figures.saving import save
-        from ..runs.metrics_file import METRICS_FILE, read_metrics
+        from ..training.curves import curves_figure, save
+        from ..training.folder import METRICS_FILE, read_metrics
 
         if not (records := read_metrics(run)):
             raise UserError(f"{run} holds no records of a run ({METRICS_FILE})")
@@ -40,8 +38,8 @@ def positions(
 ) -> None:
     """The sinusoidal positional encodings."""
     with one_line_errors(debug):
-        from ..figures.positions import positions_figure
-        from ..figures.saving import save
+        from ..apps.figures.positions import positions_figure
+        from ..training.curves import save
 
         print_if_possible(str(save(positions_figure(d_model, length), out)))
 
@@ -58,7 +56,7 @@ def attention(
     """Translate a sentence and draw what each head attends to: in the encoder, in the decoder, and across."""
     log_to_terminal(logging.INFO)
     with one_line_errors(debug):
-        from ..figures.attention import attention_maps, parse_layer, save_attention
+        from ..apps.figures.attention_maps import attention_maps, parse_layer, save_attention
         from ..loading import best_device, load_tokenizers, load_translator
 
         number = parse_layer(layer)  # fails before anything is loaded
@@ -81,7 +79,7 @@ def architecture(
 ) -> None:
     """Encoder and decoder, post-norm and pre-norm, labelled with module names."""
     with one_line_errors(debug):
-        from ..figures.diagram import architecture_figure
-        from ..figures.saving import save
+        from ..apps.figures.architecture import architecture_figure
+        from ..training.curves import save
 
         print_if_possible(str(save(architecture_figure(), out)))

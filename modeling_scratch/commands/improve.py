@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ..cli import is_main_process, one_line_errors, print_if_possible, set_up_terminal
 from . import train as training
-from .options import Debug
+from .cli import Debug, is_main_process, one_line_errors, print_if_possible, set_up_terminal
 
 
 def main(
@@ -42,12 +41,10 @@ def main(
     """
     set_up_terminal()
     with one_line_errors(debug, is_main_process(), "interrupted; the same command continues"):
+        from ..apps.experiments.improve import ImprovementOptions, ImprovementPlan, improve, stages
         from ..hub.push import push_run
-        from ..runs.faults import explained_loss_of_a_process
-        from ..runs.processes import make_accelerator, on_main
-        from ..runs.stopping import StopRequest
-        from ..training.improvement import improve, stages
-        from ..training.improvement_plan import ImprovementOptions, ImprovementPlan
+        from ..training.processes import explained_loss_of_a_process, make_accelerator, on_main
+        from ..training.stopping import StopRequest
 
         monolingual = (tuple(source_text or []), tuple(target_text or []))
         plan = ImprovementPlan(

@@ -1,7 +1,7 @@
 """`scratch recipes`: list the recipes that come with this package."""
 
-from ..cli import one_line_errors, print_if_possible
-from ..recipe.shipped import shipped_recipes
+from ..recipe import shipped_recipes
+from .cli import one_line_errors, print_if_possible
 
 
 def main() -> None:

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors
 from ..errors import UserError, as_user_error
-from .options import Debug
+from .cli import Debug, log_to_terminal, one_line_errors
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +57,9 @@ def main(
             raise UserError("--api-key: it is not UTF-8 text, which is all that requests can send")
         if not 0 < timeout <= _LONGEST_TIMEOUT:
             raise UserError(f"--timeout {timeout:g}: it must be more than 0 and at most {_LONGEST_TIMEOUT:,} seconds")
-        from ..serve.directions import Directions, load_direction
-        from ..serve.engines import ENGINES
-        from ..serve.service import Limits, Service
-        from ..workers import before_forking, start_workers
+        from ..apps.serve.engines import ENGINES, Directions, load_direction
+        from ..apps.serve.service import Limits, Service
+        from ..apps.translate.workers import before_forking, start_workers
 
         with listening(host, port) as listener:  # first: fails fast if the port is taken
             with before_forking() as threads:

@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..cli import is_main_process, one_line_errors, print_if_possible, set_up_terminal
 from ..errors import UserError
 from . import evaluate as evaluating
-from .options import Debug
+from .cli import Debug, is_main_process, one_line_errors, print_if_possible, set_up_terminal
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
 Config = Annotated[
@@ -61,14 +60,14 @@ def main(
         evaluating.main(evaluate, overrides, config, split or "test", debug)
         return
     with one_line_errors(debug, is_main_process(), interrupted):
-        from ..runs import threads  # noqa: F401, I001 (it watches other processes while the rest is imported)
+        from ..training import processes as threads  # noqa: F401, I001 (it watches other processes while the rest is imported)
         from ..hub.push import push_run
         from ..recipe.reading import load_recipe
-        from ..recipe.shipped import find_recipe, shipped_recipes
-        from ..runs.faults import explained_loss_of_a_process
-        from ..runs.processes import make_accelerator
-        from ..runs.stopping import StopRequest
-        from ..training.dry_run import describe_run
+        from ..recipe import find_recipe, shipped_recipes
+        from ..training.processes import explained_loss_of_a_process
+        from ..training.processes import make_accelerator
+        from ..training.stopping import StopRequest
+        from ..apps.experiments.dry_run import describe_run
 
         recipe = load_recipe(find_recipe(config) if config else shipped_recipes()["embedded"], overrides)
         before = Path(recipe.output_dir) if resume or resume_from else None
@@ -119,10 +118,10 @@ def _train(
     recipe, accelerator, stop, automatic: bool, resume: bool, checkpoint: str | None, overwrite: bool
 ) -> list[str]:
     """Begin or resume a run, make its updates and score it. Returns what to print."""
-    from ..runs.processes import on_main
     from ..training.finish import finish, is_finished
-    from ..training.loop import train
+    from ..training.processes import on_main
     from ..training.run import TrainingRun
+    from ..training.train import train
 
     if automatic:
         if on_main(accelerator, lambda: is_finished(recipe)):

@@ -10,10 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..cli import discard, log_to_terminal, one_line_errors
-from ..documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
+from ..apps.documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
 from ..errors import UserError
-from .options import Debug
+from .cli import Debug, discard, log_to_terminal, one_line_errors
 
 logger = logging.getLogger(__name__)
 
@@ -107,9 +106,10 @@ def main(
         settings = {"batch_size": batch_size, "batch_tokens": batch_tokens}
         _check_options(input, output, length_penalty, format, scores or n_best or alignments, language, settings)
 
-        from ..pipelines import load_pipeline_with_workers
-        from . import text_input, text_output
-        from .document_input import SentenceTranslator, translated_document
+        from ..apps.documents.whole import SentenceTranslator, translated_document
+        from ..apps.translate import lines as text_input
+        from ..apps.translate import lines as text_output
+        from ..apps.translate.pipeline import load_pipeline_with_workers
 
         with text_output.opened_output(None if output is None else Path(output)) as file:
             path = None if input is None else Path(input)

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..cli import log_to_terminal, one_line_errors, print_if_possible
-from ..defaults import SECONDS_TO_ANSWER
 from ..errors import UserError
 from ..files import temporary_folder
-from .options import Debug
+from ..recipe.schema import SECONDS_TO_ANSWER
+from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
 
 if TYPE_CHECKING:
-    from ..hub.options import PushOptions
+    from ..hub.repository import PushOptions
 
 
 def main(
@@ -46,7 +45,7 @@ def main(
     log_to_terminal(logging.INFO)
     unsure = "interrupted; the Hub has the old revision or the new one: run the same command again to find out"
     with one_line_errors(debug, interrupted=unsure):
-        from ..hub.options import PushOptions
+        from ..hub.repository import PushOptions
 
         if repo_id is None and not check_only:
             raise UserError("which repository? scratch upload FOLDER user/name")
@@ -76,7 +75,7 @@ def _push(folder: Path, options: "PushOptions") -> None:
     if not options.space:
         print_if_possible(push(folder, options).describe())
         return
-    from ..web.space import prepared_space
+    from ..apps.web.space import prepared_space
 
     with prepared_space(folder, options) as push_page:
         print_if_possible(push(folder, options).describe())

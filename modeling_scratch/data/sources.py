@@ -1,20 +1,317 @@
-"""Choose the data source of a recipe, and load the pairs of each split."""
+"""
+The interface of data sources: where the sentence pairs of a split come from.
 
+Sentence pairs in local files: two text files, or a table with a column for each language.
+
+Sentence pairs in a data set on the Hugging Face Hub.
+
+Choose the data source of a recipe, and load the pairs of each split.
+"""
+
+import hashlib
 import logging
+import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from itertools import islice, zip_longest
+from pathlib import Path, PureWindowsPath
 
-from datasets import Dataset, DatasetDict, IterableDataset, concatenate_datasets
+from datasets import (
+    Dataset,
+    DatasetBuilder,
+    DatasetDict,
+    Features,
+    IterableDataset,
+    Value,
+    concatenate_datasets,
+    config,
+    load_dataset,
+    load_dataset_builder,
+)
+from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
+from datasets.fingerprint import Hasher
+from xxhash import xxh3_128
 
-from ..alignments import Links
-from ..errors import UserError, beginning
+from ..errors import UserError, as_user_error, beginning, first_line, without_tokens
+from ..hub.markdown import escape
+from ..inference.alignments import Links
 from ..recipe.schema import EMBEDDED_CORPUS, SOURCE, TARGET, DataSection
 from .corpus import HELD_OUT, gold_links, make_corpus, stream_corpus, unmarked
-from .file_sources import LocalFiles
-from .hub_source import HubDataset
-from .pair_source import PairSource, Provenance
+from .tables import FIRST_ROWS, Columns, choose_columns, find_files, read_lines, read_table, text_of, texts_of
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """
+    What a model card says about the data of a split.
+
+    Args:
+        text: the data's name, in Markdown.
+        dataset_type, dataset_name: for the card's metadata.
+        hub_name: the name of a data set on the Hub.
+        subset, split: the parts of it that are used, as named there.
+        limits: how the data limits the model; None: as any natural text does.
+    """
+
+    text: str
+    dataset_type: str
+    dataset_name: str
+    hub_name: str | None = None
+    subset: str | None = None
+    split: str | None = None
+    limits: str | None = None
+
+
+def file_name(path: str) -> str:
+    """The last part of a path, to publish."""
+    return without_tokens(PureWindowsPath(path).name)  # splits at / and \ on any system
+
+
+def local_provenance(files: list[str]) -> Provenance:
+    """The provenance of local files: their names, without their folders."""
+    names = ", ".join(map(file_name, files))
+    return Provenance(f"local files ({escape(names)})", "local", names)
+
+
+class PairSource(ABC):
+    """
+    The sentence pairs of one split. `data.sources.source_of` chooses the class for a recipe.
+
+    The constructor touches neither disk nor network: a card is written from the recipe alone.
+    """
+
+    name: str  # for messages
+    revision: str | None = None  # the commit that a stream reads, for data on the Hub
+
+    @abstractmethod
+    def load(self) -> Dataset:
+        """
+        All pairs, in text columns `source` and `target`.
+
+        Raises:
+            UserError: a file, column or language is missing, or something in a file cannot be read.
+        """
+
+    def gold_links(self) -> list[Links] | None:
+        """The words of each pair that translate each other, in the order of `load`; None: unknown."""
+        return None
+
+    @abstractmethod
+    def stream(self) -> IterableDataset:
+        """The same pairs, read as needed. UserError also as they are read."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Identifies the stream: a run resumes only with the data that it began with."""
+
+    @abstractmethod
+    def provenance(self) -> Provenance:
+        """For the model card. It must not read the data: the card may be written on another machine."""
+
+
+# Two text files, or a table with the columns that hold its texts.
+Entry = tuple[tuple[Path, ...], Columns | None]
+
+
+class LocalFiles(PairSource):
+    """
+    Pairs of text files, in which line i of one translates line i of the other, or tables, each in one of
+    `table_formats.FORMATS`, with a text for each language in every row.
+
+    Args:
+        files: as the recipe names them.
+        key: the recipe's key, for messages.
+    """
+
+    def __init__(self, files: list[str], data: DataSection, key: str):
+        self.files, self.data, self.key = files, data, key
+        self.name = ", ".join(files)
+
+    def fingerprint(self) -> str:
+        """Names, sizes and beginnings of the files: reading a whole corpus just for this would take too long."""
+        paths = [path for paths in find_files(self.files, self.data, self.key) for path in paths]
+        return ", ".join(f"{path} ({path.stat().st_size:,} bytes, beginning {_beginning(path)})" for path in paths)
+
+    def provenance(self) -> Provenance:
+        return local_provenance(self.files)
+
+    def _entries(self) -> list[Entry]:
+        """What is to be read. Tables without rows are left out; tables may differ in the columns that are not used."""
+        found = find_files(self.files, self.data, self.key)
+        if len(found[0]) == 2:
+            return [((source.absolute(), target.absolute()), None) for source, target in found]
+        header = not isinstance(self.data.source_column, int)
+        first = {path: list(islice(read_table(path, header), FIRST_ROWS)) for (path,) in found}
+        if not any(first.values()):
+            raise UserError(f"{', '.join(map(str, first))}: there are no rows")
+        return [
+            ((path.absolute(),), choose_columns(rows, self.data, str(path))) for path, rows in first.items() if rows
+        ]
+
+    def load(self) -> Dataset:
+        """
+        The pairs, cached until the content of a file changes; nothing is, if one cannot be read. What is left of a
+        damaged cache is read anew.
+        """
+        entries = self._entries()
+        key = Hasher.hash([entries, [_digest(path) for paths, _ in entries for path in paths]])
+        folder = config.HF_DATASETS_CACHE / "modeling_scratch" / key
+        for cached in (folder.exists(), False):
+            with as_user_error(f"the cache of the datasets library, {folder}: "):
+                try:
+                    return _cache(entries, folder, key)
+                except DatasetGenerationError as error:
+                    of_reading = error.__cause__
+                    if isinstance(of_reading, OSError):  # of writing, as of a full disk
+                        raise of_reading from None
+                except Exception as error:  # of many kinds: what the library says of damage depends on the place
+                    if not cached:
+                        raise
+                    logger.warning(f"data: {folder} is damaged ({first_line(error)}); the files are read again")
+                    shutil.rmtree(folder)
+                    continue
+            raise of_reading
+
+    def stream(self) -> IterableDataset:
+        return IterableDataset.from_generator(_read, gen_kwargs={"entries": self._entries()})
+
+
+def _cache(entries: list[Entry], folder: Path, key: str) -> Dataset:
+    pairs = Dataset.from_generator(
+        _read,
+        features=Features({SOURCE: Value("string"), TARGET: Value("string")}),
+        cache_dir=str(folder),
+        gen_kwargs={"entries": entries},
+        fingerprint=key,
+    )
+    if (count := pairs.info.splits[pairs.split].num_examples) != len(pairs):  # which the library does not check
+        raise ValueError(f"it has {len(pairs):,} of {count:,} pairs")
+    for path in folder.rglob("cache-*.arrow"):  # made of them since, such as tokens
+        Dataset.from_file(str(path))
+    return pairs
+
+
+def _read(entries: list[Entry]) -> Iterator[dict[str, str]]:
+    """The pairs; the datasets library treats each entry as a shard."""
+    for paths, columns in entries:
+        yield from _read_texts(*paths) if columns is None else _read_table(*paths, columns)
+
+
+def _read_texts(source: Path, target: Path) -> Iterator[dict[str, str]]:
+    lines = (None, None)
+    for lines in zip_longest(read_lines(source), read_lines(target)):
+        if None in lines:
+            break
+        yield {SOURCE: lines[0].strip(), TARGET: lines[1].strip()}
+    if None in lines:  # also if there are none, in files that are compressed
+        raise UserError(_unequal(source, target))
+
+
+def _read_table(path: Path, columns: Columns) -> Iterator[dict[str, str]]:
+    header = not isinstance(columns[SOURCE][0], int)
+    for number, row in enumerate(read_table(path, header), start=1):
+        yield {
+            side: text_of(row.get(name), name, key, where=f"{path}, row {number}")
+            for side, (name, key) in columns.items()
+        }
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, xxh3_128).hexdigest()
+
+
+def _beginning(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.sha256(file.read(2**20)).hexdigest()[:8]
+
+
+def _unequal(source: Path, target: Path) -> str:
+    counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
+    return (
+        f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; line i of one must translate line i of the "
+        "other"
+    )
+
+
+class HubDataset(PairSource):
+    """
+    A split of a data set on the Hub.
+
+    Args:
+        split: its name there, such as "train[:1000]".
+    """
+
+    def __init__(self, data: DataSection, split: str):
+        self.data, self.split, self.name = data, split, data.name
+
+    def load(self) -> Dataset:
+        data = self.data
+        with self._explained():
+            if data.streaming:  # which fetches no more than this split
+                return Dataset.from_list(list(self.stream()))
+            return self._pairs(load_dataset(data.name, data.subset, split=self.split, revision=data.revision))
+
+    def stream(self) -> IterableDataset:
+        with self._explained():
+            return self._pairs(self._builder.as_streaming_dataset(split=self.split))
+
+    def _pairs(self, rows: Dataset | IterableDataset) -> Dataset | IterableDataset:
+        first = list(islice(rows, FIRST_ROWS))
+        columns = choose_columns(first, self.data, self.name)
+        return rows.map(
+            partial(texts_of, columns=columns, where=self.name), batched=True, remove_columns=list(first[0])
+        )
+
+    @cached_property
+    def _builder(self) -> DatasetBuilder:
+        """Made once, so that everything is read from one commit."""
+        return load_dataset_builder(self.data.name, self.data.subset, revision=self.data.revision)
+
+    @property
+    def revision(self) -> str:
+        with self._explained():
+            return self._builder.hash
+
+    def fingerprint(self) -> str:
+        return f"{self.data.name} {self.data.subset} {self.split} {self.revision}"
+
+    def provenance(self) -> Provenance:
+        name, subset = self.name, self.data.subset
+        link = f"[{name}](https://huggingface.co/datasets/{name})" + (f" ({escape(subset)})" if subset else "")
+        return Provenance(link, name, name, hub_name=name, subset=subset, split=self.split)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError:
+            raise
+        except DatasetNotFoundError as error:
+            raise UserError(f"data.name: {first_line(error)}") from error
+        except ConnectionError as error:
+            raise UserError(
+                f"data.name: cannot reach the Hub for {self.name!r} and it is not in the cache; for local data set "
+                "data.train_files"
+            ) from error
+        except Exception as error:
+            with as_user_error(f"data.name: {self.name!r} cannot be read{self._advice(error)}: "):
+                raise
+
+    def _advice(self, error: Exception) -> str:
+        if "onfig name is missing" in str(error):
+            return " (set data.subset)"
+        with suppress(Exception):  # without a builder, nothing was cached
+            folder = Path(self._builder.cache_dir)
+            if folder.exists() and not self.data.streaming:
+                return f" (if what was fetched is damaged, delete it: {folder})"
+        return ""
+
 
 _FOR_VALIDATION = 1000  # pairs that are held out by default, but no more than a tenth
 _MANY_KNOWN = 0.01  # share of a split's pairs in the training pairs that is worth a warning

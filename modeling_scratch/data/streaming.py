@@ -17,9 +17,9 @@ from datasets.distributed import split_dataset_by_node
 
 from ..errors import UserError, as_user_error
 from ..recipe.schema import SOURCE, TARGET, DataSection
-from .batching import PairCollator, plan_batches
+from .batches import PairCollator, plan_batches
 from .sources import source_of
-from .tokenization import PairTokenizer
+from .tokenizer import PairTokenizer
 
 _READ_ROWS = 1000
 

@@ -12,10 +12,8 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from ..errors import UserError, as_user_error
 from ..files import read_json, reading
 from ..model.translation_pipeline import TARGET_FOLDER
-from ..runs.checkpoint_store import WEIGHTS
-from ..runs.folder import COMPANIONS, CURVES, RECIPE
-from ..runs.metrics_file import METRICS_FILE
-from .model_folder import CONVERSION, read_config, weight_files
+from ..training.folder import COMPANIONS, CURVES, METRICS_FILE, RECIPE, WEIGHTS
+from .plain_card import CONVERSION, read_config, weight_files
 
 CARD = "README.md"
 SHARED_TOKENIZER_FILES = (

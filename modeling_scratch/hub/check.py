@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from transformers.utils import HF_MODULES_CACHE
 
-from ..errors import UserError, as_user_error
+from ..errors import UserError, as_user_error, redact
 from ..files import read_json, temporary_folder
 from ..model.translation_pipeline import ScratchTranslationPipeline
-from ..redaction import redact
+from ..training.records import RunRecords
 from . import probe
 from .allowed_files import copy_files
-from .model_folder import open_weights
-from .run_records import RunRecords
+from .plain_card import open_weights
 
 logger = logging.getLogger(__name__)
 

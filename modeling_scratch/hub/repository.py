@@ -1,30 +1,189 @@
-"""One repository on the Hub: the requests of a push, with each failure explained in one line."""
+"""
+The options of a push: where it goes, and how.
+
+An HTTP client for huggingface_hub that limits how long the Hub may keep it waiting.
+
+One repository on the Hub: the requests of a push, with each failure explained in one line.
+"""
 
 import hashlib
 import json
 import logging
+import math
+import re
+import shlex
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_session, get_token, hf_hub_url
+from huggingface_hub import (
+    CommitInfo,
+    CommitOperationAdd,
+    HfApi,
+    get_session,
+    get_token,
+    hf_hub_url,
+    set_client_factory,
+)
 from huggingface_hub.errors import (
     EntryNotFoundError,
     HfHubHTTPError,
+    HFValidationError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import ModelInfo, RepoFile, SpaceInfo
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, httpx
+from huggingface_hub.utils import (
+    build_hf_headers,
+    hf_raise_for_status,
+    httpx,  # httpx2 from its release 2.0 on
+    validate_repo_id,
+)
 
-from ..errors import UserError
-from ..redaction import RedactingFilter, redact
-from .bounded_client import ATTEMPTS, NoAnswer, bounded_requests
-from .options import PushOptions
+from ..errors import RedactingFilter, UserError, redact
+from ..recipe.schema import SECONDS_TO_ANSWER
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class PushOptions:
+    """The options of `scratch upload`, of a recipe's `hub` section, and of a Space's push."""
+
+    repo_id: str
+    private: bool = False
+    revision: str | None = None
+    create_pr: bool = False
+    tag: str | None = None
+    message: str = "Upload model"
+    license: str | None = None
+    overwrite: bool = False
+    timeout: float = SECONDS_TO_ANSWER
+    languages: tuple[str, str] | None = None  # codes of source and target; None: those the folder names
+    author: str | None = None  # for the card
+    space: bool = False  # also push a page that translates, as a static Space of the same name
+    repo_type: str = "model"  # or "space", for the push of that page
+
+    def __post_init__(self):
+        """Raise UserError for options that cannot work, whatever the folder and the Hub hold."""
+        try:
+            validate_repo_id(self.repo_id)
+        except HFValidationError as error:
+            raise UserError(f"{self.repo_id!r} is not a repository's name: {error}") from None
+        if self.repo_id.count("/") != 1:
+            raise UserError(f"{self.repo_id!r} is not a repository's name; it must be user/name")
+        if not self.message.strip():
+            raise UserError("--message is empty")
+        for name, value in (("--tag", self.tag), ("--revision", self.revision)):
+            if value is not None and not re.fullmatch(r"(?!.*(\.\.|//|\.lock$))[\w][\w./-]*(?<![./])", value):
+                raise UserError(f"{name} {value!r} is not a name that git takes; letters, digits, - . _ / are fine")
+        if not 0 < self.timeout < math.inf:
+            raise UserError(f"--timeout is {self.timeout:g}; it must be a positive number of seconds")
+        if self.create_pr and (self.tag or self.revision):
+            raise UserError("--create-pr proposes a change of main: --tag and --revision do not go with it")
+        if self.space and (self.create_pr or self.tag or self.revision):
+            raise UserError("--space pushes to main: --create-pr, --tag and --revision do not go with it")
+
+    @property
+    def branch(self) -> str:
+        return self.revision or "main"
+
+    @property
+    def place(self) -> str:
+        """The repository's path below the Hub's address, which is also its key in a folder's record of its pushes."""
+        return self.repo_id if self.repo_type == "model" else f"{self.repo_type}s/{self.repo_id}"
+
+    def command(self, folder: str) -> str:
+        """The command line that pushes a run, with those options that its recipe can set."""
+        words = ["scratch", "upload", folder, self.repo_id]
+        words += [f"--{name}" for name in ("private", "overwrite") if getattr(self, name)]
+        for name in ("revision", "license"):
+            if (value := getattr(self, name)) is not None:
+                words += [f"--{name}", value]
+        words += ["--timeout", f"{self.timeout:g}"] if self.timeout != SECONDS_TO_ANSWER else []
+        return shlex.join(words)
+
+
+WAITS = (0.0, 0.5, 1.0, 2.0)  # seconds before each attempt
+ATTEMPTS = len(WAITS)
+
+
+class NoAnswer(ConnectionError):
+    """The Hub could not be reached, or did not answer in time. Not to be retried."""
+
+
+def _is_commit(request: httpx.Request) -> bool:
+    """Whether this is the one request that must not be retried blindly: that could make two commits."""
+    return request.method == "POST" and "/commit/" in request.url.path
+
+
+class BoundedClient(httpx.Client):
+    """
+    Limits the wait for the Hub, whatever timeout the caller sets, and retries requests that fail in transport or with a
+    server error. It retries neither a commit that may have arrived nor the upload of a file: the file can be read only
+    once, and huggingface_hub rewinds it and retries that request itself.
+    """
+
+    limit = SECONDS_TO_ANSWER  # of the class, since huggingface_hub may replace the client at any time
+
+    def __init__(self, event_hooks: dict):
+        super().__init__(event_hooks=event_hooks, follow_redirects=True, timeout=None)
+        self._failing: dict[str, float] = {}  # when the upload to an address first failed
+
+    def send(self, request: httpx.Request, **options) -> httpx.Response:
+        is_upload, until, fault = not isinstance(request.stream, httpx.ByteStream), time.monotonic() + self.limit, ""
+        for number, wait in enumerate(WAITS, start=1):
+            time.sleep(min(wait, max(until - time.monotonic(), 0) / 2))
+            if (left := until - time.monotonic()) <= 0:
+                break
+            # The last attempt and uploads may take all the time left, others half of it. An upload may take longer as
+            # long as it makes progress: this limits each wait for the socket.
+            seconds = left if is_upload or number == ATTEMPTS else left / 2
+            request.extensions["timeout"] = httpx.Timeout(seconds).as_dict()
+            try:
+                response = super().send(request, **options)
+            except httpx.TransportError as error:
+                if _is_commit(request):
+                    raise
+                fault = f"no connection to the Hub, or it was lost: {error}"
+                if isinstance(error, httpx.TimeoutException):
+                    fault = f"the Hub has not answered within {self.limit:g} seconds"
+                    if is_upload:
+                        break
+            else:
+                status = response.status_code
+                if (status not in (408, 429) and status < 500) or (_is_commit(request) and status != 429):
+                    self._failing.pop(str(request.url), None)
+                    return response
+                response.close()
+                fault = f"the Hub answered {status}"
+            if is_upload:
+                if time.monotonic() - self._failing.setdefault(str(request.url), time.monotonic()) < self.limit:
+                    raise httpx.ReadError(fault)  # which huggingface_hub tries again
+                del self._failing[str(request.url)]
+                break
+        raise NoAnswer(fault)
+
+
+@contextmanager
+def bounded_requests(limit: float) -> Iterator[None]:
+    """
+    Make huggingface_hub use a client that waits no longer than `limit` seconds. The client stays in place afterwards,
+    with the default limit, since other threads may be reading from it.
+    """
+    session = get_session()
+    if not isinstance(session, BoundedClient):
+        hooks = session.event_hooks
+        set_client_factory(lambda: BoundedClient(hooks))
+    BoundedClient.limit = limit
+    try:
+        yield
+    finally:
+        BoundedClient.limit = SECONDS_TO_ANSWER
+
 
 COMMIT_ATTEMPTS = 2  # one without an answer takes half of the time limit
 UNREADABLE = (json.JSONDecodeError, KeyError, TypeError, AttributeError)  # a gateway's page, or a truncated answer

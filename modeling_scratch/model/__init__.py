@@ -6,12 +6,7 @@ Auto classes.
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 
 from .configuration_scratch import ScratchConfig
-from .modeling_scratch import (
-    ScratchEncoderModel,
-    ScratchForConditionalGeneration,
-    ScratchModel,
-    ScratchPreTrainedModel,
-)
+from .modeling_scratch import ScratchEncoderModel, ScratchForConditionalGeneration, ScratchModel, ScratchPreTrainedModel
 from .translation_pipeline import ScratchTranslationPipeline
 
 AutoConfig.register(ScratchConfig.model_type, ScratchConfig, exist_ok=True)

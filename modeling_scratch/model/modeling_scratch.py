@@ -28,9 +28,11 @@ from .stacks import ScratchDecoder, ScratchEncoder
 from .translation_pipeline import ScratchTranslationPipeline  # noqa: F401
 
 try:
-    from .beam_search import beam_search  # noqa: F401
-    from .search import search
-    from .search_loops import sample  # noqa: F401
+    from .search import (
+        beam_search,  # noqa: F401
+        sample,  # noqa: F401
+        search,
+    )
 except ImportError as error:
     reason = f"this release of Transformers does not support this project's search loops ({error})"
     logging.get_logger(__name__).warning(f"{reason}: generation is slower")

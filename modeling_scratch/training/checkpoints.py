@@ -25,11 +25,8 @@ from ..loading import save_tokenizers
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..recipe.reading import ACCUMULATION, ALIKE, differing_keys, load_recipe
 from ..recipe.schema import Recipe
-from ..runs.checkpoint_store import STATE, WEIGHTS
-from ..runs.faults import explained_failure_to_write
-from ..runs.folder import OPTIMIZER, RECIPE, SCALER, RunFolder, random_states
-from ..runs.metrics_file import METRICS_FILE
-from ..runs.processes import on_all, on_main
+from .folder import METRICS_FILE, OPTIMIZER, RECIPE, SCALER, STATE, WEIGHTS, RunFolder, random_states
+from .processes import explained_failure_to_write, on_all, on_main
 from .sharding import load_whole_optimizer_state, whole_optimizer_state
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch._inductor.exc import InductorError
 from torch.utils._triton import has_triton
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..data.batching import BinCollator
+from ..data.batches import BinCollator
 from ..errors import UserError
 from ..recipe.schema import Recipe
 from .fast_layers import has_own_hooks

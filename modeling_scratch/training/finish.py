@@ -1,4 +1,8 @@
-"""Finish a run: choose its final weights and score them."""
+"""
+Score the model that a run starts from, and say what fine-tuning has gained and lost.
+
+Finish a run: choose its final weights and score them.
+"""
 
 import logging
 import math
@@ -10,31 +14,72 @@ from typing import Any
 from safetensors.torch import load_file
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 
-from ..alignments import Aligner, choose_heads
+from ..apps.experiments.compare import bleu_significance
 from ..data.sources import source_of
-from ..data.tokenization import texts
+from ..data.tokenizer import texts
 from ..errors import Stopped, UserError
 from ..files import read_json
 from ..hub.allowed_files import code_files
+from ..inference.alignments import Aligner, choose_heads
 from ..loading import load_tokenizers, load_translator
 from ..metrics import describe_heads
 from ..recipe.reading import ALIKE, differing_keys, load_recipe
 from ..recipe.schema import Recipe
-from ..runs.checkpoint_store import WEIGHTS
-from ..runs.folder import RECIPE, RunFolder
-from ..runs.metrics_file import finally_scored
-from ..runs.processes import on_main
-from ..runs.translations import read_translations
 from .alignment_scores import gold_links_of
 from .checkpoints import stored_weights
 from .compilation import not_compiled
-from .evaluation import evaluating
-from .fine_tuning import changes
+from .evaluation import evaluating, final_scores, translate_split, validation_loss
+from .folder import RECIPE, WEIGHTS, RunFolder, finally_scored, read_metrics, read_translations
+from .processes import on_main
 from .run import TrainingRun
 from .sharding import load_whole_weights
-from .validation import final_scores, validation_loss
 
 logger = logging.getLogger(__name__)
+
+BEFORE = "before"  # the split of these records, and the folder of these translations
+_WORSE = 0.05  # the p-value below which a lower BLEU is not put down to chance
+
+
+def score_start(run: TrainingRun) -> None:
+    """Score the model as it is before its first update, on the same test sets as at the end."""
+    for split in run.final_splits():
+        logger.info(f"translating the {len(run.pairs[split]):,} sentences of the {split} split before fine-tuning")
+        translations, scores = translate_split(run, split)
+        run.log.translations(f"{BEFORE}/{split}", translations)
+        run.record({"split": BEFORE, "name": split, "num_beams": run.recipe.evaluation.num_beams, **scores})
+
+
+def changes(run: TrainingRun, translations: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
+    """
+    The scores before fine-tuning, by test set. A significant drop in BLEU is logged as a warning.
+
+    Args:
+        translations: of the final weights, by test set.
+    """
+    before = {
+        record["name"]: record
+        for record in read_metrics(run.folder.path)
+        if record["split"] == BEFORE
+        and record["name"] in translations
+        and record["num_beams"] == run.recipe.evaluation.num_beams  # which may have changed when the run was resumed
+    }
+    for split in before:
+        references = texts(run.pairs[split])[1]
+        try:
+            earlier = read_translations(run.folder.path, f"{BEFORE}/{split}")
+            language = run.recipe.data.target_language
+            recorded = (before[split].get("bleu"), None)
+            difference, p_value, _ = bleu_significance(earlier, translations[split], references, language, recorded)
+        except UserError as error:
+            logger.warning(f"{split}: not compared with the model before fine-tuning: {error}")
+            continue
+        if difference < 0 and p_value < _WORSE:
+            logger.warning(
+                f"{split}: BLEU has fallen by {-difference:.2f} in fine-tuning (p = {p_value:.3f}). To forget less, "
+                "mix in such pairs with a greater weight (data.mix), or lower optimization.learning_rate"
+            )
+    return before
+
 
 _SAMPLES = 5
 

@@ -12,14 +12,11 @@ from accelerate import Accelerator
 from datasets import Dataset
 from tqdm.auto import tqdm
 
+from ..data.global_batches import GlobalBatches
 from ..errors import UserError
-from ..runs.faults import explained_failure_to_write
-from ..runs.folder import CURVES, RunFolder
-from ..runs.metrics_file import METRICS_FILE, append_record, read_metrics
-from ..runs.processes import on_all, on_main
-from ..runs.translations import TRANSLATIONS, write_translations
 from .checkpoints import Progress
-from .global_batches import GlobalBatches
+from .folder import CURVES, METRICS_FILE, TRANSLATIONS, RunFolder, append_record, read_metrics, write_translations
+from .processes import explained_failure_to_write, on_all, on_main
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +136,7 @@ class RunLog:
             older_than: do nothing within this many seconds of the last plot, or of the start.
         """
 
-        from ..figures.curves import plot_curves  # matplotlib takes a second to import
+        from .curves import plot_curves  # matplotlib takes a second to import
 
         def draw() -> None:  # only the main process's clock counts
             if time.monotonic() - self._drawn >= older_than:

@@ -1,13 +1,102 @@
-"""Optimizer and learning rate schedule."""
+"""
+Muon for the matrices of layers, AdamW for all other parameters, as one optimizer.
+
+Optimizer and learning rate schedule.
+"""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from ..recipe.schema import OptimizationSection
-from .muon import Muon
+from .sharding import cut_like, gathered
+
+MOMENTUM = 0.95
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic iteration, as in torch.optim.Muon
+_ITERATIONS = 5
+
+
+def orthogonalized(matrices: torch.Tensor) -> torch.Tensor:
+    """
+    Approximately the nearest matrices with orthonormal rows or columns: singular values become about 0.7 to 1.2.
+
+    Args:
+        matrices: (count, rows, columns).
+    """
+    a, b, c = _COEFFICIENTS
+    is_tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if is_tall else matrices
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(_ITERATIONS):
+        gram = x @ x.mT  # (count, rows, rows)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if is_tall else x
+
+
+class Muon(torch.optim.AdamW):
+    """
+    Groups with `muon=True` are updated by Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/), scaled
+    so that AdamW's learning rates and weight decay fit (Liu et al. 2025, https://arxiv.org/abs/2502.16982); others by
+    AdamW. Unlike torch.optim.Muon, it batches matrices of the same shape and supports sharded ones.
+
+    Args:
+        groups: parameter groups, each with a key `muon`; where it is True, of matrices only.
+        dtype: of the iteration's products, for parameters in float32.
+        options: of AdamW.
+    """
+
+    def __init__(self, groups: list[dict], dtype: torch.dtype = torch.float32, **options):
+        super().__init__(groups, **options)
+        self.dtype = dtype
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None) -> None:
+        """Update the parameters that have a gradient."""
+        groups = self.param_groups
+        try:
+            self.param_groups = [group for group in groups if not group["muon"]]
+            super().step(closure)
+        finally:
+            self.param_groups = groups
+        for group in groups:
+            if group["muon"]:
+                for parameters in _by_shape(group["params"]):
+                    self._update(parameters, group["lr"], group["weight_decay"])
+
+    def _update(self, parameters: list[torch.Tensor], rate: float | torch.Tensor, weight_decay: float) -> None:
+        """Update matrices of one shape. A rate on the device is read there, as a recorded step must."""
+        gradients, momenta = [parameter.grad for parameter in parameters], []
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), device=parameter.device)  # AdamW expects one when it loads a state
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            state["step"] += 1
+            momenta.append(state["momentum_buffer"])
+        torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+        updates = torch._foreach_lerp(gradients, momenta, MOMENTUM)  # Nesterov momentum
+        updates = torch.stack([gathered(update) for update in updates])
+        dtype = self.dtype if updates.dtype == torch.float32 else updates.dtype
+        directions = orthogonalized(updates.to(dtype)).to(updates.dtype).unbind()
+        directions = [cut_like(parameter, each) for each, parameter in zip(directions, parameters, strict=True)]
+        scale = -rate * 0.2 * math.sqrt(max(parameters[0].shape))
+        torch._foreach_mul_(parameters, 1 - rate * weight_decay)
+        if isinstance(scale, torch.Tensor):
+            torch._foreach_add_(parameters, torch._foreach_mul(directions, scale))
+        else:
+            torch._foreach_add_(parameters, directions, alpha=scale)
+
+
+def _by_shape(parameters: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """The parameters that have a gradient, grouped by shape."""
+    found: dict[torch.Size, list[torch.Tensor]] = {}
+    for parameter in parameters:
+        if parameter.grad is not None:
+            found.setdefault(parameter.shape, []).append(parameter)
+    return list(found.values())
 
 
 def learning_rate_at(step: int, optimization: OptimizationSection, total_steps: int | None) -> float:

@@ -14,25 +14,23 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import PreTrainedModel
 
-from ..data.tokenization import texts
+from ..data.global_batches import fingerprint_of
+from ..data.tokenizer import texts
 from ..errors import Stopped, UserError
 from ..files import write_whole
 from ..hub.push import check_destination
 from ..metrics import can_tell
 from ..recipe.reading import recipe_text
 from ..recipe.schema import Recipe
-from ..runs.agreement import check_folder, check_run
-from ..runs.folder import RECIPE, RunFolder
-from ..runs.processes import on_main
-from ..runs.stopping import StopRequest
-from ..runs.threads import choose_threads
 from .checkpoints import Progress, find_checkpoint, load_checkpoint, read_progress, save_model_files
 from .compilation import is_compiled, is_recorded
 from .due import total_updates
-from .global_batches import fingerprint_of
+from .folder import RECIPE, RunFolder
 from .inputs import Inputs, prepare_inputs
 from .log import RunLog
+from .processes import check_folder, check_run, choose_threads, on_main
 from .step import TrainingStep
+from .stopping import StopRequest
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
+from ..data.global_batches import BatchShare
 from ..recipe.schema import OptimizationSection
-from ..runs.faults import explained_lack_of_memory
-from .global_batches import BatchShare
+from .fused_loss import TrainingLoss
 from .graphs import UpdateGraphs
-from .loss import TrainingLoss
 from .optimization import make_optimizer
+from .processes import explained_lack_of_memory
 from .sharding import gathered, prepare
 
 

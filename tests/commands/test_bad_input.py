@@ -14,8 +14,8 @@ from conftest import SMALL_RUN, few_sentences, quick_run, read_metrics, run_trai
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig
 
-from modeling_scratch.cli import one_line_errors
 from modeling_scratch.commands import translate
+from modeling_scratch.commands.cli import one_line_errors
 from modeling_scratch.errors import UserError
 from modeling_scratch.files import reading
 

@@ -14,8 +14,8 @@ import modeling_scratch
 from modeling_scratch import ScratchConfig
 from modeling_scratch.commands import upload
 from modeling_scratch.commands.figures import app
+from modeling_scratch.recipe.reading import read_yaml
 from modeling_scratch.recipe.schema import HubSection
-from modeling_scratch.recipe.yaml_reading import read_yaml
 
 PAGE = ROOT / "docs" / "model.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -8,13 +8,12 @@ import pytest
 import torch
 from conftest import few_sentences, padded, quick_run, run_training
 from test_translate import lines, run  # noqa: F401
-from test_translation_pipeline import SENTENCES as MANY
-from test_translation_pipeline import by_hand
-from translators import same_rows, two_vocabularies, widened
+from translators import SENTENCES as MANY
+from translators import by_hand, same_rows, two_vocabularies, widened
 
 from modeling_scratch.commands.evaluate import split_arguments
-from modeling_scratch.ensemble import Ensemble
 from modeling_scratch.errors import UserError
+from modeling_scratch.inference.ensemble import Ensemble
 from modeling_scratch.loading import load_tokenizers, load_translator
 
 SENTENCES = MANY[:5]

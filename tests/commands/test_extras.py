@@ -68,7 +68,7 @@ def run_base(tmp_path_factory):
 
 def test_translate(run_base, trained):
     """As the project's own environment translates."""
-    result = run_base("modeling_scratch.translate", str(trained), text="The dog sees the cat.\n\nA bird.\n")
+    result = run_base("modeling_scratch", "translate", str(trained), text="The dog sees the cat.\n\nA bird.\n")
     assert result.returncode == 0, result.stderr
     model, tokenizers = AutoModelForSeq2SeqLM.from_pretrained(trained), load_tokenizers(str(trained))
     first, second = translate(model, *tokenizers, ["The dog sees the cat.", "A bird."])
@@ -88,14 +88,14 @@ def test_serve(tmp_path, trained):
 def test_convert(run_base, make_model, tmp_path):
     same = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "decoder_attention_heads": 4}
     make_model(**same).save_pretrained(tmp_path / "model")
-    result = run_base("modeling_scratch.convert", "to-torch", str(tmp_path / "model"), str(tmp_path / "weights.pt"))
+    result = run_base("modeling_scratch", "convert", "to-torch", str(tmp_path / "model"), str(tmp_path / "weights.pt"))
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "weights.pt").stat().st_size > 1000
 
 
 @pytest.mark.slow
 def test_plots_name_what_they_lack(run_base):
-    result = run_base("modeling_scratch.plots", "architecture")
+    result = run_base("modeling_scratch", "figures", "architecture")
     assert (result.returncode, result.stderr) == (
         2,
         "error: this needs matplotlib, which is not installed: pip install 'modeling-scratch[plots]'\n",

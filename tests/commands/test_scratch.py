@@ -52,7 +52,7 @@ def test_every_command_has_help(command):
     ("is_command", "line", "started"),
     [
         (True, "python -m modeling_scratch translate", "-m"),
-        (True, "python -um modeling_scratch.convert", "-m"),
+        (True, "python -um modeling_scratch.apps.convert", "-m"),
         (True, "python -mmodeling_scratch", "-m"),
         (True, "python train.py", "ROOT/train.py"),
         (True, "python hub_upload.py", "hub_upload.py"),

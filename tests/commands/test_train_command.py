@@ -17,11 +17,12 @@ from conftest import ROOT, SMALL_RUN, few_sentences, quick_run
 from forked import start, start_group
 from train_on_processes import meet_the_others, train_and_die, train_and_report_to_a_full_disk
 
-from modeling_scratch.cli import print_if_possible
+from modeling_scratch.commands.cli import print_if_possible
 from modeling_scratch.errors import UserError
 from modeling_scratch.hub import push as hub
-from modeling_scratch.runs.stopping import StopRequest
-from modeling_scratch.training import log, loop
+from modeling_scratch.training import log
+from modeling_scratch.training import train as loop
+from modeling_scratch.training.stopping import StopRequest
 
 SHORT = ["optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2"]
 
@@ -150,7 +151,7 @@ def test_ctrl_c_while_python_imports_prints_no_page(seconds, tmp_path):
             text=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # as in a foreground
         )
-        for command in ([str(ROOT / "train.py")], ["-m", "modeling_scratch.translate", "x"])
+        for command in ([str(ROOT / "train.py")], ["-m", "modeling_scratch", "translate", "x"])
     ]
     for process in processes:
         used = psutil.Process(process.pid).cpu_times

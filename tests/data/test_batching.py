@@ -5,7 +5,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from modeling_scratch.data.batching import (
+from modeling_scratch.data.batches import (
     EMPTY,
     BinCollator,
     PairCollator,

@@ -16,13 +16,14 @@ import pytest
 from datasets import Dataset, DatasetDict, Features, Translation, Value
 from transformers import MarianTokenizer
 
-from modeling_scratch.data import file_sources, pair_files, table_formats
-from modeling_scratch.data import hub_source as data_module
+from modeling_scratch.data import sources as data_module
+from modeling_scratch.data import sources as file_sources
+from modeling_scratch.data import tables as pair_files
+from modeling_scratch.data import tables as table_formats
 from modeling_scratch.data.corpus import make_corpus
-from modeling_scratch.data.pair_files import check_files
 from modeling_scratch.data.sources import load_pairs, load_split, source_of
-from modeling_scratch.data.tokenization import PairTokenizer, pair_lengths, tokenize_pairs
-from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.data.tables import check_files
+from modeling_scratch.data.tokenizer import PairTokenizer, pair_lengths, tokenize_pairs, train_tokenizer
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.schema import DataSection
 

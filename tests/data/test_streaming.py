@@ -16,17 +16,16 @@ from forked import run_group
 from safetensors.torch import load_file
 from train_on_processes import train_all
 
-from modeling_scratch.data.batching import PairCollator
+from modeling_scratch.data.batches import PairCollator
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus, stream_corpus
-from modeling_scratch.data.file_sources import LocalFiles
+from modeling_scratch.data.global_batches import StreamBatches
+from modeling_scratch.data.sources import LocalFiles
 from modeling_scratch.data.streaming import Position, StreamReader, open_stream
-from modeling_scratch.data.tokenization import PairTokenizer
-from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.data.tokenizer import PairTokenizer, train_tokenizer
 from modeling_scratch.errors import UserError
 from modeling_scratch.model.loss import IGNORE_INDEX
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.recipe.schema import DataSection
-from modeling_scratch.training.global_batches import StreamBatches
 
 PAIRS = make_corpus(230, 0, 0, seed=5)["train"]
 TOKENIZER = train_tokenizer(iter([[text for pair in PAIRS for text in pair.values()]]), 400)
@@ -213,7 +212,7 @@ def test_a_stream_from_the_hub_is_of_one_commit(tmp_path, monkeypatch):
         def as_streaming_dataset(self, split):
             return datasets.IterableDataset.from_generator(lambda: iter(PAIRS))
 
-    monkeypatch.setattr("modeling_scratch.data.hub_source.load_dataset_builder", Builder)
+    monkeypatch.setattr("modeling_scratch.data.sources.load_dataset_builder", Builder)
     fields = {"name": "ada/pairs", "subset": "de-en", "streaming": True}
     first, newest, main = (open_stream(DataSection(**fields, revision=name), 0) for name in ("c1", None, "main"))
     assert (first.revision, newest.revision) == ("c1", "c2")

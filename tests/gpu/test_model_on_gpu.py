@@ -6,8 +6,8 @@ from conftest import CHOICES, every_choice, padded
 from search_cases import check_random_cases
 from torch._dynamo.utils import counters
 
-from modeling_scratch.data.batching import BinCollator
-from modeling_scratch.training import loss
+from modeling_scratch.data.batches import BinCollator
+from modeling_scratch.training import fused_loss as loss
 from modeling_scratch.training.compilation import compile_layers, example_batch, not_compiled
 
 pytest_plugins = ["search_fixtures"]

@@ -24,15 +24,14 @@ from safetensors.torch import load_file
 from services import post, running
 from transformers import AutoModelForSeq2SeqLM
 
-from modeling_scratch.pipelines import load_pipeline
-from modeling_scratch.runs.folder import RunFolder
-from modeling_scratch.serve.directions import Directions, load_direction
-from modeling_scratch.serve.engines import TorchEngine
-from modeling_scratch.serve.service import Limits, Service
+from modeling_scratch.apps.serve.engines import Directions, TorchEngine, load_direction
+from modeling_scratch.apps.serve.service import Limits, Service
+from modeling_scratch.apps.translate.pipeline import load_pipeline
+from modeling_scratch.apps.translate.workers import start_workers
 from modeling_scratch.training import compilation
 from modeling_scratch.training import run as training_run
 from modeling_scratch.training.checkpoints import SCALER, Progress, read_progress
-from modeling_scratch.workers import start_workers
+from modeling_scratch.training.folder import RunFolder
 
 PLAIN = ["model.overrides.dropout=0.0", "precision=float32", "compile=false"]
 

@@ -18,7 +18,7 @@ from modeling_scratch.hub import check, probe
 from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.hub.card import build_card, check_card, required_metadata
 from modeling_scratch.hub.check import check_folder
-from modeling_scratch.hub.run_records import run_of
+from modeling_scratch.training.records import run_of
 
 NO_FACTS = re.compile(r"None|nan|More Information Needed|\{\{")
 

@@ -6,8 +6,8 @@ import pytest
 from huggingface_hub.utils import httpx
 from loopback_client import ADA, MODEL, running_hub
 
-from modeling_scratch.hub import bounded_client
-from modeling_scratch.hub.bounded_client import ATTEMPTS, BoundedClient, NoAnswer
+from modeling_scratch.hub import repository as bounded_client
+from modeling_scratch.hub.repository import ATTEMPTS, BoundedClient, NoAnswer
 
 
 @pytest.fixture(scope="module")

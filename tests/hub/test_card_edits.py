@@ -2,7 +2,7 @@
 
 import pytest
 
-from modeling_scratch.hub.card_edits import BEGIN, END, EditableCard, choose_edited, parse_card, update_card
+from modeling_scratch.hub.card import BEGIN, END, EditableCard, choose_edited, parse_card, update_card
 
 OLD = EditableCard({"license": "apache-2.0", "tags": ["a"], "metrics": ["bleu"]}, "", "# tiny\n\nOld scores.", "")
 NEW = EditableCard({"license": "apache-2.0", "tags": ["a", "b"], "metrics": ["chrf"]}, "", "# tiny\n\nNew scores.", "")

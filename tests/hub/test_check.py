@@ -17,8 +17,8 @@ from modeling_scratch.commands import upload
 from modeling_scratch.hub import check, probe
 from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.hub.check import check_folder, compare
-from modeling_scratch.hub.run_records import run_of
-from modeling_scratch.runs.checkpoint_store import WEIGHTS
+from modeling_scratch.training.folder import WEIGHTS
+from modeling_scratch.training.records import run_of
 
 
 def test_what_goes_and_what_stays(run):

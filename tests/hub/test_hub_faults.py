@@ -11,7 +11,7 @@ from loopback_client import ADA, MODEL, ask, digest
 from loopback_fixtures import SHORT_RECIPE
 from loopback_push import change_weights, client_train, client_upload, without_waits
 
-from modeling_scratch.runs.checkpoint_store import WEIGHTS
+from modeling_scratch.training.folder import WEIGHTS
 
 # Seconds that a push may be left without an answer: few where a test waits for them.
 LIMITS = {"silence": 0.5, "late": 2.0}

@@ -9,7 +9,7 @@ from loopback_push import call, change_weights, client_train
 
 from modeling_scratch.commands import upload
 from modeling_scratch.hub.allowed_files import chosen_files
-from modeling_scratch.runs.checkpoint_store import WEIGHTS
+from modeling_scratch.training.folder import WEIGHTS
 
 NAME = "ada/model"
 

@@ -7,7 +7,7 @@ import pytest
 from loopback_client import ADA, GRACE, READER, ask
 from loopback_push import change_weights, client_upload, without_waits
 
-from modeling_scratch.runs.folder import WEIGHTS
+from modeling_scratch.training.folder import WEIGHTS
 
 NAME = "ada/model"
 
@@ -89,8 +89,8 @@ AFTER = {
 
 def client_after(folder: str, what: str) -> list[list]:
     """A push that something ends once its commit is there, and another."""
+    from modeling_scratch.hub import push as push_record
     from modeling_scratch.hub import push as pushing
-    from modeling_scratch.hub import record as push_record
     from modeling_scratch.hub.repository import HubRepository
 
     commit, written = HubRepository.commit, pushing.write_whole

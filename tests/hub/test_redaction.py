@@ -5,7 +5,7 @@ import logging
 import pytest
 from loopback_client import ADA
 
-from modeling_scratch.redaction import RedactingFilter, redact, redacted_traceback
+from modeling_scratch.errors import RedactingFilter, redact, redacted_traceback
 
 
 @pytest.fixture(autouse=True)

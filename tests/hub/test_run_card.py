@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch import ScratchConfig
-from modeling_scratch.convert.generation_settings import SearchSettings
+from modeling_scratch.apps.convert.checking import SearchSettings
+from modeling_scratch.apps.web.run_facts import facts_of, records_of
+from modeling_scratch.apps.web.transformersjs import card_of_folder
 from modeling_scratch.hub.card import build_card, check_card, required_metadata
-from modeling_scratch.hub.run_records import RunRecords
 from modeling_scratch.metrics import METRICS, describe_score
-from modeling_scratch.web.run_facts import facts_of, records_of
-from modeling_scratch.web.transformersjs import card_of_folder
+from modeling_scratch.training.records import RunRecords
 
 MARKUP = "A | B <script>alert(1)</script> **bold** [link](nowhere.md) {{ name }} `code` \\ _x_ &amp; $y$"
 SAMPLES = [

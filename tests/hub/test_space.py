@@ -7,15 +7,15 @@ from huggingface_hub import ModelCard
 from loopback_push import change_weights, client_upload
 
 from modeling_scratch.hub.card import license_of
-from modeling_scratch.hub.run_records import run_of
-from modeling_scratch.runs.checkpoint_store import WEIGHTS
+from modeling_scratch.training.folder import WEIGHTS
+from modeling_scratch.training.records import run_of
 
 NAME, SPACE = "ada/model", "ada/space--model"  # as the loopback Hub keeps a Space
 
 
 def client_upload_with_stand_in(folder: str, repo_id: str, **options) -> list:
     """As client_upload, with a page that is made from the weights in no time."""
-    from modeling_scratch.web import space
+    from modeling_scratch.apps.web import space
 
     def write_page(name: str, page: Path, license: str | None) -> None:
         page.mkdir()

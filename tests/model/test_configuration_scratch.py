@@ -9,7 +9,7 @@ from transformers import AutoConfig
 
 from modeling_scratch import ScratchConfig
 from modeling_scratch.errors import UserError
-from modeling_scratch.recipe.architecture import check_fields
+from modeling_scratch.recipe.reading import check_fields
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 import torch
 from conftest import ROOT, run_command
 from loopback_client import ADA, GRACE, running_hub
-from test_translation_pipeline import make_folder
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+from translators import make_folder
 
 from modeling_scratch import ScratchTranslationPipeline
 

@@ -9,9 +9,9 @@ from torch import nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchModel
-from modeling_scratch.data.batching import BinCollator, PairCollator
+from modeling_scratch.data.batches import BinCollator, PairCollator
 from modeling_scratch.model.pretrained import CACHE_NAME
-from modeling_scratch.training.loss import TrainingLoss, fused_cross_entropy
+from modeling_scratch.training.fused_loss import TrainingLoss, fused_cross_entropy
 
 
 @every_choice

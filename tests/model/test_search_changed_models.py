@@ -8,7 +8,7 @@ from search_cases import enliven
 from transformers import GenerationMixin
 
 from modeling_scratch import ScratchForConditionalGeneration
-from modeling_scratch.training.loss import fused_cross_entropy
+from modeling_scratch.training.fused_loss import fused_cross_entropy
 
 pytest_plugins = ["search_fixtures"]
 

@@ -12,7 +12,8 @@ from search_cases import decided, enliven, inherited, log_probabilities
 from torch.nn.utils import prune
 from transformers import LogitsProcessor, LogitsProcessorList, NoBadWordsLogitsProcessor
 
-from modeling_scratch.model import beam_search, fast_cpu
+from modeling_scratch.model import fast_cpu
+from modeling_scratch.model import search as beam_search
 from modeling_scratch.model.fast_cpu import best_continuations, best_tokens, fast_products
 
 pytest_plugins = ["search_fixtures"]

@@ -32,7 +32,7 @@ from transformers import (
 
 from modeling_scratch import ScratchConfig, ScratchEncoderModel, ScratchForConditionalGeneration
 from modeling_scratch.data.tokenizer import train_tokenizer
-from modeling_scratch.training.loss import TrainingLoss
+from modeling_scratch.training.fused_loss import TrainingLoss
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def other_shape():
     return ids, mask, torch.randint(4, 61, (4, 8))
 
 
-# By default the paper's architecture here, and a modern one in tests/web/test_export_web.py.
+# By default the paper's architecture here, and a modern one in tests/apps/web/test_export_web.py.
 @slowly_every_choice_but("default")
 def test_torch_export(fields, make_model, inputs):
     model = Logits(make_model(**SHALLOW, **fields))

@@ -5,68 +5,25 @@ import json
 import os
 import pickle
 import shutil
-import tempfile
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import SHALLOW, SMALL_MODEL, run_command
+from conftest import SMALL_MODEL, run_command
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, GenerationMixin, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
+from translators import CORPUS, SENTENCES, by_hand, load, make_folder
 
-from modeling_scratch import (
-    ScratchConfig,
-    ScratchForConditionalGeneration,
-    ScratchTranslationPipeline,
-)
-from modeling_scratch.data.corpus import make_corpus
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchTranslationPipeline
+from modeling_scratch.apps.translate.pipeline import load_pipeline
 from modeling_scratch.data.tokenizer import train_tokenizer
-from modeling_scratch.loading import load_tokenizers, save_tokenizers
+from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.model.batched_generation import generate_batch
-from modeling_scratch.pipelines import load_pipeline
-from modeling_scratch.training.loss import fused_cross_entropy
 
-CORPUS = make_corpus(300, 1, 1, seed=3)["train"]
-SENTENCES = [pair["en"] for pair in CORPUS][:12]
 SETTINGS = [{}, {"num_beams": 1}, {"num_beams": 2, "length_penalty": 0.2, "max_new_tokens": 12}, {"min_new_tokens": 16}]
-
-
-def make_folder(folder: Path, target_size: int | None = None, updates: int = 150, **fields) -> Path:
-    """
-    A model trained until translations differ and end. With `target_size` it has two vocabularies. It is saved in
-    float64, so that translations do not depend on the batch, the process or the processor.
-    """
-    return Path(shutil.copytree(made_once(target_size, updates, **fields), folder))
-
-
-@cache
-def made_once(target_size: int | None, updates: int, **fields) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="model-", dir=os.environ["HF_HOME"]))
-    source = train_tokenizer(iter([[pair["en"] for pair in CORPUS]]), 300)
-    target = train_tokenizer(iter([[pair["de"] for pair in CORPUS]]), target_size) if target_size else source
-    save_tokenizers(source, target, folder)  # before they are used: the file would hold how they padded
-    fields |= {"vocab_size": len(source), "max_position_embeddings": 60, "dropout": 0.0}
-    if target_size:
-        fields |= {"decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
-    torch.manual_seed(0)
-    model = ScratchForConditionalGeneration(ScratchConfig(**(SMALL_MODEL | SHALLOW | fields)))
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    batches = []
-    for pairs in (CORPUS[start::20] for start in range(20)):
-        inputs = source([pair["en"] for pair in pairs], padding=True, return_tensors="pt")
-        labels = target([pair["de"] for pair in pairs], padding=True, return_tensors="pt").input_ids
-        batches.append({**inputs, "labels": labels.masked_fill(labels == 0, -100)})
-    for update in range(updates):
-        model(**batches[update % 20], fused_loss=fused_cross_entropy).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    model.generation_config = GenerationConfig(num_beams=3, max_new_tokens=20, **tokens)
-    model.double().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -75,20 +32,9 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     return {"one": make_folder(root / "one"), "two": make_folder(root / "two", target_size=330)}
 
 
-def load(folder, **options) -> ScratchTranslationPipeline:
-    return pipeline("translation", model=str(folder), pipeline_class=ScratchTranslationPipeline, **options)
-
-
 @pytest.fixture(scope="module")
 def translator(folders):
     return load(folders["one"])
-
-
-def by_hand(folder: Path, sentences: list[str], **generation) -> list[str]:
-    """Translations by `generate`, one sentence at a time."""
-    model, (source, target) = AutoModelForSeq2SeqLM.from_pretrained(folder), load_tokenizers(str(folder))
-    outputs = [model.generate(**source(sentence, return_tensors="pt"), **generation) for sentence in sentences]
-    return [target.decode(output[0], skip_special_tokens=True) for output in outputs]
 
 
 def plain(results: list[dict]) -> list[str]:

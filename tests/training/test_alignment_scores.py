@@ -5,15 +5,15 @@ import json
 import pytest
 from conftest import read_metrics, small_run
 
-from modeling_scratch.alignments import Aligner, alignment_error_rate
 from modeling_scratch.data import sources
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.sources import source_of
-from modeling_scratch.data.tokenization import texts
-from modeling_scratch.hub.run_card import card_of_run
-from modeling_scratch.hub.run_records import RunRecords
+from modeling_scratch.data.tokenizer import texts
+from modeling_scratch.hub.card import card_of_run
+from modeling_scratch.inference.alignments import Aligner, alignment_error_rate
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.training.records import RunRecords
 
 LIMITS = ["optimization.max_steps=2", "evaluation.every=2", "evaluation.num_beams=1", "evaluation.max_new_tokens=2"]
 # One layer of this model has two heads; the mean of all is that of the layer.

@@ -11,8 +11,8 @@ from conftest import equal_weights, few_sentences, quick_run, read_metrics, weig
 from safetensors.torch import load_file
 
 from modeling_scratch.hub.card import build_card
-from modeling_scratch.hub.run_records import RunRecords
-from modeling_scratch.training import validation
+from modeling_scratch.training import evaluation as validation
+from modeling_scratch.training.records import RunRecords
 
 
 def test_averaging(tmp_path):
@@ -58,7 +58,7 @@ def give_losses(monkeypatch):
 
     def give(*losses: float) -> None:
         following = iter(losses)
-        monkeypatch.setattr("modeling_scratch.training.validation.corpus_loss", lambda *arguments: next(following))
+        monkeypatch.setattr("modeling_scratch.training.evaluation.corpus_loss", lambda *arguments: next(following))
 
     return give
 

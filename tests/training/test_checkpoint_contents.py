@@ -11,8 +11,7 @@ import pytest
 import torch
 from conftest import quick_run
 
-from modeling_scratch.runs.checkpoint_store import MANIFEST
-from modeling_scratch.runs.folder import OPTIMIZER
+from modeling_scratch.training.folder import MANIFEST, OPTIMIZER
 
 
 def pickled(content) -> bytes:

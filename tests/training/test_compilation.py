@@ -20,11 +20,12 @@ from torch.utils._triton import has_triton
 from train_on_processes import count_graphs
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.data.batching import PairCollator
+from modeling_scratch.data.batches import PairCollator
 from modeling_scratch.model import masking
+from modeling_scratch.recipe import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
-from modeling_scratch.training import compilation, graphs, loss
+from modeling_scratch.training import compilation, graphs
+from modeling_scratch.training import fused_loss as loss
 from modeling_scratch.training.compilation import (
     LENGTHS_OF,
     compile_layers,
@@ -34,8 +35,8 @@ from modeling_scratch.training.compilation import (
     longest,
     uses_bins,
 )
+from modeling_scratch.training.fused_loss import fused_cross_entropy
 from modeling_scratch.training.graphs import UpdateGraphs
-from modeling_scratch.training.loss import fused_cross_entropy
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import ceilings

@@ -7,7 +7,8 @@ import pytest
 import torch
 from conftest import quick_run
 
-from modeling_scratch.training import fast_layers, loop
+from modeling_scratch.training import fast_layers
+from modeling_scratch.training import train as loop
 from modeling_scratch.training.fast_layers import (
     FAST,
     FastAttention,
@@ -17,7 +18,7 @@ from modeling_scratch.training.fast_layers import (
     FastRMSNorm,
     use_fast_layers,
 )
-from modeling_scratch.training.loss import fused_cross_entropy
+from modeling_scratch.training.fused_loss import fused_cross_entropy
 
 
 @pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm"])

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from modeling_scratch.training import loss as loss_module
-from modeling_scratch.training.loss import (
+from modeling_scratch.training import fused_loss as loss_module
+from modeling_scratch.training.fused_loss import (
     TrainingLoss,
     cross_entropy_sum,
     fused_cross_entropy,

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from modeling_scratch.recipe.schema import OptimizationSection
-from modeling_scratch.training.muon import MOMENTUM, orthogonalized
-from modeling_scratch.training.optimization import make_optimizer
+from modeling_scratch.training.optimization import MOMENTUM, make_optimizer, orthogonalized
 
 GENERATOR = torch.Generator().manual_seed(0)
 OPTIONS = {"max_steps": 1, "optimizer": "muon", "learning_rate": 3e-3, "weight_decay": 0.1}

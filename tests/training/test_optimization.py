@@ -2,9 +2,9 @@
 
 import pytest
 
+from modeling_scratch.recipe import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.recipe.schema import OptimizationSection
-from modeling_scratch.recipe.shipped import CONFIGURATION_FOLDER
 from modeling_scratch.training.optimization import learning_rate_at, make_optimizer
 
 

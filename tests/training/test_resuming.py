@@ -17,8 +17,8 @@ from conftest import (
     updates,
 )
 
-from modeling_scratch.data.batching import BinCollator
-from modeling_scratch.data.tokenization import PairTokenizer
+from modeling_scratch.data.batches import BinCollator
+from modeling_scratch.data.tokenizer import PairTokenizer
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.training import inputs
 from modeling_scratch.training.checkpoints import Progress

@@ -11,18 +11,16 @@ from datasets import Dataset
 from sacrebleu.metrics import BLEU
 from transformers import AutoModelForSeq2SeqLM
 
+from modeling_scratch.apps.translate.pipeline import load_pipeline
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.hub.card import build_card
-from modeling_scratch.hub.run_records import run_of
 from modeling_scratch.loading import load_tokenizers
-from modeling_scratch.pipelines import load_pipeline
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.runs.folder import RunFolder
-from modeling_scratch.runs.metrics_file import append_record
-from modeling_scratch.runs.translations import write_translations
 from modeling_scratch.training import evaluation
-from modeling_scratch.training.fine_tuning import changes
+from modeling_scratch.training.finish import changes
+from modeling_scratch.training.folder import RunFolder, append_record, write_translations
 from modeling_scratch.training.log import RunLog
+from modeling_scratch.training.records import run_of
 
 
 def test_the_folder_of_a_run(finished):

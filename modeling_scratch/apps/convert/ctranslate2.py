@@ -1,0 +1,245 @@
+"""
+Conversion to CTranslate2 (https://opennmt.net/CTranslate2), a C++ runtime for translation with 8-bit weights: which
+configs it can express, the weights under its names, the folder, and the scores of a converted model.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import torch
+from ctranslate2.specs import attention_spec, common_spec, transformer_spec
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from ...errors import UserError
+from ...loading import load_tokenizers, vocabulary_size
+from ...model.configuration_scratch import ScratchConfig
+from ...model.modeling_scratch import ScratchForConditionalGeneration
+from .checking import as_list, carry_tokenizers, load_model, read_search, verify_scores, warn_of_settings
+from .marian import check_plain_weights, misfits
+
+SETTINGS = "generation.json"  # file beside the model with arguments for translate_batch
+LEAST_POSITIONS = 1024  # size of the table of sinusoidal positions, a hard limit in CTranslate2
+
+_ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_python": "GELU",
+    "gelu_new": "GELUTanh",
+    "gelu_fast": "GELUTanh",
+    "gelu_accurate": "GELUTanh",
+    "gelu_pytorch_tanh": "GELUTanh",
+    "quick_gelu": "GELUSigmoid",
+    "silu": "SWISH",
+    "swish": "SWISH",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+}
+
+# Besides `NEEDS_GENERATE`, settings for which translate_batch has no argument, or which it interprets differently.
+_LEFT_OUT = ("begin_suppress_tokens", "early_stopping")
+
+
+def find_obstacles(config: ScratchConfig) -> list[str]:
+    """The fields of a config that CTranslate2 cannot express, each with the value needed."""
+    positions = ("sinusoidal", "learned", "rotary")
+    needed = {"activation_function": _ACTIVATIONS, "position_embedding_type": positions, "share_layers": [False]}
+    obstacles = misfits(config, needed)
+    if config.position_embedding_type != "rotary" and config.d_model % 2:
+        obstacles.append(f"d_model is {config.d_model} and must be even")
+    if not as_list(config.eos_token_id):
+        obstacles.append(f"eos_token_id is {config.eos_token_id!r} and must be a token id or several")
+    if config.decoder_start_token_id is None:
+        obstacles.append("decoder_start_token_id is None and must be a token id")
+    return obstacles
+
+
+def read_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, side: str) -> list[str]:
+    """
+    The token of each row of an embedding; unused rows get placeholder names.
+
+    Raises:
+        UserError: the tokenizer has more ids than the embedding has rows.
+    """
+    if (size := vocabulary_size(tokenizer)) > rows:
+        raise UserError(
+            f"the {side} tokenizer has {size} ids and its embedding {rows} rows; put the tokenizer that "
+            "the model was trained with beside it"
+        )
+    # Ids below `size` may have no token either, as in some of tiktoken's encodings.
+    tokens = [*tokenizer.convert_ids_to_tokens(range(size)), *[None] * (rows - size)]
+    return [f"<unused {row}>" if token is None else token for row, token in enumerate(tokens)]
+
+
+def _copy_linear(spec: Any, layers: list[nn.Linear]) -> None:
+    """Pack several layers with the same input into one."""
+    spec.weight = torch.cat([layer.weight for layer in layers])
+    if layers[0].bias is not None:
+        spec.bias = torch.cat([layer.bias for layer in layers])
+
+
+def _copy_norm(spec: Any, norm: nn.Module) -> None:
+    spec.gamma = norm.weight
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = norm.bias
+
+
+def _copy_attention(spec: Any, attention: nn.Module, norm: nn.Module, is_self: bool) -> None:
+    query, key_and_value = [attention.q_proj], [attention.k_proj, attention.v_proj]
+    inputs = [query + key_and_value] if is_self else [query, key_and_value]
+    for linear, layers in zip(spec.linear, [*inputs, [attention.o_proj]], strict=True):
+        _copy_linear(linear, layers)
+    _copy_norm(spec.layer_norm, norm)
+
+
+def _copy_stack(spec: Any, stack: nn.Module, rows: int) -> None:
+    """Copy a stack. rows: how many positions its table gets."""
+    embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
+    embeddings.weight = stack.embed_tokens.weight.clone()  # quantizing alters it in place
+    spec.scale_embeddings = float(stack.embed_scale)
+    if stack.config.position_embedding_type != "rotary":
+        places, zeros = torch.arange(rows, device=stack.device)[None], torch.zeros(1, rows, stack.config.d_model)
+        spec.position_encodings.encodings = stack.embed_positions.add(zeros.to(stack.device), places)[0]
+    for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
+        _copy_attention(layer_spec.self_attention, layer.self_attn, layer.self_attn_layer_norm, True)
+        if hasattr(layer, "cross_attn"):
+            _copy_attention(layer_spec.attention, layer.cross_attn, layer.cross_attn_layer_norm, False)
+        feed_forward = layer.feed_forward
+        activated = feed_forward.up_proj if feed_forward.gate_proj is None else feed_forward.gate_proj
+        _copy_linear(layer_spec.ffn.linear_0, [activated])
+        if feed_forward.gate_proj is not None:
+            _copy_linear(layer_spec.ffn.linear_0_noact, [feed_forward.up_proj])
+        _copy_linear(layer_spec.ffn.linear_1, [feed_forward.down_proj])
+        _copy_norm(layer_spec.ffn.layer_norm, layer.feed_forward_layer_norm)
+    if not isinstance(stack.layer_norm, nn.Identity):
+        _copy_norm(spec.layer_norm, stack.layer_norm)
+
+
+@torch.no_grad()
+def to_ctranslate2(
+    model: ScratchForConditionalGeneration, source_vocabulary: list[str], target_vocabulary: list[str]
+) -> transformer_spec.TransformerSpec:
+    """
+    The model as a CTranslate2 specification: call its `optimize`, which quantizes, and then its `save`.
+
+    Raises:
+        UserError: CTranslate2 cannot express the config; the message names each field, its value and the value needed.
+    """
+    check_plain_weights(model)
+    config = model.config
+    if obstacles := find_obstacles(config):
+        raise UserError(f"CTranslate2 cannot express this model: {'; '.join(obstacles)}")
+    shared: dict[str, Any] = {
+        "activation": common_spec.Activation[_ACTIVATIONS[config.activation_function]],
+        "ffn_glu": config.gated_ffn,
+        "rms_norm": config.norm_type == "rms_norm",
+    }
+    if config.position_embedding_type == "rotary":
+        parameters = config.rope_parameters
+        linear = parameters["rope_type"] == "linear"
+        shared |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": parameters["rope_theta"]}
+        shared |= {"rotary_scaling_type": attention_spec.RotaryScalingType.Linear} if linear else {}
+        shared |= {"rotary_scaling_factor": parameters["factor"]} if linear else {}
+
+    def norms(final_norm: bool) -> dict[str, bool]:
+        # The spec of a post-norm stack has no final norm, but the runtime supports one.
+        return {"pre_norm": config.norm_position == "pre" or final_norm, "no_final_norm": not final_norm}
+
+    encoder = transformer_spec.TransformerEncoderSpec(
+        config.encoder_layers, config.encoder_attention_heads, **shared, **norms(config.final_norm is True)
+    )
+    decoder = transformer_spec.TransformerDecoderSpec(
+        config.decoder_layers, config.decoder_attention_heads, **shared, **norms(bool(config.final_norm))
+    )
+    spec = transformer_spec.TransformerSpec(encoder, decoder)
+    if config.position_embedding_type == "rotary":
+        vars(encoder).pop("position_encodings", None)  # always present in an encoder's spec
+    rows, search = config.max_position_embeddings, read_search(model)
+    if config.position_embedding_type == "sinusoidal":
+        rows = max(rows, LEAST_POSITIONS, search.longest + 1)
+    for stack_spec, stack in ((encoder, model.model.encoder), (decoder, model.model.decoder)):
+        stack_spec.pre_norm = config.norm_position == "pre"
+        _copy_stack(stack_spec, stack, rows)
+    _copy_linear(decoder.projection, [model.lm_head])
+    spec.register_source_vocabulary(source_vocabulary)
+    spec.register_target_vocabulary(target_vocabulary)
+    if config.unk_token_id is not None and config.unk_token_id < len(source_vocabulary):
+        spec.config.unk_token = source_vocabulary[config.unk_token_id]
+    spec.config.eos_token = target_vocabulary[search.ends[0]]
+    spec.config.decoder_start_token = target_vocabulary[search.start]
+    if config.bos_token_id is not None:
+        spec.config.bos_token = target_vocabulary[config.bos_token_id]
+    spec.config.layer_norm_epsilon = config.norm_eps
+    spec.validate()
+    return spec
+
+
+def write_settings(model: ScratchForConditionalGeneration, target_vocabulary: list[str], folder: Path) -> None:
+    """
+    Write the model's generation settings as arguments of CTranslate2's translate_batch. A warning names those that have
+    no counterpart.
+    """
+    search = read_search(model)
+    warn_of_settings(model, _LEFT_OUT, SETTINGS)
+    generation = model.generation_config
+    settings = {
+        "beam_size": search.num_beams,
+        "num_hypotheses": min(generation.num_return_sequences or 1, search.num_beams),
+        "length_penalty": search.length_penalty,
+        "min_decoding_length": search.shortest,
+        "max_decoding_length": search.longest,
+        "max_input_length": 0,  # no limit: by default, input is silently cut after 1,024 tokens
+        "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
+        "repetition_penalty": generation.repetition_penalty or 1.0,
+        "end_token": [target_vocabulary[token] for token in search.ends],
+    }
+    if search.banned:
+        settings["suppress_sequences"] = [[target_vocabulary[token] for token in each] for each in search.banned]
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+class CTranslate2Scorer:
+    """Scores given tokens with a converted model, to compare it with the original."""
+
+    def __init__(self, folder: Path, source_vocabulary: list[str], target_vocabulary: list[str]):
+        self.translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
+        self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
+
+    def __call__(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        """The log-probability of each token of each target, and of the end token after it."""
+        found = self.translator.score_batch(
+            [[self.source_vocabulary[token] for token in source] for source in sources],
+            [[self.target_vocabulary[token] for token in target] for target in targets],
+        )
+        return [result.log_probs for result in found]
+
+
+def write_ctranslate2(name: str, folder: Path, quantization: str = "float32") -> None:
+    """
+    Write a model for CTranslate2's Translator to a new folder, with its generation settings and tokenizers.
+
+    Args:
+        name: a model folder or Hub name.
+        quantization: type of the stored weights, by CTranslate2's name.
+
+    Raises:
+        UserError: CTranslate2 cannot express the model, or its results differ from the original's.
+    """
+    model = load_model(name, ScratchConfig.model_type).float().eval()
+    rows = (model.config.vocab_size, model.config.target_vocab_size)
+    tokenizers = zip(load_tokenizers(name), rows, ("source", "target"), strict=True)
+    vocabularies = [read_vocabulary(*each) for each in tokenizers]
+    # First in float32, to compare it with the original; the cost of quantization shows in BLEU.
+    for each in dict.fromkeys(["float32", quantization]):
+        spec = to_ctranslate2(model, *vocabularies)
+        spec.optimize(each)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        spec.save(str(folder))
+        if each == "float32":
+            verify_scores(model, CTranslate2Scorer(folder, *vocabularies))
+    write_settings(model, vocabularies[1], folder)
+    carry_tokenizers(name, folder)

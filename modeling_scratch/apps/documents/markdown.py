@@ -1,0 +1,289 @@
+"""Markdown: translates paragraphs, headings, lists, quotes and tables; everything else stays as written."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock, reference
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token as Block
+
+from ...languages import says_something
+from . import Document
+from .html import html_tokens, is_footnote, shielded, write_html
+from .marked_text import Markup, Slot, Text, Token, has_language
+from .regions import Region, read_regions
+
+_FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\n(?!\s*\n)(.*?\n)??(\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_ESCAPED = re.compile(r"[\\`*\[\]<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=~)~|&(?=#?\w+;)")
+_BLOCK_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+>#=|])")
+_BEGINS_A_BLOCK = re.compile(r"\d{1,9}[.)](?:\s|$)|(?:[-+]|#{1,6})(?:\s|$)|>|[-=]+[ \t]*(?:\n|$)")
+# Markers of alerts and footnotes, ids of headings, and attributes of a block are not part of the text beside them.
+_APART = re.compile(
+    r"\A(\[!\w+\][-+]?)|^[ \t]*(\[\^[^\]\s]+\]:)|^[ \t]*(\{:[^{}\n]*\})[ \t]*$"
+    r"|(?<=\s)(\{:?[ \t]*[#.][^{}\n]*\})\Z",
+    re.MULTILINE,
+)
+_ATTRIBUTES = re.compile(r"\{[^{}\n]*\}")  # directly after a link, a picture or code
+# Attributes, as {: .x }; and LaTeX between dollar signs: on one line without a word of ordinary text, which tells it
+# from sums of money, or between two with a sign of LaTeX.
+_WORD = r"(?<![^\s$])[^\W\d_]{2,}(?![^\s$.,;:!?])"
+_ATOMS = re.compile(
+    rf"(?<![\\$\w])(?:\$(?=[^\s$])(?:(?!{_WORD})[^$`\n])*(?<![\s\\$])\$(?![\w$])|\$\$(?=[^$`]*[\\^_=])[^$`]+\$\$)"
+    r"|\{:[^{}\n]*\}"
+)
+_PLAIN_LABEL = re.compile(r"[^\\`*_\[\]<>&!~|\n]+")
+_DELIMITERS = ("emphasis", "strikethrough")
+_SPANS = ("autolink", "backticks", "image", "link")
+_TITLE = re.compile(r"""\s("[^"\\&]*"|'[^'\\&]*'|\([^()\\&]*\))\s*\)\Z""")
+
+
+def read_markdown(text: str) -> Document:
+    """Read CommonMark with tables and strikethrough. Image descriptions, and titles, are translated too."""
+    begin = match.end() if (match := _FRONT_MATTER.match(text)) else 0
+    places = list(_Reader(text, begin).places())
+
+    def joined(found: list[str]) -> str:
+        parts, done = [], 0
+        for (start, end, _), written in zip(places, found, strict=True):
+            parts += [text[done:start], written]
+            done = end
+        return "".join(parts) + text[done:]
+
+    return read_regions([region for _, _, region in places], joined)
+
+
+def write_markdown(text: str, written: dict[str, str]) -> str:
+    """Text in which nothing is markup, with entities for characters that were entities in the source."""
+    escaped = {match.start() for match in _ESCAPED.finditer(text)}
+    return "".join(
+        written.get(character) or "\\" * (place in escaped) + character for place, character in enumerate(text)
+    )
+
+
+def write_cell(text: str, written: dict[str, str]) -> str:
+    """`write_markdown` within a table cell."""
+    return write_markdown(text, written | {"|": "\\|"})
+
+
+def _begin(source: str, written: str) -> str:
+    """
+    Escape the beginning of a text that starts a list, heading or quote, or looks so, unless the source begins with the
+    same marker, as in the heading "## 1. Begin".
+    """
+    match, marker, known = _BLOCK_BEGINS.match(written), _BEGINS_A_BLOCK.match(written), _BEGINS_A_BLOCK.match(source)
+    is_known = known is not None and marker is not None and known.group() == marker.group()
+    if match is None or is_known or (_BLOCK_BEGINS.match(source) and marker is None):
+        return written
+    return f"{written[: match.end()]}\\{written[match.end() :]}"
+
+
+def _reference(state: StateBlock, first: int, last: int, silent: bool) -> bool:
+    """The parser's rule for link reference definitions, without footnotes."""
+    return not state.src.startswith("[^", state.bMarks[first] + state.tShift[first]) and reference(
+        state, first, last, silent
+    )
+
+
+class _Reader:
+    """
+    Finds the regions of a text. The parser tells which lines a block is on; the rules that it applies within the block
+    tell where the markup is.
+    """
+
+    def __init__(self, text: str, begin: int):
+        self.text, self.begin = text, begin
+        self.lines = [begin, *(match.end() for match in re.compile("\n").finditer(text, begin)), len(text) + 1]
+        self.parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+        # Nothing is rendered: an address of any kind is an address, and stays as it is written.
+        self.parser.validateLink = lambda url: True
+        self.parser.normalizeLink = self.parser.normalizeLinkText = lambda url: url
+        # Blocks first. Literal text is not joined, so that each token comes from one rule.
+        self.parser.disable(["inline", "text_join", "fragments_join"])
+        for rule in self.parser.inline.ruler.get_active_rules():
+            if rule != "text":
+                self._watch(rule)
+        self.parser.block.ruler.at("reference", _reference)
+        self.found: list[tuple[str, int, int, int, list[Block]]] = []  # rule, start, end, end of label, its tokens
+
+    def _watch(self, name: str) -> None:
+        """Record where a rule applies."""
+        ruler = self.parser.inline.ruler
+        rule = ruler.getRules("")[ruler.get_active_rules().index(name)]
+
+        def watched(state: StateInline, silent: bool) -> bool:
+            if silent:
+                return rule(state, silent)
+            start, before = state.pos, len(self.found)
+            count = len(state.tokens) + (name in _DELIMITERS and bool(state.pending))  # text before it comes first
+            label = -1
+            if name == "link" and state.src[start] == "[":
+                label = state.md.helpers.parseLinkLabel(state, start, True)
+            applies = rule(state, silent)
+            if applies:
+                if name == "image":  # positions found within its label are relative to the label
+                    del self.found[before:]
+                self.found.append((name, start, state.pos, label, state.tokens[count:]))
+            return applies
+
+        ruler.at(name, watched)
+
+    def places(self) -> Iterator[tuple[int, int, Region]]:
+        """Where each region starts and ends in the text, and the region, in document order."""
+        env: dict = {}
+        # Same length, but without the characters that the parser would replace.
+        blocks = self.parser.parse(self.text[self.begin :].replace("\r", " ").replace("\0", " "), env)
+        row, column, is_cell = 0, 0, False
+        for block in blocks:
+            if block.type == "tr_open":
+                row, column = block.map[0], 0
+            elif block.type in ("td_open", "th_open", "td_close", "th_close"):
+                is_cell = block.nesting > 0
+            elif block.type == "html_block":
+                content = block.content.rstrip("\n")
+                if where := self._where(content, block.map[0]):
+                    tokens = shielded(list(self._html(content, where)))
+                    yield where[0], where[-1], Region(tokens, write_html)
+            elif block.type == "inline" and block.content:
+                where = self._cell(block.content, row, column) if is_cell else self._where(block.content, block.map[0])
+                if where is None:
+                    continue
+                column = where[-1]
+                self.found = []
+                self.parser.inline.parse(block.content, self.parser, env, [])
+                tokens = shielded(list(self._tokens(block.content, where)))
+                yield where[0], where[-1], Region(tokens, write_cell if is_cell else write_markdown, _begin)
+
+    def _where(self, content: str, first: int) -> list[int] | None:
+        """The positions in the text of a block's characters, and of its end; None if they are unknown."""
+        where: list[int] = []
+        for number, line in enumerate(content.split("\n"), start=first):
+            start, end = self.lines[number], self.lines[number + 1] - 1
+            shown = line.lstrip()
+            column = self.text[start:end].replace("\r", " ").rfind(shown)
+            if column < 0:
+                return None
+            begin = start + column
+            where += [begin] * (len(line) - len(shown)) + list(range(begin, begin + len(shown) + 1))
+        return where
+
+    def _cell(self, content: str, row: int, after: int) -> list[int] | None:
+        """The same for a table cell: the first match in its row after a position in the text."""
+        written = content.replace("|", "\\|")
+        begin = self.text.find(written, max(after, self.lines[row]), self.lines[row + 1])
+        if begin < 0:
+            return None
+        where = [begin]
+        for character in content:
+            where.append(where[-1] + 1 + (character == "|"))
+        return where
+
+    # Tokens of a block
+
+    def _html(self, content: str, where: list[int]) -> Iterator[Token]:
+        """The tokens of an HTML block, with the markers of quotes and lists between its lines."""
+        start = 0
+        for token in html_tokens(content):
+            end = start + len(token.raw)
+            first = where[start]
+            if token.slots:
+                moved = (
+                    replace(slot, start=where[start + slot.start] - first, end=where[start + slot.end] - first)
+                    for slot in token.slots
+                )
+                token = replace(token, slots=tuple(moved))
+            yield replace(token, raw=self.text[first : where[end]])
+            start = end
+
+    def _tokens(self, content: str, where: list[int]) -> Iterator[Token]:
+        def raw(start: int, end: int) -> str:
+            return self.text[where[start] : where[end]]
+
+        marks: list[tuple[int, int, list[Token]]] = []
+        for match in _APART.finditer(content):
+            start, end = match.span(match.lastindex)
+            marks.append((start, end, [Markup("break", raw(start, end))]))
+        for match in _ATOMS.finditer(content):
+            marks.append((*match.span(), [Markup("atom", raw(*match.span()))]))
+        for name, start, end, label, blocks in self.found:
+            text = content[start + 1 : label]
+            if name != "link":
+                tokens = _tokens_of(name, raw(start, end), blocks)
+            elif text[:1] == "^" or is_footnote("a", text) or not says_something(text):
+                tokens = [Markup("atom", raw(start, end))]
+            else:
+                closing = raw(label, end)
+                if closing in ("]", "][]"):  # the text is also the label of the reference
+                    closing = f"][{' '.join(text.split())}]"
+                marks.append((start, start + 1, [Markup("open", "[", "link")]))
+                start, tokens = label, [Markup("close", closing, "link", _title(closing))]
+            is_span = name in _SPANS and tokens[-1].kind != "text"
+            if is_span and (attributes := _ATTRIBUTES.match(content, end)):
+                tokens[-1] = replace(tokens[-1], raw=tokens[-1].raw + raw(*attributes.span()))
+                end = attributes.end()
+            marks.append((start, end, tokens))
+        done = 0
+        for start, end, tokens in sorted(marks, key=lambda mark: mark[0]):
+            if start >= done:
+                yield from self._literal(content, where, done, start)
+                yield from tokens
+                done = end
+        yield from self._literal(content, where, done, len(content))
+
+    def _literal(self, content: str, where: list[int], start: int, end: int) -> Iterator[Text]:
+        for match in re.finditer(r"[^|]+|\|", content[start:end]):
+            first, last = start + match.start(), start + match.end()
+            yield Text(self.text[where[first] : where[last]], match.group())
+
+
+def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
+    """The tokens of whatever a rule has parsed, except for links."""
+    types = {block.type for block in blocks}
+    if name in _DELIMITERS:
+        return _delimiters(blocks)
+    if "softbreak" in types:
+        return [Markup("fold", raw, is_before_letter=True)]
+    if "hardbreak" in types:
+        return [Markup("break", raw)]
+    if "text_special" in types:
+        special = next(block for block in blocks if block.type == "text_special")
+        return [Text(raw, special.content)]
+    if name == "html_inline":
+        return html_tokens(raw)
+    if name == "image":
+        return [Markup("atom", raw, slots=_description(raw, blocks[-1].content) + _title(raw))]
+    return [Markup("atom", raw)] if types & {"code_inline", "link_open"} else [Text(raw, raw)]
+
+
+def _delimiters(blocks: list[Block]) -> list[Token]:
+    """Tokens of asterisks, underscores and tildes: those that delimit something, and those that are literal."""
+    tokens: list[Token] = []
+    for block in blocks:
+        if block.nesting:
+            kind = "open" if block.nesting > 0 else "close"
+            tokens.append(Markup(kind, block.markup, block.type.rpartition("_")[0] + block.markup, is_optional=True))
+        elif block.content:
+            tokens.append(Text(block.content, block.content))
+    return tokens
+
+
+def _description(raw: str, label: str) -> tuple[Slot, ...]:
+    """The slot of an image's description, if this is plain text and not also the label of a reference."""
+    end = 2 + len(label)
+    is_name = raw[end + 1 :] in ("", "[]")
+    if is_name or not _PLAIN_LABEL.fullmatch(label) or not has_language(label):
+        return ()
+    return (Slot(2, end, label, lambda text: write_markdown(text, {})),)
+
+
+def _title(raw: str) -> tuple[Slot, ...]:
+    """The slot of the title in `](address "title")`."""
+    match = _TITLE.search(raw)
+    if match is None or not has_language(match[1]):
+        return ()
+
+    def write(text: str) -> str:
+        return '"' + re.sub(r'["\\]', r"\\\g<0>", text) + '"'
+
+    return (Slot(*match.span(1), " ".join(match[1][1:-1].split()), write),)

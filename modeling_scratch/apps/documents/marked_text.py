@@ -1,0 +1,280 @@
+"""Splits text with inline markup into paragraphs of plain text that remember where the markup was."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import ClassVar, Literal
+
+from ...languages import says_something
+
+# What is not language: addresses, footnote references, checkboxes of task lists.
+_PROTECTED = re.compile(
+    r"""(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*\)|[^\s<>"()\u3000-\u303f\uff00-\uff0f\uff1a-\uff20])*"""
+    r"""(?:\([^\s<>"()]*\)|[\w/])|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.-]*\w"""
+    r"""|\[\^[^\[\]\s]+\]:?|\[[ xX]\](?=\s)"""
+)
+_DEEPEST = 50  # nesting depth
+_CLOSING = ".,;:!?)]}»”…"
+_OPENING = "([{«„"
+
+
+def has_language(text: str) -> bool:
+    """Whether a text says something besides addresses and the like."""
+    return says_something(_PROTECTED.sub("", text))
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text as it is written and as it reads; the two differ in entities and escapes."""
+
+    raw: str
+    plain: str
+    kind: ClassVar = "text"
+    name: ClassVar = ""
+    slots: ClassVar = ()
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A human-readable part of markup, such as the description of an image."""
+
+    start: int  # position in the markup
+    end: int
+    plain: str
+    write: Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Markup:
+    """
+    Something other than text.
+
+    Args:
+        kind: "open" and "close" are around words; an "atom" is between words; a "break" ends a paragraph; a "fold",
+            such as a line break, may replace the space between any two words.
+        raw: as it is written.
+        name: shared by an opening and its closing.
+        is_optional: left out if it would enclose no words, since some markup cannot be empty.
+        ends_elements: of a fold: open elements are closed before it and reopened after it.
+        stays: of a fold: it is written even if the translation has no space for it.
+        is_before_letter: of a fold: only a letter may follow it, since other characters could be markup there.
+    """
+
+    kind: Literal["open", "close", "atom", "break", "fold"]
+    raw: str
+    name: str = ""
+    slots: tuple[Slot, ...] = ()
+    is_optional: bool = False
+    ends_elements: bool = False
+    is_before_letter: bool = False
+    stays: bool = False
+
+
+Token = Text | Markup
+
+
+@dataclass
+class Atom:
+    """A piece of markup between words."""
+
+    markup: list[Markup]
+    at: int  # position in the plain text
+    space_before: bool
+    space_after: bool = False
+
+
+@dataclass
+class Element:
+    """Markup around words, from its first character to the position after its last."""
+
+    open: Markup
+    close: Markup | None = None
+    start: int = -1
+    end: int = -1
+    nodes: list["Atom | Element"] = field(default_factory=list)
+
+
+@dataclass
+class Paragraph:
+    """The plain text of some tokens, with single spaces, and the positions of their markup."""
+
+    text: str = ""
+    nodes: list[Atom | Element] = field(default_factory=list)
+    folds: list[tuple[int, Markup]] = field(default_factory=list)
+    written: dict[str, str] = field(default_factory=dict)  # characters that were entities in the source
+
+
+def units(tokens: Iterable[Token]) -> Iterator[list[Token]]:
+    """
+    The tokens between breaks, and each break by itself. Within a unit, tags are paired; unpaired tags, and those of
+    elements nested too deeply, become breaks.
+    """
+    tokens = list(tokens)
+    while loose := _loose(tokens):
+        for place in loose:
+            tokens[place] = replace(tokens[place], kind="break")
+    unit: list[Token] = []
+    for token in tokens:
+        if token.kind == "break":
+            yield unit
+            yield [token]
+            unit = []
+        else:
+            unit.append(token)
+    yield unit
+
+
+def _loose(tokens: Sequence[Token]) -> list[int]:
+    """Tags without a partner before the next break, or nested too deeply."""
+    loose, opened = [], []
+    for place, token in enumerate(tokens):
+        if token.kind == "break" or (token.kind == "open" and len(opened) == _DEEPEST):
+            loose += [*opened, place] if token.kind == "open" else opened
+            opened = []
+        elif token.kind == "open":
+            opened.append(place)
+        elif token.kind == "close":
+            if all(tokens[each].name != token.name for each in opened):
+                loose.append(place)
+                continue
+            while tokens[last := opened.pop()].name != token.name:
+                loose.append(last)
+    return loose + opened
+
+
+def split_white_space(tokens: Sequence[Token]) -> tuple[list[Token], list[Token], list[Token]]:
+    """Split a unit into leading white space, content, and trailing white space."""
+    tokens = [part for token in tokens for part in _words(token)]
+    shown = [place for place, token in enumerate(tokens) if not _is_white(token)]
+    first, last = (shown[0], shown[-1] + 1) if shown else (len(tokens), len(tokens))
+    return tokens[:first], tokens[first:last], tokens[last:]
+
+
+def _words(token: Token) -> list[Token]:
+    """Split text, unless it is an entity, into words and the white space between them."""
+    if token.kind != "text" or len(token.raw) != len(token.plain):
+        return [token]
+    return [Text(token.raw[slice(*match.span())], match.group()) for match in re.finditer(r"\s+|\S+", token.plain)]
+
+
+def _is_white(token: Token) -> bool:
+    return token.kind == "fold" or (token.kind == "text" and not token.plain.strip())
+
+
+def paragraph_of(tokens: Iterable[Token]) -> Paragraph:
+    """Make a paragraph from a unit's tokens."""
+    builder = _Builder()
+    for is_text, run in groupby(tokens, lambda token: token.kind == "text"):
+        if is_text:
+            _add_texts(list(run), builder)
+        else:
+            for markup in run:
+                builder.add_markup(markup)
+    return builder.finished()
+
+
+def _add_texts(texts: list[Text], builder: "_Builder") -> None:
+    """Add adjacent texts, such as the parts of an address that contains entities or escapes."""
+    plain = "".join(text.plain for text in texts)
+    raws: list[str] = []  # for each character of the plain text
+    for text in texts:
+        is_same = text.raw == text.plain
+        raws += text.plain if is_same else [text.raw, *[""] * (len(text.plain) - 1)]
+        is_common = text.plain.isascii() and (text.plain.isalnum() or text.plain.isspace())
+        if not is_same and text.raw.startswith("&") and not is_common:
+            # Without a semicolon, it would swallow a letter or digit that comes to stand behind it.
+            builder.paragraph.written[text.plain] = text.raw.removesuffix(";") + ";"
+    end = 0
+    for match in _PROTECTED.finditer(plain):
+        builder.add_text(plain[end : match.start()])
+        builder.add_markup(Markup("atom", "".join(raws[match.start() : match.end()])))
+        end = match.end()
+    builder.add_text(plain[end:])
+
+
+class _Builder:
+    """Collects a paragraph's text and the positions of its markup."""
+
+    def __init__(self):
+        self.paragraph = Paragraph()
+        self._parts: list[str] = []  # the text, words and spaces
+        self._length = 0
+        self._open: list[Element] = []
+        self._empty: list[Element] = []  # open elements without a character yet
+        self._has_space = False  # since the last character or atom
+        self._atom: Atom | None = None  # the last, if no character has followed
+        self._had_space = False  # before the atoms since the last character
+
+    def finished(self) -> Paragraph:
+        """The paragraph, once everything has been added."""
+        self.paragraph.text = "".join(self._parts)
+        return self.paragraph
+
+    def add_text(self, text: str) -> None:
+        for part in re.findall(r"\s+|\S+", text):
+            if part.isspace():
+                self._has_space = True
+            else:
+                self._add(part)
+
+    def _add(self, word: str) -> None:
+        has_space = self._has_space or self._had_space
+        if self._atom is not None:
+            self._atom.space_after = self._has_space
+            # Without the atom, a space would come before a full stop or after a bracket.
+            if not self._has_space and word[0] in _CLOSING and not self._empty:
+                has_space = False
+            if not self._had_space and self._parts and self._parts[-1][-1] in _OPENING:
+                has_space = False
+        if has_space and self._length:
+            self._parts.append(" ")
+            self._length += 1
+        for element in self._empty:
+            element.start = self._length
+        self._parts.append(word)
+        self._length += len(word)
+        self._empty, self._has_space, self._atom, self._had_space = [], False, None, False
+
+    def add_markup(self, markup: Markup) -> None:
+        if markup.kind == "open":
+            element = Element(markup)
+            self._nodes().append(element)
+            self._open.append(element)
+            self._empty.append(element)
+        elif markup.kind == "close":
+            self._close(markup)
+        elif markup.kind == "fold":
+            self.paragraph.folds.append((self._length, markup))
+            self._has_space = True
+        else:
+            self._add_atom([markup])
+
+    def _nodes(self) -> list[Atom | Element]:
+        return self._open[-1].nodes if self._open else self.paragraph.nodes
+
+    def _add_atom(self, markup: list[Markup]) -> None:
+        if self._atom is not None:
+            self._atom.space_after = self._has_space
+        self._atom = Atom(markup, self._length, self._has_space)
+        self._nodes().append(self._atom)
+        self._had_space, self._has_space = self._had_space or self._has_space, False
+
+    def _close(self, markup: Markup) -> None:
+        element = self._open.pop()
+        element.close, element.end = markup, self._length
+        if element.start >= 0:
+            return
+        # An element without characters becomes an atom, together with the atoms in it.
+        self._empty.pop()
+        self._nodes().pop()
+        inner = [node for node in element.nodes if isinstance(node, Atom)]
+        whole = [element.open]
+        for place, node in enumerate(inner):
+            whole += [Markup("fold", " ")] * (place > 0 and node.space_before) + node.markup
+        whole.append(markup)
+        if inner:
+            self._atom = Atom(whole, inner[0].at, inner[0].space_before)
+            self._nodes().append(self._atom)
+        else:
+            self._add_atom(whole)

@@ -1,0 +1,104 @@
+"""Finds the paragraphs in the regions of a document that hold text, and writes their translations back."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ...languages import says_something
+from ..translate.paragraphs import Translated
+from . import Document
+from .marked_text import Paragraph, Token, paragraph_of, split_white_space, units
+from .placement import Write, placed
+
+_AFTER_LABELS = {":", "-", "–", "—", "=", "->", "=>", "→", "⇒"}  # noqa: RUF001
+
+
+@dataclass(frozen=True)
+class Region:
+    """
+    A part of a document.
+
+    Args:
+        tokens: everything in it.
+        write: escapes text, so that none of it reads as markup here; see `placed`.
+        begin: given a paragraph's source and what was written for it, escapes a beginning that would read as markup.
+    """
+
+    tokens: Sequence[Token]
+    write: Write
+    begin: Callable[[str, str], str] = lambda source, written: written
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """The tokens between two breaks: a paragraph with its source text, and what is around it; or no paragraph."""
+
+    before: list[Token]
+    paragraph: Paragraph | None = None
+    source: str = ""
+    after: Sequence[Token] = ()
+
+
+def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str]) -> Document:
+    """
+    The document that consists of these regions, whose paragraphs are those of all regions followed by all slots.
+
+    Args:
+        joined: makes the document from the written regions, with whatever is between them.
+    """
+    rows = [[_unit(tokens) for tokens in units(region.tokens)] for region in regions]
+    paragraphs = [unit.paragraph.text for row in rows for unit in row if unit.paragraph]
+    slots = list(dict.fromkeys(slot.plain for region in regions for token in region.tokens for slot in token.slots))
+
+    def write(translations: Sequence[Translated]) -> str:
+        found = iter(translations[: len(paragraphs)])
+        said = dict(zip(slots, (each.text for each in translations[len(paragraphs) :]), strict=True))
+        return joined(
+            [
+                "".join(part for unit in row for part in _written(region, unit, found, said))
+                for region, row in zip(regions, rows, strict=True)
+            ]
+        )
+
+    return Document(paragraphs + slots, write)
+
+
+def _written(region: Region, unit: _Unit, found: Iterator[Translated], said: dict[str, str]) -> Iterator[str]:
+    """
+    The parts of a unit with its translation.
+
+    Args:
+        found: the translations of paragraphs; this unit takes the next one.
+        said: the translation of each slot's text.
+    """
+
+    def raw(token: Token) -> str:
+        text = token.raw
+        for slot in reversed(token.slots):
+            text = text[: slot.start] + slot.write(said[slot.plain]) + text[slot.end :]
+        return text
+
+    yield from map(raw, unit.before)
+    if unit.paragraph is not None:
+        yield region.begin(unit.source, placed(unit.paragraph, next(found), region.write, raw))
+    yield from map(raw, unit.after)
+
+
+def _label(tokens: Sequence[Token]) -> int:
+    """How many tokens at the beginning are a label, such as an option in code and a colon, which stays as it is."""
+    ends = 0
+    for place, token in enumerate(tokens):
+        if token.kind == "atom":
+            continue
+        if token.kind != "text" or any(map(str.isalnum, token.plain)) or place == 0:
+            break
+        ends = place + 1 if token.plain in _AFTER_LABELS or (ends == place and token.plain.isspace()) else 0
+    return ends
+
+
+def _unit(tokens: list[Token]) -> _Unit:
+    before, within, after = split_white_space(tokens)
+    label = _label(within)
+    paragraph = paragraph_of(within[label:])
+    if not says_something(paragraph.text):
+        return _Unit(tokens)
+    return _Unit([*before, *within[:label]], paragraph, "".join(token.raw for token in within[label:]), after)

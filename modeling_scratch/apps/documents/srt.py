@@ -1,0 +1,85 @@
+"""SRT subtitles: a sentence spanning several cues is translated whole, then spread over the same cues and lines."""
+
+import re
+from collections.abc import Iterator
+
+from pysubs2.formats.subrip import SubripFormat
+
+from ...errors import UserError
+from . import Document
+from .marked_text import Markup, Text, Token
+from .regions import Region, read_regions
+
+_NUMBER = re.compile(r"\n[ \t]*\d+[ \t]*\r?\n\Z")  # of the next cue
+_TAG = re.compile(r"<\s*+(/?)\s*+([A-Za-z]++)[^<>]*+>|\{\\[^{}]*\}|\\[Nnh]")
+_LINE_BEGINS = re.compile(r"(?:\{\\[^{}]*\}|\s|[-–—♪]+)+")  # noqa: RUF001
+_SENTENCE_END = re.compile(r"""[.!?…。！？؟۔।॥։♪:\])]["'”“’‘»«›‹」』)]*$""")  # noqa: RUF001
+_SPEAKER_BEGINS = re.compile(r"[-–—♪#\[(]")  # noqa: RUF001
+_PAUSE = 3000  # milliseconds; a sentence does not continue after a longer pause
+
+
+def read_srt(text: str) -> Document:
+    """
+    Read subtitles, which keep their cues and times.
+
+    A sentence continues over lines and cues until a cue ends with sentence-final punctuation, a new speaker begins (a
+    dash, a bracket or a note), or there is a pause of more than three seconds. Its translation is spread over its lines
+    in proportion to their lengths.
+
+    Raises:
+        UserError: there is no cue.
+    """
+    return read_regions([Region(list(_tokens(text)), lambda words, _: words)], "".join)
+
+
+def _cues(text: str) -> list[tuple[int, int, int, int]]:
+    """The start and end of each cue in milliseconds, and of its text in characters."""
+    lines, place = [], 0  # of each timing line: start and end in the text, and the cue's times
+    for line in text.split("\n"):
+        stamps = SubripFormat.TIMESTAMP.findall(line)
+        if len(stamps) == 2:
+            lines.append((place, place + len(line), *map(SubripFormat.timestamp_to_ms, stamps)))
+        place += len(line) + 1
+    if not lines and text.strip():
+        raise UserError("it has no subtitles in the format SRT")
+    cues = []
+    for number, (_, start, begin, end) in enumerate(lines, start=1):
+        shown = _NUMBER.sub("", text[start : lines[number][0]]) if number < len(lines) else text[start:]
+        if shown.strip():
+            start += len(shown) - len(shown.lstrip())
+            cues.append((begin, end, start, start + len(shown.strip())))
+    return cues
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    done, ended, said = 0, 0, ""
+    for begin, end, first, last in _cues(text):
+        between = text[done:first]
+        for number, match in enumerate(re.finditer(r"[^\n]*(?:\n|\Z)", text[first:last])):
+            line = match.group()
+            if not line:
+                continue
+            beginning = _LINE_BEGINS.match(line)
+            shown = _TAG.sub("", line).strip()
+            marks, line = (beginning.group(), line[beginning.end() :]) if beginning else ("", line)
+            is_pause = number == 0 and (begin - ended > _PAUSE or begin < ended)
+            is_new = is_pause or not said or not shown or _SPEAKER_BEGINS.match(shown)
+            is_new = is_new or (number == 0 and _SENTENCE_END.search(said))
+            if between + marks:
+                kind, is_cue = "break" if is_new else "fold", number == 0
+                yield Markup(kind, between + marks, ends_elements=is_cue, stays=is_cue or bool(marks))
+            kept = line.rstrip("\n")
+            yield from _line(kept)
+            between, said = line[len(kept) :], shown
+        done, ended = last, end
+    yield Markup("break", text[done:])
+
+
+def _line(line: str) -> Iterator[Token]:
+    done = 0
+    for match in _TAG.finditer(line):
+        yield Text(line[done : match.start()], line[done : match.start()])
+        kind = "fold" if match.group()[0] == "\\" else "atom" if match[2] is None else "close" if match[1] else "open"
+        yield Markup(kind, match.group(), (match[2] or "").lower())
+        done = match.end()
+    yield Text(line[done:], line[done:])

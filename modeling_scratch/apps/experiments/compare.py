@@ -1,0 +1,281 @@
+"""Compare runs: their numbers side by side, their recipes, means over seeds, the significance of differences."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...data.sources import load_split
+from ...data.tokenizer import texts
+from ...errors import UserError
+from ...metrics import MOST_RESAMPLED, NORMALIZED, RESAMPLES, as_compared, bleu_options, scores_in, title_of
+from ...recipe.reading import WITHOUT_EFFECT, flat_recipe
+from ...training.folder import RECIPE, read_translations, scored_set
+from ...training.records import RunRecords
+
+SO_FAR = "validation so far"  # stands for the test sets of a run that is not finished
+_ROUNDING = 0.01  # BLEU points by which the same translations may score differently, as in another release
+
+
+@dataclass
+class Run:
+    """
+    Args:
+        minutes, target_tokens: of the updates up to the last log line; None: nothing has been logged yet.
+        scores: a record of scores for each split or test set, by its name. Those of an unfinished run are of its best
+            weights so far, with fewer beams and without intervals.
+    """
+
+    name: str
+    folder: str
+    finished: bool
+    updates: int
+    minutes: float | None
+    target_tokens: int | None
+    parameters: int | None
+    scores: dict[str, dict[str, Any]]
+
+    def numbers(self) -> dict[str, float]:
+        """The numbers that are known of the run, by column title."""
+        counts = {"updates": self.updates, "minutes": self.minutes}
+        counts |= {"target tokens": self.target_tokens, "parameters": self.parameters}
+        scores = {column(name, key): record[key] for name, record in self.scores.items() for key in scores_in(record)}
+        return {name: value for name, value in (counts | scores).items() if value is not None}
+
+
+@dataclass
+class Group:
+    """Finished runs that differ only in their seeds: (mean, standard deviation) of each number that all have."""
+
+    runs: list[str]
+    numbers: dict[str, tuple[float, float]]
+
+
+@dataclass
+class Significance:
+    """
+    How a run's BLEU differs from the first run's on the same sentences.
+
+    Args:
+        p_value: of sacreBLEU's paired bootstrap; 1 if there is no difference.
+    """
+
+    run: str
+    test_set: str
+    difference: float
+    p_value: float
+    signature: str
+
+
+@dataclass
+class Comparison:
+    """
+    Args:
+        differences: the values, in the order of the runs, of each key in which recipes differ.
+        notes: what cannot be compared, and why.
+    """
+
+    runs: list[Run]
+    groups: list[Group]
+    differences: dict[str, list[Any]]
+    significance: list[Significance] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def column(test_set: str, metric: str) -> str:
+    """The title of a score's column."""
+    return f"{test_set} {title_of(metric)}"
+
+
+def read_runs(folders: list[Path]) -> dict[str, RunRecords]:
+    """
+    The records of runs by name: the folder's, or the path as given where folders share a name.
+
+    Raises:
+        UserError: there are fewer than two; one is given twice, is not a run, or cannot be read.
+    """
+    places = [folder.resolve() for folder in folders]
+    if len(folders) < 2:
+        raise UserError("name two runs or more to compare; scratch figures curves shows a single one")
+    if twice := [str(folder) for folder, place in zip(folders, places, strict=True) if places.count(place) > 1]:
+        raise UserError(f"{' and '.join(twice)} are the same run; name each once")
+    names = [place.name for place in places]
+    names = [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
+    return {name: read_run(folder, going_on=True) for name, folder in zip(names, folders, strict=True)}
+
+
+def read_run(folder: Path, going_on: bool = False) -> RunRecords:
+    """The records of a run, which may still be `going_on`. UserError if the folder is not a run, or cannot be read."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
+    if not (folder / RECIPE).is_file():
+        raise UserError(f"{folder}: not a run's folder: it has no {RECIPE}")
+    try:
+        return RunRecords(folder, going_on)
+    except ValueError as error:
+        said = str(error)
+        raise UserError(said if str(folder) in said else f"{folder}: {said}") from None
+
+
+def compare(records: dict[str, RunRecords]) -> Comparison:
+    """Compare runs that `read_runs` has read: the first with each of the others."""
+    runs = [_summary(name, run) for name, run in records.items()]
+    recipes = [_recipe(run) for run in records.values()]
+    result = Comparison(runs, _groups(runs, recipes), _differences(recipes))
+    _note_signatures(result)
+    _test_significance(result, records)
+    return result
+
+
+def _summary(name: str, run: RunRecords) -> Run:
+    scores = {
+        scored_set(record) if run.finished else SO_FAR: {key: record[key] for key in record if key != "samples"}
+        for record in run.scored
+    }
+    seconds = run.train.get("seconds")
+    return Run(
+        name=name,
+        folder=str(run.folder),
+        finished=run.finished,
+        updates=run.updates,
+        minutes=None if seconds is None else seconds / 60,
+        target_tokens=run.train.get("target_tokens"),
+        parameters=run.machine.get("parameters"),
+        scores=scores,
+    )
+
+
+def _recipe(run: RunRecords) -> dict[str, Any]:
+    """A run's recipe by dotted key, without what cannot change the model, and with the precision that it trained in."""
+    recipe = {key: value for key, value in flat_recipe(run.recipe).items() if key not in WITHOUT_EFFECT}
+    trained = run.machine.get("mixed_precision")
+    return recipe | ({"precision": "float32" if trained == "no" else trained} if trained else {})
+
+
+def _differences(recipes: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe)
+    values = {key: [recipe.get(key) for recipe in recipes] for key in keys}
+    differing = {key: each for key, each in values.items() if any(value != each[0] for value in each)}
+    return {key: each for key, each in differing.items() if key != "seed" or len(differing) == 1}
+
+
+def _groups(runs: list[Run], recipes: list[dict[str, Any]]) -> list[Group]:
+    alike: dict[str, list[int]] = {}
+    for index, recipe in enumerate(recipes):
+        if runs[index].finished:
+            rest = sorted((key, value) for key, value in recipe.items() if key != "seed")
+            alike.setdefault(repr(rest), []).append(index)
+    groups = []
+    for indices in alike.values():
+        if len({recipes[index]["seed"] for index in indices}) < 2:
+            continue
+        found = [runs[index].numbers() for index in indices]
+        common = [name for name in found[0] if all(name in each for each in found)]
+        values = {name: [each[name] for each in found] for name in common}
+        numbers = {name: (statistics.fmean(each), statistics.stdev(each)) for name, each in values.items()}
+        groups.append(Group([runs[index].name for index in indices], numbers))
+    return groups
+
+
+def _note_signatures(result: Comparison) -> None:
+    """Say which scores were computed in different ways."""
+    by_column: dict[str, dict[str, list[str]]] = {}
+    for run in result.runs:
+        for name, record in run.scores.items():
+            for key in scores_in(record):
+                if signature := record.get(f"{key}_signature"):
+                    signature = signature.removesuffix(NORMALIZED)
+                    by_column.setdefault(column(name, key), {}).setdefault(signature, []).append(run.name)
+    for name, signatures in by_column.items():
+        if len(signatures) > 1:
+            ways = "; ".join(f"{', '.join(runs)}: {signature}" for signature, runs in signatures.items())
+            result.notes.append(f"{name} was computed in different ways, and cannot be compared: {ways}")
+
+
+# -- significance ------------------------------------------------------------------------------------------------------
+
+
+def _test_significance(result: Comparison, records: dict[str, RunRecords]) -> None:
+    """Add the significance of each further run's difference from the first, or a note why there is none."""
+
+    @cache
+    def pairs(name: str, test_set: str) -> tuple[list[str], list[str]]:
+        recipe = records[name].recipe
+        try:
+            return texts(load_split(recipe.data, recipe.seed, test_set))
+        except (ValueError, OSError) as error:
+            raise UserError(f"the data of {name} cannot be read: {error}") from None
+
+    first = result.runs[0]
+    language = records[first.name].recipe.data.target_language
+    for run in result.runs[1:]:
+        if unfinished := [each.name for each in (first, run) if not each.finished]:
+            why = " and ".join(f"{name} is not finished" for name in unfinished)
+            result.notes.append(f"no significance of {run.name} against {first.name}: {why}")
+            continue
+        for test_set in dict.fromkeys((*first.scores, *run.scores)):
+            try:
+                streams = [_scored_translations(each, test_set) for each in (first, run)]
+                if len(streams[0]) != len(streams[1]):
+                    raise UserError(f"they translated {len(streams[0]):,} and {len(streams[1]):,} sentences")
+                if pairs(first.name, test_set) != pairs(run.name, test_set):
+                    raise UserError("their recipes have different sentences in it")
+                recorded = [each.scores[test_set].get("bleu") for each in (first, run)]
+                difference = bleu_significance(*streams, pairs(first.name, test_set)[1], language, recorded)
+                result.significance.append(Significance(run.name, test_set, *difference))
+            except UserError as error:
+                result.notes.append(f"no significance of {run.name} against {first.name} on {test_set}: {error}")
+
+
+def _scored_translations(run: Run, test_set: str) -> list[str]:
+    """A run's translations of a test set. UserError if there are none, or not those that were scored."""
+    if test_set not in run.scores:
+        raise UserError(f"{run.name} was not scored on it")
+    try:
+        translations = read_translations(Path(run.folder), test_set)
+    except UserError as error:
+        raise UserError(f"{error}; scratch train --resume scores the run again and writes it") from None
+    if len(translations) != run.scores[test_set].get("sentences", len(translations)):
+        raise UserError(f"{run.name} has other translations than those that it scored; score it again with --resume")
+    return translations
+
+
+def bleu_significance(
+    first: list[str],
+    other: list[str],
+    references: list[str],
+    language: str,
+    recorded: Sequence[float | None] = (None, None),
+) -> tuple[float, float, str]:
+    """
+    The BLEU of `other` minus that of `first`, its p-value by sacreBLEU's paired bootstrap, and the test's signature.
+    The bootstrap's seed is 12345, or SACREBLEU_SEED.
+
+    Args:
+        recorded: the BLEU of both when they were scored; None: not known.
+
+    Raises:
+        UserError: there are too few or too many sentences, or the references are not those that were scored.
+    """
+    from sacrebleu.metrics import BLEU
+    from sacrebleu.significance import PairedTest
+
+    if len(first) != len(references):
+        raise UserError(f"there are {len(first):,} translations and now {len(references):,} references")
+    if not 1 < len(first) <= MOST_RESAMPLED:
+        raise UserError(f"resampling takes 2 to {MOST_RESAMPLED:,} sentences, and there are {len(first):,}")
+    (first, other, references), normalized = as_compared(first, other, references)
+    systems = [("first", first), ("other", other)]
+    signatures, results = PairedTest(systems, {"BLEU": BLEU(**bleu_options(language))}, [references], "bs", RESAMPLES)()
+    before, after = results["BLEU"]
+    for score, known in zip((before.score, after.score), recorded, strict=True):
+        if known is not None and abs(score - known) > _ROUNDING:
+            raise UserError(
+                f"BLEU was {known:.2f} and is now {score:.2f}: the test set has changed since it was scored, or "
+                "scoring has"
+            )
+    # sacreBLEU gives identical translations the lowest p-value there is.
+    p_value = 1.0 if after.score == before.score else float(after.p_value)
+    return float(after.score - before.score), p_value, str(signatures["BLEU"]) + normalized

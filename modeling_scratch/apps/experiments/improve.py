@@ -1,0 +1,466 @@
+"""
+Translate a whole corpus on all processes, each sentence once, in shards that survive an interruption.
+
+Plan how a finished run is improved: which models, by which recipes, from which files.
+
+Improve a finished run with its own data: models of both directions translate it, and a new one learns from it all.
+
+This is data diversification (Nguyen et al. 2020, https://arxiv.org/abs/1911.01986). Translating the training pairs by
+models of the same direction is sequence-level distillation (Kim and Rush 2016, https://arxiv.org/abs/1606.07947), by
+models of the opposite direction back-translation (Sennrich et al. 2016, https://arxiv.org/abs/1511.06709). Monolingual
+text is translated too; what is back-translated from it is tagged (Caswell et al. 2019,
+https://arxiv.org/abs/1906.06442).
+"""
+
+import hashlib
+import itertools
+import json
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from ...data.sources import load_pairs, source_of
+from ...data.tables import check_file, read_lines
+from ...data.tokenizer import texts
+from ...errors import Stopped, UserError
+from ...files import one_line, read_json, sha256, write_lines, write_whole
+from ...loading import load_tokenizers, load_translator
+from ...model.batched_generation import tokenize
+from ...model.configuration_scratch import ScratchConfig
+from ...recipe.reading import ALIKE, adopts_two, apply_overrides, checked_recipe, differing_keys, load_recipe
+from ...recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
+from ...training.evaluation import advice_to_halve, translate
+from ...training.finish import finish, has_results, is_finished
+from ...training.folder import RECIPE, WEIGHTS, RunFolder, holds_other_things
+from ...training.log import spoken_duration
+from ...training.processes import explained_lack_of_memory, on_all, on_main
+from ...training.records import RunRecords
+from ...training.run import TrainingRun
+from ...training.stopping import StopRequest
+from ...training.train import train
+from .compare import read_run
+
+logger = logging.getLogger(__name__)
+
+SHARD = 1000  # sentences, the most that an interruption costs each process
+
+
+class ShardedTranslation:
+    """
+    The translations of some sentences, in a folder with a file for every 1,000 of them.
+
+    Args:
+        sentences: without line feeds.
+        name: for messages.
+    """
+
+    def __init__(self, folder: Path, sentences: Sequence[str], name: str):
+        self.folder, self.sentences, self.name = folder, sentences, name
+        self.count = -(-len(sentences) // SHARD)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.txt"
+
+    def missing(self) -> list[int]:
+        """The numbers of the shards that are still to be translated."""
+        return [number for number in range(self.count) if not self._path(number).is_file()]
+
+    def read(self) -> list[str]:
+        """
+        All translations, in the order of the sentences.
+
+        Raises:
+            UserError: a shard does not have a line for each of its sentences.
+        """
+        lines = [self._path(number).read_text(encoding="utf-8").split("\n")[:-1] for number in range(self.count)]
+        for number, shard in enumerate(lines):
+            if len(shard) != len(self._sentences(number)):
+                raise UserError(f"{self._path(number)}: {len(shard)} lines; delete it, and it is translated again")
+        return list(itertools.chain.from_iterable(lines))
+
+    def _sentences(self, number: int) -> Sequence[str]:
+        return self.sentences[number * SHARD : (number + 1) * SHARD]
+
+    def complete(self, recipe: Recipe, accelerator: Accelerator, stop: StopRequest) -> None:
+        """
+        Translate what is missing with the model in a recipe's folder. All processes call this together, each with the
+        whole model. Sentences of more than `data.max_source_tokens`, which take no part in training either, get empty
+        translations.
+
+        Raises:
+            Stopped: a process was asked to stop; the shards that are complete stay.
+        """
+        if not (missing := on_main(accelerator, self.missing)):
+            return
+        on_main(accelerator, lambda: self.folder.mkdir(parents=True, exist_ok=True))
+        model = load_translator(recipe.output_dir).to(accelerator.device)
+        tokenizers = load_tokenizers(recipe.output_dir)
+        longest, limits = recipe.data.max_source_tokens, recipe.evaluation.batch_limits()
+
+        def work(number: int) -> None:
+            """Translate a shard and write it, unless asked to stop meanwhile."""
+            sentences = self._sentences(number)
+            lengths = [len(ids) for ids in tokenize(tokenizers[0], sentences, None)]
+            sentences = [text if length <= longest else "" for text, length in zip(sentences, lengths, strict=True)]
+            translations = translate(model, *tokenizers, sentences, stop=stop, **limits)
+            if not stop:  # otherwise the last sentences may be unfinished
+                write_lines(self._path(number), translations)
+
+        mine = missing[accelerator.process_index :: accelerator.num_processes]
+        began = time.monotonic()
+        rounds = -(-len(missing) // accelerator.num_processes)
+        for done in range(rounds):  # together, so that none waits hours for another
+            now = mine[done : done + 1]  # nothing, on some processes, in the last round
+            on_all(accelerator, lambda now=now: list(map(work, now)))
+            if stop.agreed(accelerator):
+                raise Stopped
+            left = (time.monotonic() - began) / (done + 1) * (rounds - done - 1)
+            logger.info(f"{self.name}: {done + 1} of {rounds} parts, about {spoken_duration(left)} left")
+
+
+TAG = "<bt>"  # before a source sentence that was back-translated from monolingual text
+FORWARD, BACKWARD = "forward", "backward"
+_BEGUN = "improvement.json"  # in the folder of models and translations: what it was begun with
+Pairs = tuple[list[str], list[str]]  # sources and targets
+_LESS_DROPOUT = 2 / 3  # the improved model's, as a share of the run's, chosen for fewer pairs (docs/quality.md)
+_FIXED = ("data", "tokenizer", "output_dir", "model.start_from")  # what an override must not change
+
+
+@dataclass(frozen=True)
+class ImprovementOptions:
+    """
+    What to improve, and with what.
+
+    Args:
+        run: the folder of a finished run.
+        out: the folder of the improved run.
+        seeds: the number of models per direction; the run itself is the first forward one.
+        source_text, target_text: files of monolingual text, one sentence per line.
+        length: the improved model's updates, as a multiple of the run's.
+        overrides: KEY=VALUE for the improved model's recipe.
+    """
+
+    run: Path
+    out: Path
+    seeds: int = 2
+    source_text: tuple[Path, ...] = ()
+    target_text: tuple[Path, ...] = ()
+    length: float = 2.0
+    overrides: tuple[str, ...] = ()
+
+
+class ImprovementPlan:
+    """
+    The files and recipes of an improvement.
+
+    Raises:
+        UserError: the run is not finished, or is of a kind that cannot be improved; a text is missing; an override is
+            wrong; the folder to write is not empty, or holds another run.
+    """
+
+    def __init__(self, options: ImprovementOptions):
+        self.options = options
+        self.work = options.out.resolve().with_name(f"{options.out.resolve().name}-work")
+        self._folder = RunFolder(self.work)  # with it goes its lock
+        self.records = _records_to_improve(options.run)
+        self.recipe = self.records.recipe
+        self.languages = (self.recipe.data.source_language, self.recipe.data.target_language)
+        for path in (*options.source_text, *options.target_text):
+            check_file(path)
+        self.final = self._final_recipe()
+        self._check_output()
+
+    def models(self) -> Iterator[tuple[str, int]]:
+        """Direction and number, from 1, of each model that translates."""
+        for number in range(1, self.options.seeds + 1):
+            yield BACKWARD, number
+            yield FORWARD, number
+
+    def folder(self, direction: str, number: int) -> Path:
+        """The folder of a model that translates."""
+        return self.options.run if (direction, number) == (FORWARD, 1) else self.work / f"{direction}-{number}"
+
+    def pairs_file(self, name: str) -> Path:
+        """The table of the run's own `train` or `validation` pairs, or of `synthetic` or `back-translated` ones."""
+        return self.work / "data" / f"{name}.jsonl"
+
+    def recipe_of(self, direction: str, number: int) -> Recipe:
+        """The recipe of a model that translates: the run's, on the same pairs, with another seed or direction."""
+        recipe, data, (source, target) = self.recipe, self.recipe.data, self.languages
+        limits = (data.max_source_tokens, data.max_target_tokens)
+        if direction == BACKWARD:
+            source, target, limits = target, source, limits[::-1]
+            if adopts_two(recipe):  # each of its vocabularies is of the other language
+                recipe = recipe.model_copy(update={"tokenizer": TokenizerSection(shared=False)})
+        section = DataSection(
+            source_language=source,
+            target_language=target,
+            max_source_tokens=limits[0],
+            max_target_tokens=limits[1],
+            num_workers=self.final.data.num_workers,
+            train_files=str(self.pairs_file("train")),
+            validation_files=str(self.pairs_file("validation")),
+        )
+        evaluation = {"also": [], "alignments": False} | self.final.evaluation.batch_limits()
+        changes = {
+            "output_dir": str(self.folder(direction, number)),
+            "data": section,
+            "seed": recipe.seed + number - 1,
+            "optimization": recipe.optimization.model_copy(
+                update={"gradient_accumulation_steps": self.final.optimization.gradient_accumulation_steps}
+            ),
+            "evaluation": recipe.evaluation.model_copy(update=evaluation),
+            "hub": HubSection(),
+            "trackers": [],
+        }
+        return recipe.model_copy(update=changes)
+
+    def _final_recipe(self) -> Recipe:
+        """
+        The recipe of the improved model: the run's, with its vocabulary, more pairs and updates, and less dropout. If
+        the run has two vocabularies, new ones are trained.
+        """
+        recipe, options = self.recipe, self.options
+        for override in options.overrides:
+            key = override.partition("=")[0]
+            is_fixed = key.startswith(_FIXED) and key != "data.num_workers"
+            if is_fixed or (key == "seed" and _pairs_depend_on_seed(recipe.data, recipe.seed)):
+                raise UserError(f"{override}: the improved model has the run's own {key}: its pairs depend on it")
+        mix = [MixedSource(files=str(self.pairs_file("synthetic")))]
+        if options.target_text:
+            mix.append(MixedSource(files=str(self.pairs_file("back-translated")), tag=TAG))
+        updates = {"max_epochs": None, "max_steps": round(options.length * self.records.updates)}
+        architecture = {"dropout": ScratchConfig().dropout} | recipe.model.overrides
+        architecture["dropout"] = round(_LESS_DROPOUT * architecture["dropout"], 3)
+        changes: dict[str, Any] = {
+            "output_dir": str(options.out),
+            "model": recipe.model.model_copy(update={"overrides": architecture}),
+            "data": recipe.data.model_copy(update={"mix": mix}),
+            "optimization": recipe.optimization.model_copy(update=updates),
+            "hub": HubSection(),
+        }
+        if recipe.tokenizer.shared:
+            changes["tokenizer"] = recipe.tokenizer.model_copy(update={"existing": str(options.run.resolve())})
+        content = recipe.model_copy(update=changes).model_dump(mode="json")
+        return checked_recipe(apply_overrides(content, options.overrides))
+
+    def _check_output(self) -> None:
+        out = self.options.out
+        if out.resolve() == self.options.run.resolve():
+            raise UserError(f"--output {out}: it must be another folder than the run's")
+        folder = RunFolder(out)
+        if not folder.is_run():
+            if out.exists() and (not out.is_dir() or holds_other_things(out)):
+                raise UserError(f"--output {out}: there is something else; choose another folder")
+            return
+        changed = sorted({*differing_keys(load_recipe(out / RECIPE), self.final)} - ALIKE)
+        if changed:
+            raise UserError(
+                f"--output {out} holds a run of another recipe (it differs in {', '.join(changed)}); give the options "
+                "that it was begun with, or choose another folder"
+            )
+
+    # -- what there is already ---------------------------------------------------------------------------------------
+
+    def has_model(self, direction: str, number: int) -> bool:
+        """Whether a model that translates is finished; `check_begun` says whether it is of this improvement."""
+        return has_results(self.folder(direction, number))
+
+    def check_begun(self, pairs: dict[str, Pairs] | None = None) -> None:
+        """
+        UserError if the improvement was begun with other pairs, another run or other options.
+
+        Args:
+            pairs: the run's, for training and validation; None: they are not compared.
+        """
+        if not (mark := self.work / _BEGUN).exists():
+            return
+        before, now = read_json(mark), self._identity(pairs)
+        if changed := [what for what in now if before.get(what) != now[what]]:
+            raise UserError(
+                f"{self.work} was begun with other {', '.join(changed)}; give the options that it was begun with, "
+                "choose another --output, or delete it to begin anew"
+            )
+
+    def begin(self, pairs: dict[str, Pairs]) -> None:
+        """Make the folder of models and translations, lock it, and write the run's pairs into it."""
+        self.check_begun(pairs)
+        self._folder.make()
+        if not (mark := self.work / _BEGUN).exists():
+            for split, sides in pairs.items():
+                self.write_pairs(split, list(zip(*sides, strict=True)))
+            write_whole(mark, json.dumps(self._identity(pairs), indent=2))
+
+    def _identity(self, pairs: dict[str, Pairs] | None) -> dict[str, Any]:
+        options = {key: value for key, value in asdict(self.options).items() if key not in ("run", "out")}
+        options["overrides"] = [each for each in options["overrides"] if each.partition("=")[0] not in ALIKE]
+        for key in ("source_text", "target_text"):
+            options[key] = [sha256(path) for path in options[key]]
+        return {
+            **json.loads(json.dumps(options)),  # lists for tuples
+            **({} if pairs is None else {"pairs": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()}),
+            "weights of the run": sha256(self.options.run / WEIGHTS),
+        }
+
+    def write_pairs(self, name: str, pairs: list[tuple[str, str]]) -> None:
+        """Write a table of sources and targets."""
+        path = self.pairs_file(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = (json.dumps(dict(zip(self.languages, pair, strict=True)), ensure_ascii=False) for pair in pairs)
+        write_whole(path, "".join(f"{row}\n" for row in rows))
+
+
+def _pairs_depend_on_seed(data: DataSection, seed: int) -> bool:
+    """Whether another seed would hold out other pairs, or make another corpus."""
+    return source_of("validation", data, seed) is None or (data.name == EMBEDDED_CORPUS and not data.train_files)
+
+
+def _records_to_improve(run: Path) -> RunRecords:
+    """The records of a finished run. UserError if it is not finished, or of a kind that cannot be improved."""
+    records = read_run(run, going_on=True)
+    if not records.finished:
+        raise UserError(f"{run}: this run is not finished; scratch train --resume finishes it")
+    recipe = records.recipe
+    if recipe.data.streaming or recipe.data.mix:
+        key = "data.streaming" if recipe.data.streaming else "data.mix"
+        raise UserError(f"{run}: it was trained with {key}; only a run on one set of pairs in memory can be improved")
+    if recipe.model.start_from:
+        raise UserError(f"{run}: it was fine-tuned from {recipe.model.start_from}; improve a run from random weights")
+    return records
+
+
+_SAMPLE = 64  # sentences that are translated to estimate the time
+
+
+def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) -> dict[str, Any] | None:
+    """
+    Do all that is left to do, on all processes. Returns what `finish` returns; None if there was nothing to do.
+
+    Raises:
+        Stopped: a process was asked to stop; the next call continues.
+        UserError: the improvement was begun with other data or options.
+    """
+    if on_main(accelerator, lambda: is_finished(plan.final)):
+        on_main(accelerator, plan.check_begun)
+        return None
+    pairs = on_main(accelerator, lambda: _pairs(plan))
+    on_main(accelerator, lambda: plan.begin(pairs))
+    translations = _translations(plan, pairs["train"])
+    for model, by_model in translations.items():
+        recipe = plan.recipe_of(*model)
+        if not on_main(accelerator, lambda model=model: plan.has_model(*model)):
+            _train(recipe, accelerator, stop)
+        advice = advice_to_halve(recipe.evaluation)
+        with _stage(by_model.name), explained_lack_of_memory(accelerator, by_model.name, advice), stop:
+            by_model.complete(recipe, accelerator, stop)
+    on_main(accelerator, lambda: _merge(plan, pairs["train"], translations))
+    return _train(plan.final, accelerator, stop)
+
+
+def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, float | None]]:
+    """
+    The stages, each with its estimated seconds: for training, from the run's own; for translation, from a few sentences
+    translated here. None: it is done.
+    """
+    training = plan.records.train.get("seconds", 0.0)
+    final = (f"train {plan.options.out}", plan.options.length * training)
+    if is_finished(plan.final):
+        plan.check_begun()
+        return [(final[0], None)]
+    pairs = _pairs(plan)
+    plan.check_begun(pairs)
+    a_sentence = _seconds_a_sentence(plan, pairs["train"], accelerator) / accelerator.num_processes
+    found = []
+    for (direction, number), translations in _translations(plan, pairs["train"]).items():
+        if plan.folder(direction, number) != plan.options.run:
+            found.append((f"train {direction}-{number}", None if plan.has_model(direction, number) else training))
+        left = min(len(translations.missing()) * SHARD, len(translations.sentences))
+        what = f"translate {len(translations.sentences):,} sentences by {direction}-{number}"
+        found.append((what, left * a_sentence if left else None))
+    return [*found, final]
+
+
+def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs, accelerator: Accelerator) -> float:
+    """Measured on a few sentences, with the run's own model."""
+    folder, sample = str(plan.options.run), pairs[0][:: -(-len(pairs[0]) // _SAMPLE)]
+    model, tokenizers = load_translator(folder).to(accelerator.device), load_tokenizers(folder)
+    longest, limits = plan.recipe.data.max_source_tokens, plan.final.evaluation.batch_limits()
+    ids = tokenize(tokenizers[0], sample, None)
+    sample = [text for text, row in zip(sample, ids, strict=True) if len(row) <= longest]
+    translate(model, *tokenizers, sample[:2], **limits)  # the first call is slower
+    began = time.perf_counter()
+    translate(model, *tokenizers, sample, **limits)
+    return (time.perf_counter() - began) / max(1, len(sample))
+
+
+def _pairs(plan: ImprovementPlan) -> dict[str, Pairs]:
+    """The run's own pairs, each sentence on one line."""
+    pairs = load_pairs(plan.recipe.data, plan.recipe.seed)
+    return {
+        split: tuple(list(map(one_line, side)) for side in texts(pairs[split])) for split in ("train", "validation")
+    }
+
+
+def _train(recipe: Recipe, accelerator: Accelerator, stop: StopRequest) -> dict[str, Any]:
+    """Train a model, continuing if it was begun."""
+    folder = Path(recipe.output_dir)
+    logger.info(f"training {folder}")
+    with _stage(f"training {folder}"):
+        run = TrainingRun.begin_or_resume(recipe, accelerator, stop)
+        train(run)
+        result = finish(run)
+    accelerator.free_memory()
+    return result
+
+
+def _translations(plan: ImprovementPlan, pairs: Pairs) -> dict[tuple[str, int], ShardedTranslation]:
+    """What each model translates: its side of the training pairs, then monolingual text."""
+    more = {FORWARD: plan.options.source_text, BACKWARD: plan.options.target_text}
+    sentences = {
+        direction: [*side, *(line.strip() for path in more[direction] for line in read_lines(path))]
+        for direction, side in zip((FORWARD, BACKWARD), pairs, strict=True)
+    }
+    found = {}
+    for direction, number in plan.models():
+        name = f"{direction}-{number}"
+        folder = plan.work / "translations" / name
+        found[direction, number] = ShardedTranslation(folder, sentences[direction], f"translating by {name}")
+    return found
+
+
+def _merge(plan: ImprovementPlan, pairs: Pairs, translations: dict[tuple[str, int], ShardedTranslation]) -> None:
+    """Write the pairs that were made, each once, without those that the data already has."""
+    known = set(zip(*pairs, strict=True))
+    synthetic: dict[tuple[str, str], None] = {}
+    tagged: dict[tuple[str, str], None] = {}
+    for (direction, _), by_model in translations.items():
+        for index, (text, made) in enumerate(zip(by_model.sentences, by_model.read(), strict=True)):
+            pair = (text, made) if direction == FORWARD else (made, text)
+            into = tagged if direction == BACKWARD and index >= len(pairs[0]) else synthetic
+            if text and made and pair not in known:
+                into[pair] = None
+    if not synthetic or (plan.options.target_text and not tagged):
+        raise UserError("the models have made no pair that the data does not have: there is nothing more to learn")
+    plan.write_pairs("synthetic", list(synthetic))
+    if plan.options.target_text:
+        plan.write_pairs("back-translated", list(tagged))
+    logger.info(f"made {len(synthetic) + len(tagged):,} pairs beside the {len(pairs[0]):,} there are")
+
+
+@contextmanager
+def _stage(what: str) -> Iterator[None]:
+    """Say how to continue an interrupted stage."""
+    try:
+        yield
+    except Stopped:
+        raise Stopped(f"stopped while {what}; the same command continues") from None
+    except UserError as error:
+        if "--resume" not in str(error):
+            raise
+        raise type(error)(f"{error} (in scratch improve, the same command takes the place of --resume)") from error

@@ -1,0 +1,204 @@
+"""
+Reads texts, and writes them with their translations, in processes of its own: a regular expression or a parser holds
+the interpreter until it is done, so that no other request would be answered meanwhile. These processes import no torch.
+"""
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import TypeVar
+
+from ...errors import UserError
+from ...languages import base_language
+from ..documents import read_document
+from ..translate.paragraphs import Paragraphs, Translated, cut
+
+_SHORT = 5_000  # characters
+
+Result = TypeVar("Result")
+
+
+def sentences_of(texts: Sequence[str], format: str, language: str) -> list[list[str]]:
+    """
+    The sentences of each text.
+
+    Args:
+        format: a key of `documents.FORMATS`.
+
+    Raises:
+        UserError: a text is not in this format.
+    """
+    return [Paragraphs(read_document(text, format).paragraphs, language).sentences for text in texts]
+
+
+def written(
+    texts: Sequence[str], format: str, languages: tuple[str, str], known: dict[str, list[Translated]], several: int
+) -> list[list[str]]:
+    """
+    Each text with the first, second, ... translation in place of each sentence. The texts are read once more: keeping
+    what was read would take memory for as long as the translation takes.
+
+    Args:
+        languages: of the texts, and of the translations.
+        known: the translations of each sentence of `sentences_of`.
+    """
+    found = []
+    for text in texts:
+        document = read_document(text, format)
+        paragraphs = Paragraphs(document.paragraphs, languages[0])
+        ranks = ((known[sentence][rank] for sentence in paragraphs.sentences) for rank in range(several))
+        found.append([document.write(paragraphs.translated(rank, languages[1])) for rank in ranks])
+    return found
+
+
+def cut_into_sentences(text: str, language: str) -> list[tuple[str, bool]]:
+    """Split a text into parts, each with whether it is a sentence. Joined, they are the text."""
+    parts: list[tuple[str, bool]] = []
+    for line in text.splitlines(keepends=True):
+        for piece in cut(line, language):
+            parts += [(piece.before, False), (piece.sentence, True), (piece.after, False)]
+    return [part for part in parts if part[0]]
+
+
+def likelihoods(texts: Sequence[str], languages: Sequence[str]) -> list[dict[str, float]]:
+    """
+    For each text, the probability of each of some languages, among all that the detector knows. One that it does not
+    know is left out.
+    """
+    found = []
+    for text in texts:
+        row = dict(_detector().rank(text))
+        found.append({each: float(row[base]) for each in languages if (base := base_language(each)) in row})
+    return found
+
+
+@cache
+def _detector():
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # takes 100 MB
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+class ReaderLost(Exception):
+    """A process that reads has ended without an answer, or cannot be started: the client should try again."""
+
+
+class Readers:
+    """
+    Two processes that read, one of them short texts alone, so that these need not wait for long ones. They start when
+    they are first needed, and again after one has ended. Runs within an `async with` block, whose end ends them.
+
+    Args:
+        seconds: of processor time that a call may take.
+    """
+
+    def __init__(self, seconds: float):
+        self._all = {name: _Reader(seconds) for name in ("short", "long")}
+
+    async def __aenter__(self) -> "Readers":
+        self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=f"reader-{name}") for name in self._all}
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        for reader in self._all.values():
+            reader.kill()
+        for threads in self._threads.values():
+            threads.shutdown(cancel_futures=True)
+        for reader in self._all.values():
+            reader.close()
+
+    async def __call__(self, function: Callable[..., Result], *arguments) -> Result:
+        """
+        What one of this module's functions returns, of which the first argument is a text or several. If this is
+        cancelled before the process is free, it is not called.
+
+        Raises:
+            UserError: it raised one, or took too long.
+            ReaderLost: its process has ended, or cannot be started.
+        """
+        texts = arguments[0] if arguments and isinstance(arguments[0], Sequence) else ""
+        name = "short" if sum(map(len, texts)) <= _SHORT else "long"
+        work = partial(self._all[name], function, *arguments)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads[name], work)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+class _Reader:
+    """A process that calls functions, one at a time, and is started when it is not running."""
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+        self._process: subprocess.Popen | None = None
+        self._is_closed = False
+
+    def __call__(self, function: Callable, *arguments):
+        try:
+            if self._process is None:
+                self._process = _started()
+            if self._is_closed:  # since this was called
+                self._process.kill()
+            pickle.dump((self._seconds, function, arguments), self._process.stdin)
+            self._process.stdin.flush()
+            return pickle.load(self._process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            if self.close() == -signal.SIGPROF:
+                raise UserError(f"this takes more than {self._seconds:g} seconds to read; send less at once") from None
+            raise ReaderLost("the process that read this has ended, or cannot be started; try again") from error
+
+    def kill(self) -> None:
+        """End the process, whether or not it is reading; called from another thread."""
+        self._is_closed = True
+        if (process := self._process) is not None:
+            process.kill()
+
+    def close(self) -> int | None:
+        """End the process. Its exit status; None if there was none."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        process.kill()
+        process.communicate()  # waits, and closes the pipes
+        return process.returncode
+
+
+def _started() -> subprocess.Popen:
+    # With this process's sys.path, but without the current folder, whose files might be named as modules are.
+    command = [sys.executable, "-P", "-m", __name__]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+def _work() -> None:
+    # A terminal sends Ctrl-C to all of its processes, and systemd SIGTERM; this process's maker decides when it ends.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its maker has ended
+    jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is not an answer
+    while jobs.peek(1):
+        seconds, function, arguments = pickle.load(jobs)
+        if function is likelihoods:
+            _detector()  # loading it takes longer than a service may allow for reading
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process, whatever it is doing
+        try:
+            found = function(*arguments)
+        except UserError as error:
+            found = error
+        except Exception:
+            found = RuntimeError(traceback.format_exc())  # some errors cannot be pickled
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        pickle.dump(found, answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _work()

@@ -1,0 +1,406 @@
+"""
+Metrics for Prometheus, served at /metrics: requests, latency, batches, waiting sentences, memory.
+
+The HTTP service: LibreTranslate's API, health and metrics, and the page.
+"""
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from operator import itemgetter
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ...errors import UserError
+from ..documents import FORMATS, WITH_INLINE_MARKUP
+from ..translate.workers import Worker
+from .batcher import Batcher, Busy
+from .engines import Direction, Directions, Search
+from .readers import ReaderLost, Readers, cut_into_sentences, likelihoods
+from .requests import as_text, check_key, number_of, read_parameters, text_of
+from .texts import aside_if_long, translate_sentences, translate_texts
+
+logger = logging.getLogger(__name__)
+
+_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Metrics:
+    """The metrics of one service."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        shared = {"namespace": "scratch", "registry": self.registry}
+        self.requests = Counter("requests", "Requests that were answered.", ["path", "status"], **shared)
+        self.seconds = Histogram("request_seconds", "Time until a request was answered.", ["path"], **shared)
+        self.batches = Histogram("batch_sentences", "Sentences in a batch.", buckets=_BATCHES, **shared)
+        self.waiting = Gauge("waiting_sentences", "Sentences that wait to be translated.", **shared)
+
+
+class Counted:
+    """ASGI middleware that counts and times requests; paths not in `paths` are counted together."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: set[str]):
+        self.app, self.metrics, self.paths = app, metrics, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path = scope["path"] if scope["path"] in self.paths else "other"
+        started, status = time.perf_counter(), "none"
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        finally:
+            self.metrics.requests.labels(path, status).inc()
+            self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
+
+
+AUTO = "auto"
+_MOST_ALTERNATIVES = 8
+_MOST_BEAMS = 16
+_LIKELIHOODS = 3  # languages that /detect returns
+_CLEARLY = 10  # times as likely as another language; less says nothing of a single word
+_LEAST_LIKELY = 0.001  # smaller probabilities say nothing of each other
+_LEAST_SECONDS = 5.0  # of processor time to read a text; loading the detector takes one
+_CHARACTERS_PER_SECOND = 10_000  # that are read even on a slow processor, several times over
+_SECONDS_BETWEEN_WARNINGS = 60.0
+_ACCEPTING = "socket.accept() out of system resource"  # how asyncio names this error
+_SHOWN = 40  # characters of a wrong value in a message
+_CLIENT_CLOSED_REQUEST = 499  # nginx's status; seen only in the metrics
+# Files of the page, with their types: a system's own table of types may be wrong.
+_PAGE = {
+    "index.html": "text/html",
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "service.js": "text/javascript",
+}
+_NO_CACHE = {"Cache-Control": "no-cache"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """
+    Limits on requests.
+
+    Args:
+        characters: of text in a request.
+        waiting: sentences waiting to be translated, over all requests, before further requests are refused; also the
+            most texts in a request.
+        seconds: for a request to arrive, and again for it to be translated.
+    """
+
+    characters: int = 20_000
+    waiting: int = 2_048
+    seconds: float = 60.0
+
+
+class Service:
+    """
+    The service, as an ASGI application in `app`.
+
+    Args:
+        key: that requests must send as `api_key`; None: none is needed.
+        origins: of pages that may call the service from a browser, such as https://example.org; or "*".
+        workers: processes that translate in parallel; none: this process translates.
+    """
+
+    def __init__(
+        self,
+        directions: Directions,
+        limits: Limits,
+        key: str | None = None,
+        origins: tuple[str, ...] = (),
+        workers: Sequence[Worker] = (),
+    ):
+        self.directions, self.limits, self.key = directions, limits, key
+        self.page = {name: (files("modeling_scratch.apps.web") / "page" / name).read_bytes() for name in _PAGE}
+        self.metrics = Metrics()
+        self.workers = workers
+        self._next_warning = 0.0
+        self.batcher = Batcher(limits.waiting, self.metrics.batches.observe, workers)
+        seconds = min(_LEAST_SECONDS + limits.characters / _CHARACTERS_PER_SECOND, limits.seconds)
+        self.readers = Readers(seconds)
+        self.metrics.waiting.set_function(lambda: self.batcher.waiting)
+        routes = [
+            Route("/translate", self.translate, methods=["POST"]),
+            Route("/detect", self.detect, methods=["POST"]),
+            Route("/languages", self.languages),
+            Route("/frontend/settings", self.settings),
+            Route("/health", self.health),
+            Route("/metrics", self.show_metrics),
+            Route("/page/sentences", self.cut_for_page, methods=["POST"]),
+            Route("/page/translate", self.translate_for_page, methods=["POST"]),
+            Route("/model.json", self.describe_models),
+            *(Route(f"/{name}".removesuffix("index.html"), self.show_page) for name in _PAGE),
+        ]
+        cors = {"allow_origins": origins, "allow_methods": ["GET", "POST"]}
+        app = Starlette(
+            routes=routes,
+            middleware=[Middleware(CORSMiddleware, **cors)] if origins else [],
+            exception_handlers={HTTPException: _explain, 500: _apologize},
+            lifespan=self._lifespan,
+        )
+        # Outermost, so that Starlette's own error responses are counted too.
+        self.app = Counted(app, self.metrics, {route.path for route in routes})
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette):
+        asyncio.get_running_loop().set_exception_handler(self._note)
+        async with self.batcher, self.readers:
+            yield
+        for worker in self.workers:
+            worker.close()
+
+    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """
+        Log an error that the event loop met. Out of file descriptors, it accepts no connection for a second, and then
+        tries again, and would report each failure with a traceback.
+        """
+        if context["message"] != _ACCEPTING:
+            loop.default_exception_handler(context)
+        elif (now := loop.time()) > self._next_warning:
+            self._next_warning = now + _SECONDS_BETWEEN_WARNINGS
+            reason = context["exception"].strerror
+            logger.warning(f"no more connections can be accepted: {reason}; it tries again (ulimit -n sets the limit)")
+
+    # -- LibreTranslate's interface (https://docs.libretranslate.com/api/operations/translate/) -----------------------
+
+    async def translate(self, request: Request) -> Response:
+        """Translate `q`, a text or a list of texts of one `format`, from `source` (or "auto") to `target`."""
+        parameters = await self._parameters(request)
+        given = parameters.get("q")
+        is_list = isinstance(given, list)
+        texts = [as_text(text, "q") for text in given] if is_list else [text_of(parameters, "q")]
+        self._check_length(texts)
+        source, target = text_of(parameters, "source"), text_of(parameters, "target")
+        format = as_text(parameters.get("format") or "text", "format")
+        if format not in FORMATS:
+            raise HTTPException(400, f"format must be one of {', '.join(FORMATS)}")
+        several = number_of(parameters, "alternatives", 0, _MOST_ALTERNATIVES) + 1
+        work = self._translated(texts, format, source, target, several)
+        answer, found = await self._in_time(request, work)
+        answer["translatedText"] = [each[0] for each in found]
+        if several > 1:
+            answer["alternatives"] = [each[1:] for each in found]
+        return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
+
+    async def detect(self, request: Request) -> Response:
+        """How likely `q` is in each of the languages of the service, among all that the detector knows."""
+        text = text_of(await self._parameters(request), "q")
+        self._check_length([text])
+        names = list(self.directions.names)
+        (row,) = await self._in_time(request, self.readers(likelihoods, [text], names))
+        found = sorted(((each, row.get(each, 0.0)) for each in names), key=itemgetter(1), reverse=True)
+        return JSONResponse([_likelihood(*each) for each in found[:_LIKELIHOODS]])
+
+    async def languages(self, request: Request) -> Response:
+        """The languages, each with those it is translated into."""
+        found = []
+        for code, name in self.directions.names.items():
+            targets = [each.target for each in self.directions.all if each.source == code]
+            found.append({"code": code, "name": name, "targets": targets})
+        return JSONResponse(found)
+
+    async def settings(self, request: Request) -> Response:
+        """The settings that LibreTranslate's own front end requests."""
+        first = self.directions.all[0]
+        sides = {
+            side: {"code": code, "name": self.directions.names[code]}
+            for side, code in (("source", first.source), ("target", first.target))
+        }
+        has_key = self.key is not None
+        return JSONResponse(
+            {
+                "apiKeys": has_key,
+                "charLimit": self.limits.characters,
+                "filesTranslation": False,
+                "frontendTimeout": 500,  # milliseconds from the last key press to a request
+                "keyRequired": has_key,
+                "language": sides,
+                "suggestions": False,
+                "supportedFilesFormat": [],
+            }
+        )
+
+    # -- for operators -------------------------------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Response:
+        """Whether all that translate are running. HTTPException 503 if not."""
+        if not self.batcher.is_alive or not all(worker.process.is_alive() for worker in self.workers):
+            raise HTTPException(503, "a process that translates has ended; the service's log says which")
+        return JSONResponse({"status": "ok"})
+
+    async def show_metrics(self, request: Request) -> Response:
+        """The metrics, for Prometheus."""
+        return Response(generate_latest(self.metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    # -- the page ------------------------------------------------------------------------------------------------------
+
+    async def show_page(self, request: Request) -> Response:
+        """A file of the page: that of `scratch export web`, which translates through the service here."""
+        name = request.url.path[1:] or "index.html"
+        return Response(self.page[name], media_type=_PAGE[name], headers=_NO_CACHE)
+
+    async def describe_models(self, request: Request) -> Response:
+        """What the page knows about the service and its models."""
+        directions = [
+            each.described | {"search": {"numBeams": each.engine.num_beams}, "isAligned": each.engine.can_align}
+            for each in self.directions.all
+        ]
+        service = {"isKeyNeeded": self.key is not None, "mostCharacters": self.limits.characters}
+        return JSONResponse({"service": service, "directions": directions}, headers=_NO_CACHE)
+
+    async def cut_for_page(self, request: Request) -> Response:
+        """Split `text`, in the language `source`, into parts, each with whether it is a sentence."""
+        parameters = await self._parameters(request)
+        text, source = text_of(parameters, "text"), text_of(parameters, "source")
+        self._check_length([text])
+        work = aside_if_long([text], 1, self.readers, cut_into_sentences, text, source)
+        return JSONResponse({"parts": await self._in_time(request, work)})
+
+    async def translate_for_page(self, request: Request) -> Response:
+        """Translate `sentences` without cutting them further; each has all hypotheses of a beam of `numBeams`."""
+        parameters = await self._parameters(request)
+        sentences = parameters.get("sentences")
+        if not isinstance(sentences, list):
+            raise HTTPException(400, "sentences must be a list")
+        sentences = [as_text(sentence, "sentences") for sentence in sentences]
+        self._check_length(sentences)
+        direction = self._direction(text_of(parameters, "source"), text_of(parameters, "target"))
+        most = max(_MOST_BEAMS, direction.engine.num_beams)
+        beams = max(1, number_of(parameters, "numBeams", 1, most))
+        search = Search(num_beams=beams, several=beams, align=True)
+        found = await self._in_time(request, translate_sentences(sentences, direction, search, self.batcher))
+        return JSONResponse({"translations": found})
+
+    # -- shared helpers ------------------------------------------------------------------------------------------------
+
+    async def _parameters(self, request: Request) -> dict[str, Any]:
+        parameters = await read_parameters(request, self.limits.characters, self.limits.seconds)
+        check_key(parameters, self.key)
+        return parameters
+
+    def _check_length(self, texts: list[str]) -> None:
+        for count, limit, what in (
+            (len(texts), self.limits.waiting, "texts"),
+            (sum(map(len, texts)), self.limits.characters, "characters of text"),
+        ):
+            if count > limit:
+                raise HTTPException(413, f"{count:,} {what}; a request may have {limit:,}")
+
+    async def _translated(
+        self, texts: list[str], format: str, source: str, target: str, several: int
+    ) -> tuple[dict[str, Any], list[list[str]]]:
+        """The answer so far, with the languages that were detected, and the translations of each text, best first."""
+        answer: dict[str, Any] = {}
+        groups = {source: list(range(len(texts)))}  # the places of the texts in each language
+        if source == AUTO:
+            detected, groups = await self._detected(texts, target), defaultdict(list)
+            answer["detectedLanguage"] = [_likelihood(*each) for each in detected]
+            for place, (language, _) in enumerate(detected):
+                groups[language].append(place)
+        found = [[text] * several for text in texts]
+        for source, places in groups.items():
+            if self.directions.is_one_language(source, target):  # the texts stay, as for LibreTranslate
+                continue
+            direction = self._direction(source, target)
+            search = Search(several=several, align=format in WITH_INLINE_MARKUP)
+            some = [texts[place] for place in places]
+            made = await translate_texts(some, format, direction, search, self.batcher, self.readers)
+            for place, each in zip(places, made, strict=True):
+                found[place] = each
+        return answer, found
+
+    async def _detected(self, texts: list[str], target: str) -> list[tuple[str, float]]:
+        """
+        The language of each text that is to be translated into `target`, with its probability: the most likely of those
+        that are translated into `target`; or `target` itself if the text is clearly in that, which the detector can
+        tell if it knows all of them.
+        """
+        find, is_one_language = self.directions.find, self.directions.is_one_language
+        sources = [each for each in self.directions.names if find(each, target)]
+        if not sources:
+            self._direction(AUTO, target)  # says what is served
+        names = sources + [each for each in self.directions.names if is_one_language(each, target)]
+        found = []
+        for row in await self.readers(likelihoods, texts, names):
+            likely = max(sources, key=lambda each: row.get(each, 0.0))
+            if len(row) == len(names) and row[names[-1]] > _CLEARLY * max(row[likely], _LEAST_LIKELY):
+                likely = names[-1]
+            found.append((likely, row.get(likely, 0.0)))
+        return found
+
+    def _direction(self, source: str, target: str) -> Direction:
+        """The direction between two languages. HTTPException 400 if it is not served."""
+        direction = self.directions.find(source, target)
+        if direction is None:
+            served = ", ".join(f"{each.source} to {each.target}" for each in self.directions.all)
+            raise HTTPException(400, f"{source[:_SHOWN]} to {target[:_SHOWN]} is not served; there is {served}")
+        return direction
+
+    async def _in_time(self, request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+        """What `work` returns. HTTPException if it fails, takes too long, or the client disconnects."""
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
+        try:
+            await asyncio.wait({task, gone}, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            if gone.done():
+                raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client has gone")
+            raise Busy(f"not translated within {self.limits.seconds:g} seconds; try again later, or send less")
+        except (Busy, ReaderLost) as error:
+            raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
+        except UserError as error:
+            raise HTTPException(400, str(error)) from None
+        finally:
+            task.cancel()
+            gone.cancel()
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _likelihood(language: str, probability: float) -> dict[str, Any]:
+    return {"confidence": round(100 * probability, 1), "language": language}
+
+
+async def _explain(request: Request, error: HTTPException) -> Response:
+    return JSONResponse({"error": error.detail}, status_code=error.status_code, headers=error.headers)
+
+
+async def _apologize(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "this is a bug of the service; its log says more"}, status_code=500)

@@ -1,0 +1,187 @@
+"""Split text into sentences by the rules of its language, and put their translations in their places."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ...languages import WITHOUT_SPACES, base_language, says_something
+
+# What sentencex cuts: names such as .NET or System.IO.File, parameters in addresses, German ordinals ("Im 19.
+# Jahrhundert"), which these words precede.
+_REST_OF_NAME = re.compile(r"[A-Z]{2}|[A-Za-z_]+[=./]\w")
+_BEFORE_ORDINALS = r"am|beim|das|dem|den|der|des|die|ihr\w*|im|ins|sein\w*|vom|zum|zur"
+_ORDINAL = re.compile(rf"\b(?:{_BEFORE_ORDINALS})[ \t]+\d{{1,2}}\.[ \t]+\Z", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d+)*\.[^\S\n]+")  # of a heading or a list item
+_BLOCK = 5_000  # characters of a paragraph; a longer sentence is cut
+_CLOSING = ",;:)]}»…–—-，；："  # noqa: RUF001
+
+
+class Piece(NamedTuple):
+    """A sentence, and the white space around it; the sentence is empty where there is nothing to translate."""
+
+    before: str
+    sentence: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Translated:
+    """
+    A translation, and which of its words translate which source words.
+
+    Args:
+        links: pairs (source word, target word), from 0; words are those of `str.split()`. Empty if unknown.
+        starts: for each sentence of a paragraph, its first source word and its first target word. Empty if unknown.
+    """
+
+    text: str
+    links: list[tuple[int, int]] = field(default_factory=list)
+    starts: list[tuple[int, int]] = field(default_factory=list)
+
+
+def guessed_links(source: str, target: str) -> list[tuple[int, int]]:
+    """Links between words at the same relative position, for a translation whose links are unknown."""
+    sources, targets = len(source.split()), len(target.split())
+    return [((2 * place + 1) * sources // (2 * targets), place) for place in range(targets)]
+
+
+TranslateParagraphs = Callable[[list[str]], list[Translated]]
+
+
+def cut(text: str, language: str) -> list[Piece]:
+    """
+    The sentences of a text of any length, with all its white space. What says nothing is not a sentence, nor is the
+    number at the beginning of a line of text. Punctuation that directly follows a sentence, such as the colon after
+    "Why?:", is not part of the next one.
+
+    Args:
+        language: an ISO 639 code, with or without a region; sentencex has rules for some 240 languages, and general
+            ones for others.
+    """
+    # A copy of the same length: sentencex fails on some white space, such as a no-break space before a full stop.
+    plain = "".join(" " if each.isspace() and each not in "\n\r\t" else each for each in text)
+    pieces, start = [], 0
+    for part in _rejoined(_segments(plain, base_language(language)), base_language(language)):
+        begins, follows = text[start - 1 : start] in ("", "\n"), text[start - 1 : start].strip() != ""
+        part = text[start : start + len(part)]
+        start += len(part)
+        is_number = begins and start < len(text) and _NUMBER.fullmatch(part)
+        sentence = part.strip() if says_something(part) and not is_number else ""
+        sentence = sentence.lstrip(_CLOSING).lstrip() if follows else sentence
+        before, _, after = part.partition(sentence) if sentence else (part, "", "")
+        pieces.append(Piece(before, sentence, after))
+    return pieces
+
+
+def _segments(text: str, language: str) -> Iterator[str]:
+    """
+    The sentences of a text as sentencex finds them, with the white space after each. Its time grows with the square of
+    the number of quotation marks, so it gets a long text in blocks; the last sentences of one begin the next.
+    """
+    from sentencex import segment  # from an extra of this package
+
+    start = 0
+    while start < len(text):
+        block = text[start : start + _BLOCK]
+        sentences = list(segment(language, block))
+        again = 0 if start + _BLOCK < len(text) else _BLOCK
+        while again < _BLOCK // 10 and len(sentences) > 1:
+            again += len(sentences.pop())
+        yield from sentences
+        start += sum(map(len, sentences))
+
+
+def _rejoined(parts: Iterable[str], language: str) -> Iterator[str]:
+    """The parts, with those together again that were cut within a name or after an ordinal."""
+    held = ""
+    for part in parts:
+        is_name = held.endswith((".", "?")) and language not in WITHOUT_SPACES and _REST_OF_NAME.match(part)
+        is_ordinal = language == "de" and _ORDINAL.search(held[-40:])
+        if held and not (is_name or is_ordinal):
+            yield held
+            held = ""
+        held += part
+    if held:
+        yield held
+
+
+def _spaced(pieces: Sequence[Piece], translations: Sequence[str], language: str) -> list[Piece]:
+    """The translated pieces. Sentences on one line are separated by a space if the target language puts one there."""
+    spaceless, written = base_language(language) in WITHOUT_SPACES, []
+    for place, (piece, translation) in enumerate(zip(pieces, translations, strict=True)):
+        after = piece.after
+        if piece.sentence and place + 1 < len(pieces) and (after == " " or not after + pieces[place + 1].before):
+            after = "" if spaceless else " "
+        written.append(Piece(piece.before, translation, after))
+    return written
+
+
+class Paragraphs:
+    """
+    Paragraphs, each split into its sentences.
+
+    Args:
+        language: an ISO 639 code; None: unknown, so general rules apply.
+    """
+
+    def __init__(self, paragraphs: Sequence[str], language: str | None):
+        self.rows = [cut(paragraph, language or "") for paragraph in paragraphs]
+        self.sentences = [piece.sentence for row in self.rows for piece in row if piece.sentence]
+
+    def translated(self, sentences: Iterable[Translated], language: str | None) -> list[Translated]:
+        """
+        The translation of each paragraph, with links that count words from the beginning of the paragraph. White space
+        between sentences is kept.
+
+        Args:
+            sentences: the translation of each sentence.
+            language: the target's ISO 639 code; None: unknown, so sentences are separated by spaces.
+        """
+        found = iter(sentences)
+        return [self._joined(row, found, language or "") for row in self.rows]
+
+    @staticmethod
+    def _joined(row: list[Piece], found: Iterator[Translated], language: str) -> Translated:
+        translations = [next(found) if piece.sentence else Translated("") for piece in row]
+        written = _spaced(row, [each.text for each in translations], language)
+        starts = list(zip(_first_words(row), _first_words(written), strict=True))
+        links = [
+            (source + first_source, target + first_target)
+            for (first_source, first_target), each in zip(starts, translations, strict=True)
+            for source, target in each.links
+        ]
+        if links:  # what is no sentence stays, word by word
+            for (first_source, first_target), piece in zip(starts, row, strict=True):
+                words = range(0 if piece.sentence else len(piece.before.split()))
+                links += [(first_source + word, first_target + word) for word in words]
+        return Translated("".join(map("".join, written)), links, starts)
+
+
+def translate_paragraphs(
+    paragraphs: list[str],
+    translate: TranslateParagraphs,
+    source_language: str | None,
+    target_language: str | None,
+) -> list[Translated]:
+    """
+    Translate paragraphs sentence by sentence; see `Paragraphs`.
+
+    Args:
+        translate: called once, with the sentences of all paragraphs.
+    """
+    cut_up = Paragraphs(paragraphs, source_language)
+    return cut_up.translated(translate(cut_up.sentences), target_language)
+
+
+def _first_words(pieces: Sequence[Piece]) -> list[int]:
+    """For each piece, the index in the whole text of the word in which its sentence (or else its text) begins."""
+    text = "".join(map("".join, pieces))
+    words = [match.start() for match in re.finditer(r"\S+", text)]
+    numbers, start = [], 0
+    for before, sentence, after in pieces:
+        leading = before if sentence else before[: len(before) - len(before.lstrip())]
+        numbers.append(bisect_right(words, start + len(leading)) - 1)  # the last word that begins there or earlier
+        start += len(before) + len(sentence) + len(after)
+    return numbers

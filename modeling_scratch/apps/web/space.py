@@ -1,0 +1,75 @@
+"""Publishes a model's page as a static Space on the Hub, linked to the model."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from huggingface_hub.utils import yaml_dump
+
+from ...files import temporary_folder
+from ...hub.allowed_files import CARD
+from ...hub.card import license_of
+from ...hub.markdown import hub_link
+from ...hub.push import LastPush, Prepared, Pushed, look, push, read_last_push
+from ...hub.repository import PushOptions, opened_repository
+from ...training.records import run_of
+from .export import PAGE, export_page, read_described
+
+
+@contextmanager
+def prepared_space(folder: Path, options: PushOptions) -> Iterator[Callable[[], Pushed]]:
+    """
+    Write a model's page, and check that it may go to the static Space of the same name: before the model is pushed,
+    whose card will link to it. A new Space is private if the model is private or gated, since the page holds its
+    weights.
+
+    Yields:
+        What pushes the page in one commit. To be called when the model is on the Hub.
+
+    Raises:
+        UserError: as in `push` and `export_page`.
+    """
+    with temporary_folder() as temporary:
+        with opened_repository(options) as model:
+            info = model.info()
+        is_private = options.private or (info is not None and bool(info.private or info.gated))
+        options = replace(options, private=is_private, repo_type="space")
+        with opened_repository(options) as space:
+            look(space, options, folder)
+        page = temporary / "page"
+        export_page(str(folder), page, license=options.license)
+        license = license_of(folder, run_of(folder), options.license)
+        yield partial(push, folder, options, partial(_prepare, page, license))
+
+
+def _prepare(
+    page: Path, license: str | None, folder: Path, options: PushOptions, copy: Path, card_on_hub: str | None = None
+) -> Prepared:
+    """The files of a page, and the card of its Space: the one on the Hub if it was edited there."""
+    last = read_last_push(folder, options.place, options.branch)
+    was_edited = card_on_hub is not None and last.card is not None and card_on_hub != last.card
+    card = card_on_hub if was_edited else _card(license, options, read_described(page)["title"])
+    files = {path.relative_to(page).as_posix(): path for path in sorted(page.rglob("*")) if path.is_file()}
+    return Prepared(files, card, [], LastPush(card=card, files=sorted({*files, CARD})))
+
+
+def _card(license: str | None, options: PushOptions, title: str) -> str:
+    """The Space's README.md, whose metadata make it a static Space of this model."""
+    metadata = {
+        "title": title,
+        "emoji": "💬",
+        "colorFrom": "blue",
+        "colorTo": "indigo",
+        "sdk": "static",
+        "app_file": PAGE,
+        "models": [options.repo_id],
+        "short_description": "Translates in your browser",
+    }
+    metadata |= {"license": license} if license else {}
+    text = (
+        f"{title}: a page that translates with {hub_link(options.repo_id)} in the reader's browser. The text never "
+        "leaves the page."
+    )
+    return f"---\n{yaml_dump(metadata)}---\n\n# {title}\n\n{text}\n"

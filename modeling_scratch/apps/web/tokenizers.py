@@ -1,0 +1,52 @@
+"""Writes a model's tokenizers in the format that JavaScript reads."""
+
+import json
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from ...errors import UserError
+from ...loading import load_tokenizers, named_languages, save_tokenizers
+from ...model.translation_pipeline import TARGET_FOLDER
+
+EXPORTED_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def write_tokenizers(name: str, folder: Path, where: str) -> tuple[bool, list[str]]:
+    """
+    Write a model's tokenizers to an export's folder, with no files other than `EXPORTED_FILES`.
+
+    Args:
+        name: a model folder or Hub name.
+        where: what is exported, for messages.
+
+    Returns:
+        Whether source and target have separate tokenizers, and the language codes of both; empty: unknown.
+
+    Raises:
+        UserError: a tokenizer has no tokenizer.json, because it comes from another library.
+    """
+    source, target = load_tokenizers(name)
+    save_tokenizers(source, target, folder)
+    two = target is not source
+    for part, tokenizer in ((folder, source), (folder / TARGET_FOLDER, target))[: 2 if two else 1]:
+        if not (part / "tokenizer.json").is_file():
+            raise UserError(
+                f"{name}: its tokenizer has no tokenizer.json, which {where} needs (it is of another library)"
+            )
+        for path in part.iterdir():
+            if path.is_file() and path.name not in EXPORTED_FILES:
+                path.unlink()
+        _say_whether_spaces_are_cleaned(part / "tokenizer_config.json", tokenizer)
+    return two, named_languages(source)
+
+
+def _say_whether_spaces_are_cleaned(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """
+    Write to a tokenizer's config what Python's decoder does with spaces before punctuation: without a setting, that of
+    JavaScript removes them, and Python's ignores some settings.
+    """
+    ids = tokenizer("a ! b 's", add_special_tokens=False).input_ids
+    cleans = tokenizer.decode(ids) != tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    config = json.loads(path.read_text(encoding="utf-8")) | {"clean_up_tokenization_spaces": cleans}
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

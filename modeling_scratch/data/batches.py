@@ -1,0 +1,265 @@
+"""Batches of similar lengths with a bounded number of tokens, the same for any number of processes."""
+
+import atexit
+import itertools
+import multiprocessing
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader
+
+from ..model.loss import IGNORE_INDEX
+
+# A pair that does not count: it fills a process's share when a batch has fewer pairs than shares.
+EMPTY = -1
+_FULL = 0.8  # how full of the longest sentences a bin is at least
+Pair = tuple[Sequence[int], Sequence[int]]  # the token ids of source and target
+
+# Sent by Ctrl-C, by schedulers and launchers, by clusters before they reclaim a machine, and by a closed terminal.
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+
+
+def plan_batches(
+    source_lengths: np.ndarray, target_lengths: np.ndarray, tokens_per_batch: int, generator: np.random.Generator | None
+) -> list[np.ndarray]:
+    """
+    Cut a data set into batches of at most `tokens_per_batch` tokens, padding included, in source and in target.
+
+    Args:
+        source_lengths, target_lengths: (pairs,), in tokens.
+        generator: shuffles pairs of equal length among batches, then the batches; None keeps everything sorted.
+
+    Returns:
+        One array of indices per batch, sorted by length.
+    """
+    longest = np.maximum(source_lengths, target_lengths)
+    ties = np.arange(len(longest)) if generator is None else generator.permutation(len(longest))
+    order = np.lexsort((ties, source_lengths, longest))
+    batches, start = [], 0
+    for end, index in enumerate(order):
+        if end > start and (end - start + 1) * longest[index] > tokens_per_batch:
+            batches.append(order[start:end])
+            start = end
+    if start < len(order):
+        batches.append(order[start:])
+    if generator is not None:
+        batches = [batches[i] for i in generator.permutation(len(batches))]
+    return batches
+
+
+@dataclass
+class EpochPlan:
+    """The global batches of one epoch, one per update, and how each is cut into micro-batches."""
+
+    batches: list[np.ndarray]
+    target_lengths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def target_tokens(self, update: int) -> int:
+        """The target tokens of an update over all processes, by which its summed loss is divided."""
+        return int(self.target_lengths[self.batches[update]].sum())
+
+    def micro_batches(self, first_update: int, rank: int, processes: int, accumulation: int) -> Iterator[list[int]]:
+        """One process's micro-batches from update `first_update` on, `accumulation` of them per update."""
+        for batch in self.batches[first_update:]:
+            shares = np.array_split(batch, processes * accumulation)
+            for share in shares[rank * accumulation : (rank + 1) * accumulation]:
+                yield share.tolist() or [EMPTY]
+
+
+def plan_epoch(
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    tokens_per_batch: int,
+    seed: int,
+    epoch: int,
+    weights: np.ndarray | None = None,
+) -> EpochPlan:
+    """
+    The batches of one epoch. They depend on the arguments alone, so a resumed run sees the same ones.
+
+    Args:
+        weights: (pairs,), how often the epoch has each pair; a fraction is the probability of one more. None: once.
+    """
+    generator = np.random.default_rng([seed, epoch])
+    rows = np.arange(len(target_lengths))
+    if weights is not None:
+        rows = np.repeat(rows, np.floor(weights + generator.random(len(weights))).astype(int))
+    batches = plan_batches(source_lengths[rows], target_lengths[rows], tokens_per_batch, generator)
+    return EpochPlan([rows[batch] for batch in batches], target_lengths)
+
+
+class _Pairs(torch.utils.data.Dataset):
+    def __init__(self, dataset: Dataset):
+        self.dataset = dataset.select_columns(["input_ids", "labels"]).with_format("arrow")
+
+    def __getitems__(self, indices: list[int]) -> list[Pair]:
+        table = self.dataset[[0] if indices == [EMPTY] else indices]
+        sides = []
+        for column in (table.column(name).combine_chunks() for name in ("input_ids", "labels")):
+            ends = np.cumsum(column.value_lengths().to_numpy())
+            sides.append(np.split(column.flatten().to_numpy(), ends[:-1]))
+        if indices == [EMPTY]:
+            sides[1] = [np.full_like(sides[1][0], IGNORE_INDEX)]
+        return list(zip(*sides, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
+class PairCollator:
+    """
+    Pads the pairs of a batch to the longest.
+
+    Args:
+        multiple: lengths are rounded up to a multiple of this.
+        longest: the length beyond which they are not rounded up; None: no limit.
+        pairs: the fewest pairs in a batch; pairs that do not count are added if there are fewer.
+    """
+
+    def __init__(self, pad_token_id: int, multiple: int = 1, longest: int | None = None, pairs: int = 1):
+        self.pad_token_id, self.multiple, self.longest, self.pairs = pad_token_id, multiple, longest, pairs
+
+    def __call__(self, pairs: list[Pair]) -> dict[str, torch.Tensor]:
+        """
+        Returns input_ids and attention_mask (1: attend), (batch_size, source_length); position_ids (1, source_length),
+        shared by all pairs since padding is on the right; labels (batch_size, target_length), -100 where padded.
+        """
+        filler = (pairs[0][0], [IGNORE_INDEX])  # a pair that does not count
+        pairs = [*pairs, *[filler] * (self.pairs - len(pairs))]
+        sources, targets = zip(*pairs, strict=True)
+        input_ids = self._pad(sources, self.pad_token_id)
+        return {
+            "input_ids": input_ids,
+            "attention_mask": self._pad([np.ones(len(source), dtype=np.int64) for source in sources], 0),
+            "position_ids": torch.arange(input_ids.shape[1])[None],
+            "labels": self._pad(targets, IGNORE_INDEX),
+        }
+
+    def _pad(self, sequences: Sequence[Sequence[int]], value: int) -> torch.Tensor:
+        """(batch_size, longest), padded on the right."""
+        length = max(map(len, sequences))
+        rounded = -(-length // self.multiple) * self.multiple
+        length = rounded if self.longest is None else max(length, min(rounded, self.longest))
+        padded = np.full((len(sequences), length), value)
+        for row, sequence in zip(padded, sequences, strict=True):
+            row[: len(sequence)] = sequence
+        return torch.from_numpy(padded)
+
+
+class BinCollator:
+    """
+    Lays the pairs of a batch into bins: rows of a fixed length that hold several whole pairs each. On a GPU, attention
+    over a few long rows is faster than over many short ones, and batches come in few shapes.
+
+    Args:
+        rows: the number of rows is rounded up to a multiple of this; longer rows count for several.
+    """
+
+    length = 128  # of a row, or a multiple of it, the first that the longest sentences fill to four fifths
+
+    def __init__(self, pad_token_id: int, rows: int = 1):
+        self.pad_token_id, self.rows = pad_token_id, rows
+
+    def __call__(self, pairs: list[Pair]) -> dict[str, torch.Tensor]:
+        """
+        Returns input_ids, segment_ids (which pair of its row each token belongs to, from 1 on; 0: padding), labels
+        (-100 where padded) and decoder_segment_ids, (rows, length) each.
+        """
+        lengths = [(len(source), len(target)) for source, target in pairs]
+        longest = max(map(max, lengths))
+        size = self.length * next(
+            n for n in itertools.count(1) if self.length * n // longest * longest >= _FULL * self.length * n
+        )
+        bins = fill_bins(lengths, size)
+        multiple = max(1, self.rows * self.length // size)
+        order = [index for members in bins for index in members]
+        rows = np.repeat(np.arange(len(bins)), list(map(len, bins)))
+        numbers = np.concatenate([np.arange(1, len(members) + 1) for members in bins])  # of each pair in its row
+        # Of a single row the compiler would make graphs of their own.
+        shape, found = (max(2, -(-len(bins) // multiple) * multiple), size), {}
+        for side, (name, segments, padding) in enumerate(
+            (("input_ids", "segment_ids", self.pad_token_id), ("labels", "decoder_segment_ids", IGNORE_INDEX))
+        ):
+            counts = np.array([lengths[index][side] for index in order])
+            in_row = np.bincount(rows, counts).astype(np.int64)
+            # Tokens in the order of rows, each moved to where its row begins.
+            places = np.arange(counts.sum()) + np.repeat((rows * size) - (in_row.cumsum() - in_row)[rows], counts)
+            found[name], found[segments] = np.full(shape, padding), np.zeros(shape, dtype=np.int64)
+            found[name].flat[places] = np.concatenate([pairs[index][side] for index in order])
+            found[segments].flat[places] = np.repeat(numbers, counts)
+        return {name: torch.from_numpy(each) for name, each in found.items()}
+
+
+def fill_bins(lengths: list[tuple[int, int]], size: int) -> list[list[int]]:
+    """
+    First fit, the longest pairs first: put each pair into the first of the open bins that has room for it.
+
+    Args:
+        lengths: of each pair, in source and target; each at most `size`.
+        size: of a bin, in source and in target.
+
+    Returns:
+        For each bin the indices of its pairs.
+    """
+    shortest = min(map(max, lengths))
+    bins: list[list[int]] = []
+    open_bins: list[list[int]] = []  # those with room for another pair: number, room for source and for target
+    for index in sorted(range(len(lengths)), key=lambda index: -max(lengths[index])):
+        source, target = lengths[index]
+        place = next((each for each in open_bins if each[1] >= source and each[2] >= target), None)
+        if place is None:
+            place = [len(bins), size, size]
+            bins.append([])
+            open_bins.append(place)
+        bins[place[0]].append(index)
+        place[1:] = place[1] - source, place[2] - target
+        if min(place[1:]) < shortest:
+            open_bins.remove(place)
+    return bins
+
+
+def make_loader(
+    dataset: Dataset,
+    micro_batches: Iterator[list[int]],
+    collate: PairCollator | BinCollator,
+    num_workers: int = 0,
+    pin: bool = False,
+) -> DataLoader:
+    """A DataLoader over one process's micro-batches of tokenized pairs."""
+    return DataLoader(
+        _Pairs(dataset),
+        batch_sampler=micro_batches,
+        collate_fn=collate,
+        pin_memory=pin,
+        # Each iterator draws a seed for its workers. Without this generator it would draw it from the one that dropout
+        # uses, and a run resumed within an epoch would draw once more than an uninterrupted one.
+        generator=torch.Generator().manual_seed(0),
+        **worker_options(num_workers),
+    )
+
+
+def worker_options(count: int) -> dict[str, Any]:
+    """DataLoader arguments for this many workers, which ignore signals until the training process ends them."""
+    if count:
+        _kill_workers_at_exit()
+    return {"num_workers": count, "worker_init_fn": _ignore_signals}
+
+
+def _ignore_signals(worker: int) -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@cache
+def _kill_workers_at_exit() -> None:
+    """Workers end with their iterator; if it was interrupted, multiprocessing would wait for them forever."""
+    atexit.register(lambda: [child.kill() for child in multiprocessing.active_children() if child.daemon])

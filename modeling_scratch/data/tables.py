@@ -1,0 +1,516 @@
+"""
+The lines of text files, plain or gzipped, with errors that name file and line.
+
+Choose the columns of a table that hold the sources and the targets, and take the texts from them.
+
+The table formats that can be read. To support another, add it to `FORMATS`.
+
+Find the data files that a recipe names.
+"""
+
+import csv
+import gzip
+import io
+import json
+import logging
+import os
+import re
+import reprlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from glob import escape, glob
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow.parquet
+
+from ..errors import UserError, as_user_error, beginning
+from ..files import LFS_POINTER, reading
+from ..recipe.schema import SOURCE, TARGET, DataSection
+
+logger = logging.getLogger(__name__)
+
+# How XML begins, and test sets and talks of WMT and IWSLT; or a line that is one tag, with a closing tag below it.
+_MARKUP = re.compile(
+    rb"<(\?xml|!doctype|mteval|srcset|refset|tstset|doc docid|url>http|tmx|[a-z][^<>\n]*+>\s*?\n.*</[a-z])", re.I | re.S
+)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file to read, unpacked. What reading it raises is about the file."""
+    compressed = path.suffix == ".gz"
+    with (
+        reading(path, "not a complete gzip file: " if compressed else ""),
+        gzip.open(path, "rb") if compressed else path.open("rb") as file,
+    ):
+        yield file
+
+
+def check_file(path: Path) -> None:
+    """UserError if a file is missing, not readable or empty, or if its lines are not sentences: XML, or a pointer."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; a file is needed")
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    if not os.access(path, os.R_OK):
+        raise UserError(f"{path}: permission to read it is denied")
+    if path.stat().st_size == 0:
+        raise UserError(f"{path}: the file is empty")
+    with _opened(path) as file:
+        start = file.read(4000).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(LFS_POINTER):
+        raise UserError(f"{path} is a pointer of Git LFS, not the file itself: run git lfs pull")
+    if _MARKUP.match(start):
+        first = start.partition(b"\n")[0].decode(errors="replace")
+        raise UserError(
+            f"{path} is XML or SGML ({beginning(first)}), not a sentence per line; write its "
+            "sentences to a text file, one per line: the text of each <seg> in test sets of WMT and IWSLT, and of each "
+            "language's <seg> in TMX"
+        )
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """
+    The lines of a UTF-8 text file, plain or gzipped, with their line ends. Only a line feed ends a line, but in a file
+    that has none a carriage return does.
+    """
+    with _opened(path) as file:
+        try:
+            for number, line in enumerate(file, start=1):
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                if number == 1 and not text.endswith("\n"):
+                    yield from io.StringIO(text.replace("\r", "\n"))
+                else:
+                    yield text
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}, line {number}: not valid UTF-8 ({error.reason})") from None
+
+
+FIRST_ROWS = 100  # whose names are the columns of a table
+
+# For `source` and `target`: the column, by its name or, without a header, by its number; and the key in it if each of
+# its cells holds a text per language.
+Columns = dict[str, tuple[str | int, str | None]]
+_SHOWN = 20  # columns that a message names
+
+
+def choose_columns(rows: list[dict], data: DataSection, where: str) -> Columns:
+    """
+    Choose two of a table's columns: those that `data.source_column` and `data.target_column` name or number, or those
+    named like `data.source_language` and `data.target_language`; or two keys of a `translation` column.
+
+    Args:
+        rows: the table's first.
+        where: the table, for messages.
+
+    Raises:
+        UserError: there is no row, or no such column or language.
+    """
+    if not rows:
+        raise UserError(f"{where}: there are no rows")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [row["translation"] for row in rows if isinstance(row.get("translation"), dict)]
+    languages = list(dict.fromkeys(language for cell in cells for language in cell))
+    columns: Columns = {}
+    for side in (SOURCE, TARGET):
+        language, column = getattr(data, f"{side}_language"), getattr(data, f"{side}_column")
+        if column is None and languages:
+            if language not in languages:
+                raise UserError(f"{where} has no language {language!r}; it has {_listed(languages)}")
+            columns[side] = ("translation", language)
+            continue
+        name = column or language
+        if name not in names:
+            advice = f"set data.{side}_column"
+            if isinstance(name, str) and where.lower().endswith((".csv", ".tsv")):
+                advice += (
+                    "; if these are no names but a pair, the file has no header: set data.source_column and "
+                    "data.target_column to the numbers of the columns, counted from 1"
+                )
+            raise UserError(f"{where} has no column {reprlib.repr(name)}; it has {_listed(names)} ({advice})")
+        columns[side] = (name, None)
+    return columns
+
+
+def _listed(names: list[str | int]) -> str:
+    """Names for a message. Those of a file without a header are sentences."""
+    shown = [name if len(name) <= 40 else f"{name[:40]}..." for name in map(str, names[:_SHOWN])]
+    return ", ".join([*shown, *["..."] * (len(names) > _SHOWN)])
+
+
+def text_of(value: Any, name: str | int, key: str | None, where: str) -> str:
+    """
+    The text in a cell of column `name`, without surrounding whitespace; a missing text is empty. UserError, naming the
+    place as `where`, if the cell holds something else.
+    """
+    try:
+        text = value if value is None or key is None else value.get(key)
+        if text is None:
+            return ""
+        text.encode()
+        return text.strip()
+    except (AttributeError, UnicodeEncodeError):
+        wanted = "a text" if key is None else "a text for each language"
+        raise UserError(f"{where}: column {name!r} holds {reprlib.repr(value)}, not {wanted}") from None
+
+
+def texts_of(batch: dict[str, list], columns: Columns, where: str) -> dict[str, list[str]]:
+    """The sources and targets of a batch of rows."""
+    return {side: [text_of(value, name, key, where) for value in batch[name]] for side, (name, key) in columns.items()}
+
+
+_BATCH_ROWS = 1000  # of a Parquet file, in memory at once
+_QUOTED = re.compile(r'"[^"]*+(?:""[^"]*+)*+"')  # a cell as CSV writers quote it
+_CELL = rf'(?:{_QUOTED.pattern}|[^"\t\r\n]*+)'
+_RECORD = re.compile(rf"{_CELL}(?:\t{_CELL})*+\r?\n?")
+
+
+def _row(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """A row. Columns that share a name get a list, which is no text, so that choosing such a column is an error."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        cells = defaultdict(list)
+        for name, cell in pairs:
+            cells[name].append(cell)
+        row |= {name: each for name, each in cells.items() if len(each) > 1}
+    return row
+
+
+def _read_cells(
+    path: Path, header: bool, records: Callable[[Path, bool], Iterator[tuple[int, list[str]]]]
+) -> Iterator[dict[Any, Any]]:
+    """The rows below the header. Every cell is text, even "1", "NA" and "null"."""
+    names: list[Any] = []
+    for line, cells in records(path, header):
+        if cells in ([], [""]):
+            continue
+        if not names:
+            names = cells if header else list(range(1, len(cells) + 1))
+            if header:
+                continue
+        if len(cells) != len(names):
+            first = "header" if header else "first line"
+            raise UserError(f"{path}, line {line}: {len(cells)} fields, but the {first} has {len(names)}")
+        yield _row(list(zip(names, cells, strict=True)))
+
+
+def _csv_records(path: Path, _: bool) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row, and the number of its last line."""
+    reader = csv.reader(read_lines(path), delimiter=_delimiter(path), strict=True)
+    try:
+        for cells in reader:
+            yield reader.line_num, cells
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: {error}") from None
+
+
+def _delimiter(path: Path) -> str:
+    """
+    The one of comma, semicolon and tab that cuts a file's first rows into equally many cells, two or more; a comma if
+    none does. If several do, as without a header some may, it is the one with the fewest cells, since most tables are
+    of pairs; a warning says so. (`csv.Sniffer` counts characters, and those of sentences mislead it.)
+    """
+    found = {}
+    for delimiter in ",;\t":
+        rows = filter(None, csv.reader(read_lines(path), delimiter=delimiter, strict=True))
+        try:
+            counts = {len(row) for row in islice(rows, FIRST_ROWS)}
+        except csv.Error:
+            continue
+        if len(counts) == 1 and counts != {1}:
+            found[delimiter] = counts.pop()
+    chosen = min(found, key=found.__getitem__, default=",")
+    if len(found) > 1:
+        _say_once(
+            logging.WARNING,
+            f"data: {path}: each of {' '.join(map(repr, found))} may separate its cells; {chosen!r} is taken; if that "
+            "is wrong, write the table as TSV or JSONL",
+        )
+    return chosen
+
+
+def _tsv_records(path: Path, header: bool) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row, and the number of its last line. Before the first quotation mark, quoting is no matter."""
+    quoted = None
+    for number, line in enumerate(read_lines(path), start=1):
+        if quoted is None and '"' in line:
+            quoted = _is_quoted(path, header)
+        if quoted:
+            break
+        yield number, line.rstrip("\r\n").split("\t")
+    if quoted:
+        for last, record in islice(_records(path), number - 1, None):
+            yield last, _cells(record, path)
+
+
+def _records(path: Path) -> Iterator[tuple[int, str]]:
+    """
+    The rows of a TSV file, where a line end between marks ends none, and the number of each one's last line. One that
+    is longer than a cell can be is cut: its mark is text.
+    """
+    record, size, is_open = [], 0, False
+    for number, line in enumerate(read_lines(path), start=1):
+        record.append(line)
+        size += len(line)
+        is_open ^= line.count('"') % 2 == 1
+        if not is_open or size > csv.field_size_limit():
+            yield number, "".join(record)
+            record, size, is_open = [], 0, False
+    if record:
+        yield number, "".join(record)
+
+
+def _cells(record: str, path: Path) -> list[str]:
+    with as_user_error(f"{path}: "):
+        return next(csv.reader([record], delimiter="\t", strict=True), [])
+
+
+def _is_quoted(path: Path, header: bool) -> bool:
+    """
+    Whether a CSV writer wrote a TSV file, so that its quotation marks are not all text.
+
+    Such a writer puts marks around each cell that contains one, and doubles those within. A file is read so if all of
+    it keeps this rule, and something in it proves that the rule was meant: doubled marks, marks around all names of a
+    header, or a tab or line end between marks, where lines cut at tabs would be no rows. Elsewhere a mark is text: a
+    single cell against the rule proves that, as in collections of sentences; if nothing proves either, or there is
+    proof of both, a warning says so. The whole file decides, so every reader of it decides the same.
+    """
+    fields, proven, keeps_the_rule = 0, False, True
+    for _, record in _records(path):
+        if '"' in record and not _RECORD.fullmatch(record):
+            keeps_the_rule = False
+            break
+        if '"' in record or not fields:
+            cells = _cells(record, path)
+            names_are_quoted = header and not fields and '"' in record and not _QUOTED.sub("", record).strip()
+            fields = fields or len(cells)
+            are_rows = [line.count("\t") + 1 == fields for line in record.split("\n") if line]
+            if len(cells) != fields or (len(are_rows) > 1 and all(are_rows)):
+                keeps_the_rule = False
+                break
+            proven = proven or names_are_quoted or not all(are_rows) or any('"' in cell for cell in cells)
+    if keeps_the_rule and proven:
+        _say_once(logging.INFO, f"data: {path} is written as CSV: the quotation marks around its cells are not text")
+        return True
+    if keeps_the_rule or proven or any(map(_has_doubled_marks, read_lines(path))):
+        _say_once(
+            logging.WARNING,
+            f"data: {path}: quotation marks around whole cells are kept as text; if a spreadsheet or a program put "
+            f"them there, name the file {path.stem}.csv",
+        )
+    return False
+
+
+def _has_doubled_marks(line: str) -> bool:
+    return '""' in line and bool(_RECORD.fullmatch(line)) and any('""' in cell[1:-1] for cell in _QUOTED.findall(line))
+
+
+@cache
+def _say_once(level: int, message: str) -> None:
+    logger.log(level, message)
+
+
+def _read_json(path: Path, _: bool) -> Iterator[dict[str, Any]]:
+    """
+    JSON objects, one per line or all in one list. A number is the text that it is written as. The JSON loader of the
+    datasets library would alter texts in a column that also has numbers.
+    """
+    lines = read_lines(path)
+    first = next(lines, "")
+    if first.lstrip().startswith("["):
+        rows = _parsed("".join([first, *lines]), path, 1)
+    else:
+        numbered = enumerate(chain([first], lines), start=1)
+        rows = (_parsed(line, path, number) for number, line in numbered if line.strip())
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise UserError(f"{path}: row {number} is {reprlib.repr(row)}, not a JSON object")
+        yield row
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_row, parse_int=str, parse_float=str, parse_constant=str)
+
+
+def _parsed(text: str, path: Path, line: int) -> Any:
+    try:
+        with as_user_error(f"{path}: ", RecursionError):
+            return _JSON.decode(text.rstrip())
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}, line {line + error.lineno - 1}: not JSON ({error.msg})") from None
+
+
+def _read_parquet(path: Path, _: bool) -> Iterator[dict[str, Any]]:
+    for names, columns in _batches(path):
+        for cells in zip(*columns, strict=True):
+            yield _row(list(zip(names, cells, strict=True)))
+
+
+def _batches(path: Path) -> Iterator[tuple[list[str], list[list[Any]]]]:
+    """The names of a Parquet file's columns and their cells, for some rows at a time."""
+    with (
+        as_user_error(f"{path}: cannot be read as parquet: "),
+        pyarrow.parquet.ParquetFile(path) as file,
+    ):
+        for batch in file.iter_batches(_BATCH_ROWS):
+            yield batch.schema.names, [column.to_pylist() for column in batch.columns]
+
+
+# The reader of each format: a function of a file, and of whether its first line names the columns of a format that can
+# do without. It yields rows as {column: cell}; a column without a name has a number, from 1.
+FORMATS: dict[str, Callable[[Path, bool], Iterator[dict[Any, Any]]]] = {
+    ".jsonl": _read_json,
+    ".json": _read_json,
+    ".csv": partial(_read_cells, records=_csv_records),
+    ".tsv": partial(_read_cells, records=_tsv_records),
+    ".parquet": _read_parquet,
+}
+
+
+def read_table(path: Path, header: bool = True) -> Iterator[dict[Any, Any]]:
+    """
+    The rows of a table, as {column: cell}. UserError, naming the file and mostly the line, if one cannot be read.
+
+    Args:
+        header: whether the first line of a CSV or TSV file names the columns; otherwise numbers do, from 1.
+    """
+    return FORMATS[path.suffix.lower()](path, header)
+
+
+WHAT_CAN_BE_READ = (
+    f"a {', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]} file or several, two text files [source, "
+    "target], plain or .gz, or the prefix of two (data/train for data/train.en and data/train.de)"
+)
+
+
+def _is_table(name: str) -> bool:
+    return Path(name).suffix.lower() in FORMATS
+
+
+def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ...]]:
+    """
+    The tables, each alone, or the pairs of text files, that a recipe names. A `*` in a name matches any number of
+    files, sorted.
+
+    Args:
+        key: the recipe's key, for messages.
+
+    Raises:
+        UserError: a file is missing or empty, files cannot be paired, or this kind of file is not supported.
+    """
+    found = _find(names, data, key)
+    for paths in found:
+        for path in paths:
+            check_file(path)
+    return found
+
+
+def _find(names: list[str], data: DataSection, key: str) -> list[tuple[Path, ...]]:
+    for name in names:
+        if name.lower().endswith(".gz") and _is_table(name[:-3]):  # two would be taken for text files
+            raise UserError(f"{key}: {name} is a compressed table; unpack it (gunzip -k)")
+    tables = [_is_table(name) for name in names]
+    if any(tables) and not all(tables):
+        raise UserError(f"{key}: tables and text files together: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
+    if any(tables):
+        return [(path,) for name in names for path in _expand(name, key)]
+    return _find_text_files(names, data, key)
+
+
+def _find_text_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path, Path]]:
+    has_tables = any(_is_table(name) for each in data.files().values() for name in each)
+    for side in ("source", "target"):
+        if getattr(data, f"{side}_column") is not None and not (data.on_the_hub or has_tables):
+            raise UserError(f"data.{side}_column: text files, as in {key}, have no columns; set it to null")
+    if len(names) == 1:
+        found = [_with_language(names[0], language, key) for language in (data.source_language, data.target_language)]
+        for one, other in (found, found[::-1]):
+            if alone := one.keys() - other.keys():
+                raise UserError(f"{key}: {one[min(alone)]} has no partner in the other language")
+        return list(zip(*(side.values() for side in found), strict=True))
+    languages = (data.source_language, data.target_language)
+    if prefixes := [name for name in names if _is_prefix(name, languages)]:
+        raise UserError(
+            f"{key}: {prefixes[0]} is a prefix, which names the files of both languages and so stands alone; further "
+            "pairs go to data.mix, and * matches the prefixes of shards"
+        )
+    if len(names) != 2:
+        raise UserError(f"{key}: {len(names)} text files, {', '.join(names)}; name {WHAT_CAN_BE_READ}")
+    with as_user_error(f"{key}: "):  # as of a link to itself
+        resolved = {Path(name).resolve() for name in names}
+    if len(resolved) == 1:
+        raise UserError(f"{key}: source and target are one file, {names[0]}")
+    endings = [Path(name.removesuffix(".gz")).suffix for name in names]
+    if endings == [f".{data.target_language}", f".{data.source_language}"]:
+        raise UserError(f"{key}: the source comes first, and then the target: [{names[1]}, {names[0]}]")
+    sources, targets = (_expand(name, key) for name in names)
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{key}: {len(sources)} source files and {len(targets)} target files; there must be as many of each"
+        )
+    return list(zip(sources, targets, strict=True))
+
+
+def _is_prefix(name: str, languages: tuple[str, str]) -> bool:
+    paths = [[Path(f"{name}.{language}{ending}") for ending in ("", ".gz")] for language in languages]
+    return not Path(name).exists() and all(any(map(Path.is_file, each)) for each in paths)
+
+
+def _expand(name: str, key: str) -> list[Path]:
+    if "*" not in name:
+        return [Path(name)]
+    if not (found := _matching(name, key)):
+        raise UserError(f"{key}: no file matches {name}")
+    return list(map(Path, found))
+
+
+def _matching(pattern: str, key: str) -> list[str]:
+    """The paths that match a pattern in which only `*` is special, sorted."""
+    with as_user_error(f"{key}: "):
+        return sorted(glob("*".join(map(escape, pattern.split("*"))), recursive=True))
+
+
+def _with_language(prefix: str, language: str, key: str) -> dict[str, Path]:
+    """The files of one language, by their names without it, sorted."""
+    found = {}
+    for ending in (f".{language}.gz", f".{language}"):
+        paths = _matching(f"{prefix}{ending}", key) if "*" in prefix else [f"{prefix}{ending}"]
+        found |= {path.removesuffix(ending): Path(path) for path in paths if Path(path).exists()}
+    if found:
+        return dict(sorted(found.items()))
+    if Path(prefix).is_file():
+        check_file(Path(prefix))
+        raise UserError(f"{key}: {prefix} is a single file of an unsupported kind; name {WHAT_CAN_BE_READ}")
+    name = Path(f"{prefix}.{language}")
+    raise UserError(f"{key}: {name}: no such file, nor {name.name}.gz; name {WHAT_CAN_BE_READ}")
+
+
+def check_files(data: DataSection) -> None:
+    """
+    Check the files of all splits before any of them is read. UserError if one is missing or empty, or if a training
+    file is also used for validation or testing.
+    """
+    train: set[Path] = set()
+    for place, each in enumerate(data.mixed()):
+        if each.train_files:
+            train |= _resolved(each.train_files, each, f"data.mix[{place}].files")
+    for split, files in data.files().items():
+        key = data.files_key(split)
+        found = _resolved(files, data, key)
+        both = train & found
+        if split == "train":
+            if both and data.validation_files is None:
+                raise UserError(
+                    f"data.mix: {min(both)} is in data.train_files too, from which pairs for validation are held out; "
+                    "name data.validation_files"
+                )
+            train |= found
+        elif both:
+            raise UserError(f"{key}: {min(both)} is a training file too; name another one, or set the key to null")
+
+
+def _resolved(files: list[str], data: DataSection, key: str) -> set[Path]:
+    return {path.resolve() for paths in find_files(files, data, key) for path in paths}

@@ -1,0 +1,1 @@
+"""From texts to translations: the model, or an ensemble of several, and word alignments."""

@@ -1,0 +1,159 @@
+"""Read a run's records from its folder: for cards, comparisons, improvements and exports."""
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id, yaml_dump
+
+from ..data.sources import Provenance, file_name, local_provenance, mixed_sources, source_of
+from ..errors import UserError, without_tokens
+from ..hub.markdown import escape
+from ..metrics import rank
+from ..recipe.reading import load_recipe
+from .folder import METRICS_FILE, RECIPE, read_metrics
+
+_LOCAL_PATH = re.compile(r"/|~|\.{1,2}(?:[/\\]|$)|[A-Za-z]:[/\\]|\\\\|file:")
+_ROWS = 20  # the most in a table of evaluations, not counting the best
+
+
+class RunRecords:
+    """
+    The records of a run. UserError if there are none, or what it needs is missing.
+
+    Args:
+        going_on: whether the run may still be writing: its last record may be cut off, and nothing evaluated yet.
+    """
+
+    def __init__(self, folder: Path, going_on: bool = False):
+        self.folder, self.recipe = folder, load_recipe(folder / RECIPE)
+        records = read_metrics(folder)
+        if not records:
+            raise UserError(f"{folder / METRICS_FILE}: no records yet")
+        if not going_on and not (folder / METRICS_FILE).read_bytes().endswith(b"\n"):
+            raise UserError(
+                f"{folder / METRICS_FILE}: the last record is cut off; scratch train --resume scores the run again"
+            )
+        # The last one of each test set; the recipe's own has no name.
+        final = {(record["split"], record.get("name")): record for record in records if record.get("final")}
+        self.finished = bool(final)
+        self.scored = list(final.values()) if final else self._best(records, going_on)
+        self.records, self.updates = records, records[-1]["step"]
+        self.evaluations = self._evaluations(records)
+        self.train = next((record for record in reversed(records) if record["split"] == "train"), {})
+        self.machine = next((record for record in reversed(records) if record["split"] == "run"), {})
+        self.samples = _samples_in(records)
+        data = self.recipe.data
+        self.tags = [tag.strip().replace("_", "-") for tag in (data.source_language, data.target_language)]
+
+    def _judge(self, record: dict[str, Any]) -> tuple[float, float]:
+        """An evaluation's rank by the recipe's metric: lower is better."""
+        metric = self.recipe.evaluation.metric
+        return rank(record, metric) if metric in record else (math.inf, math.inf)
+
+    def _best(self, records: list[dict[str, Any]], may_lack: bool) -> list[dict[str, Any]]:
+        """An unfinished run's best evaluation, whose weights are at the folder's root; empty only if `may_lack`."""
+        metric = self.recipe.evaluation.metric
+        judged = [record for record in records if record["split"] == "validation" and metric in record]
+        if not judged and not may_lack:
+            raise UserError(f"{self.folder / METRICS_FILE}: no evaluation yet, so there are no scores to show")
+        return [min(judged, key=self._judge)] if judged else []
+
+    def _evaluations(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """
+        The evaluations during training, with `train_loss`, the last training cross-entropy logged before each. Long
+        lists are thinned evenly; the best and the last evaluation stay.
+        """
+        found, train_loss = [], None
+        for record in records:
+            if record["split"] == "train":
+                train_loss = record.get("cross_entropy", train_loss)
+            elif record["split"] == "validation" and not record.get("final"):
+                found.append(record | {"train_loss": train_loss})
+        every = math.ceil(len(found) / _ROWS)
+        best, last = min(found, key=self._judge, default=None), len(found) - 1
+        return [each for place, each in enumerate(found) if (last - place) % every == 0 or each is best]
+
+    def _is_on_hub(self, name: str) -> bool:
+        """Whether a name is a Hub repository's, and not that of a local folder that the run could see."""
+        parts = PurePath(self.recipe.output_dir).parts
+        above = self.folder.resolve().parents
+        started_in = above[min(len(parts), len(above)) - 1]  # the folder that output_dir was relative to
+        if _LOCAL_PATH.match(name) or any((root / name).exists() for root in (Path(), started_in)):
+            return False
+        if "/" in name and name.split("/")[0] in parts[:-1]:  # such as runs/first, for a run in runs/second
+            return False
+        try:
+            validate_repo_id(name)
+        except HFValidationError:
+            return False
+        return True
+
+    @property
+    def base_model(self) -> str | None:
+        """The Hub model that the run started from; always user/name, since no `scratch` model has a bare name."""
+        name = self.recipe.model.start_from
+        return name if name and "/" in name and self._is_on_hub(name) else None
+
+    def provenance(self, split: str = "train") -> Provenance:
+        """Where the pairs of a split come from, or the training pairs that it was held out of."""
+        recipe = self.recipe
+        if (source := source_of(split, recipe.data, recipe.seed)) is not None:
+            return self._known(source.provenance())
+        return replace(self._known(source_of("train", recipe.data, recipe.seed).provenance()), split=None)
+
+    def _known(self, found: Provenance) -> Provenance:
+        """The provenance unchanged if the data set is on the Hub, else as local data."""
+        if found.hub_name is not None and not self._is_on_hub(found.hub_name):
+            return local_provenance([found.hub_name])
+        return found
+
+    def mixed(self) -> list[Provenance]:
+        """Where the further training pairs of `data.mix` come from."""
+        data = self.recipe.data
+        return [self._known(source.provenance()) for source in mixed_sources(data, self.recipe.seed)]
+
+    def training_data(self) -> str:
+        """A description of all the training data, in Markdown."""
+        texts = [self.provenance().text]
+        for entry, found in zip(self.recipe.data.mix, self.mixed(), strict=True):
+            said = [] if entry.weight == 1 else [f"weight {entry.weight:g}"]
+            said += [] if entry.tag is None else [f"tagged {escape(without_tokens(entry.tag))}"]
+            texts.append(found.text + (f" ({', '.join(said)})" if said else ""))
+        return " and ".join(texts)
+
+    def shown_recipe(self) -> str:
+        """The recipe as YAML, without its `hub` section, tokens and the folders of the machine that it ran on."""
+        content = self._shown(self.recipe.model_dump(mode="json", exclude={"hub"}), "")
+        return without_tokens(yaml_dump(content, sort_keys=False, width=math.inf).strip())
+
+    def _shown(self, value: Any, key: str) -> Any:
+        """A value of the recipe, at or in the list or the test sets at `key`, without folders."""
+        if isinstance(value, dict):
+            return {name: self._shown(each, key if key == "test_sets" else name) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self._shown(each, key) for each in value]
+        if not isinstance(value, str):
+            return value
+        if key in ("name", "start_from", "existing"):
+            return self.shown_name(value)
+        is_path = key in ("output_dir", "config", "files", "test_sets") or key.endswith("_files")
+        return file_name(value) if is_path or _LOCAL_PATH.match(value) else value
+
+    def shown_name(self, name: str) -> str:
+        """A repository's name, or the last part of a local path."""
+        return name if self._is_on_hub(name) else file_name(name)
+
+
+def _samples_in(records: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """{source, reference, translation} of each sample that was recorded with the final scores; [] before."""
+    samples = next((record["samples"] for record in reversed(records) if "samples" in record), [])
+    return [{field: without_tokens(text.strip()) for field, text in sample.items()} for sample in samples]
+
+
+def run_of(folder: Path) -> RunRecords | None:
+    """The records of the run whose folder this is; None for any other model. UserError as for `RunRecords`."""
+    return RunRecords(folder) if (folder / RECIPE).is_file() else None

@@ -1,0 +1,264 @@
+"""
+Scratch models in CTranslate2: its runtime, written in C++ by others, must give the same probabilities and the same
+translations, for every choice of architecture that it has; the others are refused by the name of their field.
+"""
+
+import json
+import sys
+from functools import partial
+from itertools import compress
+
+import ctranslate2
+import pytest
+import torch
+from conftest import CHOICES
+from search_cases import decided
+from test_convert_command import invoke, refusal
+from transformers import AutoTokenizer, GenerationConfig
+
+from modeling_scratch.apps.convert import checking
+from modeling_scratch.apps.convert import ctranslate2 as convert_ctranslate2
+from modeling_scratch.apps.convert.ctranslate2 import (
+    CTranslate2Scorer,
+    find_obstacles,
+    read_vocabulary,
+    to_ctranslate2,
+    write_settings,
+)
+from modeling_scratch.loading import load_tokenizers, load_translator
+
+REFUSED = ("alibi", "shared layers, decoder's norm")
+SENTENCES = ["the cat sees a house .", "two dogs run .", "a"]
+
+
+def vocabularies(config) -> list[list[str]]:
+    return [[f"token {row}" for row in range(size)] for size in (config.vocab_size, config.target_vocab_size)]
+
+
+def randomise(model):
+    """Randomise norms and biases, which are 1 and 0 in a new model."""
+    random = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data.copy_(torch.randn(parameter.shape, generator=random))
+    return model
+
+
+def check_probabilities(model, folder):
+    """Compare log-probabilities of random targets after random sources of different lengths, in one batch."""
+    names, config, random = vocabularies(model.config), model.config, torch.Generator().manual_seed(1)
+    spec = to_ctranslate2(model, *names)
+    folder.mkdir()
+    spec.optimize(None)
+    spec.save(str(folder))
+    sources = [torch.randint(4, config.vocab_size, (n,), generator=random).tolist() for n in (5, 20, 1)]
+    targets = [torch.randint(4, config.target_vocab_size, (n,), generator=random).tolist() for n in (9, 1, 14)]
+    for source, target, found in zip(
+        sources, targets, CTranslate2Scorer(folder, *names)(sources, targets), strict=True
+    ):
+        before = torch.tensor([[config.decoder_start_token_id, *target]])
+        logits = model(input_ids=torch.tensor([source]), decoder_input_ids=before).logits[0]
+        expected = logits.log_softmax(dim=-1)[torch.arange(len(found)), [*target, 2]]
+        torch.testing.assert_close(torch.tensor(found), expected.detach(), rtol=2e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in CHOICES if name not in REFUSED])
+def test_probabilities(name, make_model, tmp_path):
+    check_probabilities(randomise(make_model(**CHOICES[name])), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"norm_position": "post"},
+        {"final_norm": "decoder"},
+        {"final_norm": "decoder", "norm_position": "post", "norm_type": "rms_norm"},
+        {"final_norm": False, "norm_eps": 0.1},
+        {"norm_type": "rms_norm", "norm_eps": 0.1, "norm_position": "post"},
+        {"gated_ffn": True, "activation_function": "gelu_new"},
+        {
+            "position_embedding_type": "rotary",
+            "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
+        },
+        {"eos_token_id": [2, 5]},
+        {"unk_token_id": None, "bos_token_id": None, "decoder_start_token_id": 5},
+    ],
+    ids=str,
+)
+def test_probabilities_of_rarer_choices(fields, make_model, tmp_path):
+    check_probabilities(randomise(make_model(**fields)), tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", convert_ctranslate2._ACTIVATIONS)
+def test_every_activation(name, make_model, tmp_path):
+    check_probabilities(randomise(make_model(activation_function=name)), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"activation_function": "mish"}, "activation_function is 'mish' and must be 'relu' or 'gelu'"),
+        ({"eos_token_id": None}, "eos_token_id is None and must be a token id"),
+        ({"decoder_start_token_id": None}, "decoder_start_token_id is None"),
+        (
+            {"position_embedding_type": "alibi"},
+            "position_embedding_type is 'alibi' and must be 'sinusoidal' or 'learned'",
+        ),
+        ({"share_layers": True}, "share_layers is True and must be False"),
+        (
+            {"d_model": 33, "encoder_attention_heads": 3, "decoder_attention_heads": 11},
+            "d_model is 33 and must be even",
+        ),
+    ],
+)
+def test_what_it_cannot_express_is_named(fields, field, make_model):
+    model = make_model(**fields)
+    with pytest.raises(ValueError, match="CTranslate2 cannot express this model") as caught:
+        to_ctranslate2(model, *vocabularies(model.config))
+    assert field in str(caught.value)
+    assert len(find_obstacles(model.config)) == 1
+
+
+def test_command(trained, tmp_path):
+    out, small = tmp_path / "out", tmp_path / "int8"
+    result = invoke("ctranslate2", trained, out)
+    assert "largest difference of log-probabilities" in result.stdout
+    assert result.stdout.splitlines()[-1] == f"wrote {out}"
+    invoke("ctranslate2", trained, small, "--quantization=int8")
+    assert (small / "model.bin").stat().st_size < 0.7 * (out / "model.bin").stat().st_size
+    assert sorted(tmp_path.iterdir()) == [small, out]
+    settings = json.loads((out / "generation.json").read_text())
+    assert settings["beam_size"] == 2  # from the run's evaluation
+    assert settings["max_decoding_length"] == 8
+
+    tokenizer, model = AutoTokenizer.from_pretrained(out), load_translator(str(trained))
+    tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(SENTENCES).input_ids]
+    batch = tokenizer(SENTENCES, return_tensors="pt", padding=True)
+    greedily = partial(model.double().generate, **batch, num_beams=1, max_new_tokens=8)
+    expected, sure = greedily(), decided(greedily, 1e-3).tolist()
+    found = ctranslate2.Translator(str(out)).translate_batch(tokens, beam_size=1, max_decoding_length=8)
+    said = [tokenizer.convert_tokens_to_ids(each.hypotheses[0]) for each in found]
+    special = {model.config.pad_token_id, model.config.eos_token_id, model.config.decoder_start_token_id}
+    for row, other in compress(zip(expected.tolist(), said, strict=True), sure):
+        assert [token for token in row if token not in special] == [token for token in other if token not in special]
+    assert any(compress(said, sure))
+    translator = ctranslate2.Translator(str(small))
+    translator.translate_batch(tokens, **settings)
+    with pytest.raises(RuntimeError, match="position"):  # instead of truncating
+        translator.translate_batch([tokens[0] * 200], **settings)
+
+
+def test_settings(make_model, tmp_path, caplog):
+    model = make_model(position_embedding_type="learned", max_position_embeddings=16)
+    names = vocabularies(model.config)[1]
+    for changes, longest in (({"max_length": 10}, 9), ({"max_new_tokens": 12}, 12), ({"max_length": 99}, 16)):
+        model.generation_config = GenerationConfig(**changes, num_beams=4, length_penalty=0.6)
+        write_settings(model, names, tmp_path)
+        settings = json.loads((tmp_path / "generation.json").read_text())
+        assert (settings["max_decoding_length"], settings["beam_size"], settings["length_penalty"]) == (longest, 4, 0.6)
+    assert not caplog.text
+    model.generation_config.update(num_beams=1, do_sample=True, num_return_sequences=3, bad_words_ids=[[2], [5]])
+    model.generation_config.eos_token_id = 2
+    write_settings(model, names, tmp_path)
+    settings = json.loads((tmp_path / "generation.json").read_text())
+    assert settings["num_hypotheses"] == 1  # without sampling there is one
+    assert settings["suppress_sequences"] == [["token 5"]]  # generate() bans no end by bad_words_ids
+    left_out = {"forced_bos_token_id": 5, "sequence_bias": {(5,): 1.0}, "stop_strings": "x", "max_time": 2.0}
+    model.generation_config.update(**left_out)
+    write_settings(model, names, tmp_path)
+    assert all(name in caplog.text for name in left_out)
+
+
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default `max_length`:UserWarning")  # that is tested here
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},  # ends at once, or after twenty tokens
+        {"max_new_tokens": 12},
+        {"max_length": 7},
+        {"min_new_tokens": 4},
+        {"min_length": 4},
+        {"eos_token_id": [2, 34, 40]},  # the second says 34 again and again
+        {"bad_words_ids": [[58], [34, 34]], "suppress_tokens": [54]},  # which they would say
+        {"no_repeat_ngram_size": 2},
+        {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 1},
+    ],
+    ids=str,
+)
+def test_settings_translate_as_generate_does(settings, make_model, tmp_path):
+    """Two models, whose sentences end at different places."""
+    said, compared = set(), 0
+    for seed in range(2):
+        model, folder = make_model(lm_head_bias=True), tmp_path / str(seed)
+        torch.manual_seed(seed)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.35)
+        model.lm_head.weight.data[2] *= 3.0
+        names = vocabularies(model.config)
+        model.generation_config = GenerationConfig(
+            **{"eos_token_id": 2, "pad_token_id": 0, "decoder_start_token_id": 1, "do_sample": False} | settings
+        )
+        spec = to_ctranslate2(model, *names)
+        folder.mkdir()
+        spec.save(str(folder))
+        write_settings(model, names[1], folder)
+        arguments = json.loads((folder / "generation.json").read_text())
+        translator = ctranslate2.Translator(str(folder), compute_type="float32")
+        model.double()
+        for source in ([7, 8, 9], [30] * 9, [50, 4]):
+            search = partial(model.generate, torch.tensor([source]))
+            if not decided(search, 1e-3).all():
+                continue
+            compared += 1
+            (result,) = translator.translate_batch([[names[0][token] for token in source]], **arguments)
+            expected = []
+            for row in search().tolist():
+                ends = arguments["end_token"]
+                tokens = [names[1][token] for token in row[1:]]
+                end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
+                expected.append(tokens[:end])
+            assert result.hypotheses == expected
+            said |= {len(tokens) for tokens in expected}
+    assert compared > 3
+    assert len(said) > 1 or settings.get("num_beams")
+
+
+def test_quantizing_leaves_the_model_as_it_is(make_model):
+    model = randomise(make_model())
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    to_ctranslate2(model, *vocabularies(model.config)).optimize("int8")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_translations_longer_than_the_planned_positions(make_model, tmp_path):
+    model = make_model()
+    model.generation_config = GenerationConfig(max_new_tokens=1200, eos_token_id=2, decoder_start_token_id=1)
+    to_ctranslate2(model, *vocabularies(model.config)).save(str(tmp_path))
+    translator = ctranslate2.Translator(str(tmp_path), compute_type="float32")
+    options = {"beam_size": 1, "min_decoding_length": 1200, "max_decoding_length": 1200}
+    assert len(translator.translate_batch([["token 7"]], **options)[0].hypotheses[0]) == 1200
+
+
+def test_vocabulary(trained):
+    tokenizer, _ = load_tokenizers(str(trained))
+    size = len(tokenizer)
+    vocabulary = read_vocabulary(tokenizer, size + 2, "source")
+    assert vocabulary[:size] == tokenizer.convert_ids_to_tokens(range(size))
+    assert len(set(vocabulary)) == size + 2
+    with pytest.raises(ValueError, match=f"the target tokenizer has {size} ids and its embedding {size - 1} rows"):
+        read_vocabulary(tokenizer, size - 1, "target")
+
+
+def test_bad_commands(make_model, trained, tmp_path, monkeypatch):
+    make_model(activation_function="mish").save_pretrained(tmp_path / "plain")
+    out = tmp_path / "out"
+    assert "exists; choose another name" in refusal(tmp_path, "ctranslate2", trained, tmp_path / "plain")
+    assert str(tmp_path / "plain") in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)  # it has no tokenizer
+    load_tokenizers(str(trained))[0].save_pretrained(tmp_path / "plain")
+    assert "rows" in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)
+    monkeypatch.setattr(checking, "LARGEST_DIFFERENCE", -1.0)
+    assert "the conversion went wrong: log-probabilities differ" in refusal(tmp_path, "ctranslate2", trained, out)
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "modeling_scratch.apps.convert.ctranslate2")
+    assert "pip install 'modeling-scratch[ctranslate2]'" in refusal(tmp_path, "ctranslate2", trained, out)

@@ -1,0 +1,182 @@
+"""MarianMTModel to and from: the same logits and the same generated tokens, and what is refused."""
+
+import copy
+import logging
+
+import peft
+import pytest
+import torch
+from foreign_models import SHAPES, batch, identical, marian, scratch
+from torch import nn
+
+from modeling_scratch.apps.convert import from_marian, to_marian, to_torch
+from modeling_scratch.loading import load_translator
+
+# torch's note that a faster path is not taken
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def pair(request):
+    model = marian(request.param)
+    return model, from_marian(model)
+
+
+@torch.no_grad()
+def test_marian_logits(pair):
+    inputs = batch(pair[0])
+    decoder_input_ids = torch.randint(0, 50, (3, 11), generator=torch.Generator().manual_seed(3))
+    theirs, ours = (model(**inputs, decoder_input_ids=decoder_input_ids).logits for model in pair)
+    assert theirs.std() > 0.5
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+DECODING = {
+    "as saved": {},
+    "greedy": {"num_beams": 1},
+    "beam, penalty 0.6": {"num_beams": 5, "length_penalty": 0.6},
+    "beam, penalty 1": {"num_beams": 5, "length_penalty": 1.0},
+    "beam, penalty 2": {"num_beams": 5, "length_penalty": 2.0, "early_stopping": True},
+    "n-best": {"num_beams": 4, "num_return_sequences": 3, "output_scores": True, "return_dict_in_generate": True},
+    "sampling": {"num_beams": 1, "do_sample": True, "temperature": 1.3, "top_k": 20},
+    "prefix": {"decoder_input_ids": torch.tensor([[52, 7, 8], [52, 9, 7], [52, 1, 1]]), "num_beams": 3},
+}
+
+
+# Its path is that of the other penalties.
+SLOW = ["beam, penalty 1"]
+
+
+@pytest.mark.parametrize(
+    "decoding", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in DECODING]
+)
+@pytest.mark.parametrize("pair", ["opus", "two vocabularies"], indirect=True)
+def test_marian_generates_the_same_tokens(pair, decoding):
+    outputs = []
+    for model in (copy.deepcopy(each).double() for each in pair):
+        torch.manual_seed(4)
+        outputs.append(model.generate(**batch(pair[0]), **DECODING[decoding]))
+    if decoding == "n-best":
+        torch.testing.assert_close(outputs[1].sequences_scores, outputs[0].sequences_scores, atol=1e-5, rtol=0)
+        outputs = [output.sequences for output in outputs]
+    assert torch.equal(*outputs)
+    assert outputs[0].unique().numel() > 8
+
+
+def test_generation_settings_are_heeded():
+    model = marian()
+    free = model.generate(**batch(model), num_beams=1, bad_words_ids=None, forced_eos_token_id=None)
+    favourite = next(token for token in free[0, 1:].tolist() if token not in (0, 60))
+    model.generation_config.update(bad_words_ids=[[60], [favourite]], num_beams=1, max_length=12)
+    for converted in (from_marian(model), to_marian(from_marian(model))):
+        output = converted.generate(**batch(model))
+        assert favourite not in output
+        assert output.shape[1] <= 12
+        assert all(0 in row for row in output[:, 1:])  # forced where it did not come by itself
+        assert converted.generation_config.to_dict() == model.generation_config.to_dict()
+        assert converted.generation_config is not model.generation_config
+
+
+def test_marian_config(pair):
+    theirs, ours = (model.config for model in pair)
+    same = ["d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function"]
+    same += ["pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id", "dropout", "attention_dropout"]
+    for name in [*same, "scale_embedding", "init_std", "max_position_embeddings", "vocab_size"]:
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert ours.unk_token_id is None  # Marian does not say
+    assert ours.target_vocab_size == theirs.decoder_vocab_size
+    assert ours.tie_word_embeddings == theirs.tie_word_embeddings
+    assert ours.share_encoder_decoder_embeddings == theirs.share_encoder_decoder_embeddings
+
+
+def test_scratch_to_marian_and_back_is_bit_identical(pair):
+    once = to_marian(pair[1])
+    assert identical(from_marian(once), pair[1])
+    assert identical(once, pair[0])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"activation_function": "gelu", "scale_embedding": False},
+        {"decoder_vocab_size": 40, "share_encoder_decoder_embeddings": False, "encoder_attention_heads": 8},
+        {"tie_word_embeddings": False, "decoder_ffn_dim": 24, "init_std": 0.01},
+        {"lm_head_bias": False},
+    ],
+)
+@torch.no_grad()
+def test_to_marian(fields):
+    model = scratch(**fields)
+    converted = to_marian(model)
+    inputs = {"input_ids": torch.arange(5, 17).view(2, 6), "decoder_input_ids": torch.arange(5, 13).view(2, 4)}
+    torch.testing.assert_close(converted(**inputs).logits, model(**inputs).logits, atol=1e-5, rtol=0)
+    assert converted.config.forced_eos_token_id is None  # MarianConfig's default would force token 0
+    again = from_marian(converted)
+    if not model.config.lm_head_bias:  # Marian always has one
+        assert not again.lm_head.bias.any()
+        again.lm_head.bias = None
+    assert identical(again, model)
+    for name in ("bos_token_id", "eos_token_id", "unk_token_id", "decoder_start_token_id", "pad_token_id"):
+        assert getattr(again.config, name) == getattr(model.config, name)
+
+
+def test_dtype_and_mode_are_kept(tmp_path):
+    model = marian().half()
+    converted = from_marian(model)
+    assert {weight.dtype for weight in converted.parameters()} == {torch.float16}
+    assert not converted.training
+    assert identical(to_marian(converted), model)
+    converted.save_pretrained(tmp_path)
+    reloaded = load_translator(str(tmp_path))
+    assert reloaded.dtype == torch.float16
+    assert identical(reloaded, converted)
+    assert reloaded.generation_config.to_dict() == model.generation_config.to_dict()
+    assert from_marian(marian().train()).training
+    double = marian().double()
+    inputs = batch(double) | {"decoder_input_ids": torch.arange(1, 7).view(3, 2)}
+    difference = double(**inputs).logits - from_marian(double)(**inputs).logits
+    assert difference.abs().max() < 1e-6  # exact except for Marian's float32 table
+
+
+def test_a_limit_beyond_marian_s_positions_is_warned_of(caplog):
+    logger = logging.getLogger("modeling_scratch.apps.convert.marian")
+    logger.addHandler(caplog.handler)
+    try:
+        model = scratch(max_position_embeddings=16)
+        model.generation_config.max_new_tokens = 17
+        to_marian(model)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "may produce 17 tokens, but a Marian model fails beyond max_position_embeddings (16)" in caplog.text
+
+
+def test_to_marian_names_every_field_that_does_not_fit():
+    fields = {"norm_position": "pre", "final_norm": True, "norm_type": "rms_norm", "norm_eps": 1e-6, "gated_ffn": True}
+    fields |= {"position_embedding_type": "rotary", "attention_bias": False, "ffn_bias": False, "share_layers": True}
+    needed = ["'post'", "False", "'layer_norm'", "1e-05", "False", "'sinusoidal'", "True", "True", "False"]
+    for changes in ({}, {"position_embedding_type": "alibi", "final_norm": "decoder"}):
+        fields |= changes
+        with pytest.raises(ValueError, match="Marian cannot express this model") as error:
+            to_marian(scratch(**fields, decoder_start_token_id=None))
+        for (name, value), must in zip(fields.items(), needed, strict=True):
+            assert f"{name} is {value!r} and must be {must}" in str(error.value)
+        assert "decoder_start_token_id is None" in str(error.value)
+
+
+def test_marian_models_that_are_refused():
+    model = marian()
+    model.model.decoder.embed_positions.weight.data[3, 4] += 0.1
+    with pytest.raises(ValueError, match=r"model.decoder.embed_positions.weight is not the table"):
+        from_marian(model)
+    other = marian("shared, not tied")
+    other.model.decoder.embed_tokens = nn.Embedding(70, 32)
+    with pytest.raises(ValueError, match=r"lm_head.weight has 61 rows and .* has 70"):
+        from_marian(other)
+
+
+@pytest.mark.parametrize("convert", [from_marian, to_marian, to_torch])
+def test_adapters_are_refused(convert):
+    plain = marian() if convert is from_marian else scratch(norm_position="post", final_norm=False)
+    model = peft.get_peft_model(plain, peft.LoraConfig(target_modules=["q_proj"])).base_model.model
+    with pytest.raises(ValueError, match=r"not those of a \w+: .*base_layer.* more; merge adapters into it first"):
+        convert(model)

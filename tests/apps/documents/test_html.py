@@ -1,0 +1,197 @@
+"""HTML: the tree of tags stays, as lxml reads it; every sentence is translated; what is protected is never read."""
+
+from collections import Counter
+
+import pytest
+from lxml import html
+from stand_ins import Shouting, backwards
+
+from modeling_scratch.apps.documents import translate_document
+from modeling_scratch.apps.translate.paragraphs import Translated
+from modeling_scratch.errors import UserError
+
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><title>Cats &amp; dogs</title><meta charset=utf-8><meta name="description" content='About us'>
+<style title="secret">p { color: red }</style><script>if (a < b) { say("<p>secret</p>"); }</script></head>
+<body class=wide><!-- secret <b>note</b> -->
+<h1 title="The &quot;big&quot; one">The <em>old</em> man</h1>
+<p>See <a href="x.html?a=1&amp;b=2" title="More">the big docs</a>, then run <code>secret run</code>. &copy; 2026.<br>
+Then <b>all is bold <i>and italic</i></b> here.<p>An open paragraph <b>bold
+<ul><li>One <img src=a.png alt="A cat"> cat<li>Two <ul><li>nested <u>deep</u></ul></ul>
+<p translate="no">A <b>secret</b> name</p><pre>secret
+  code</pre><div class="notranslate x"><div>secret</div> secret</div>
+<table><tr><th>Head<td>Cell<td>1,234<td>a < b & c</table>
+<p>H<sub>2</sub>O, see https://secret.org/a_b. <a href="#top"><img src="y.png"></a> <a id=q></a>Now.</p>
+<input placeholder=Name type=text><button>Go</button><textarea placeholder=Why>secret</textarea>
+<textarea translate=no title=secret></textarea>
+<p>&lt;tag&gt; stays.</p></div></span>
+</body></html>
+"""
+
+
+def tags(page: str, ordered: bool = True) -> list:
+    """The tags of a page with their attributes that nobody reads; not in their order, those of a block as a whole."""
+    found = []
+    for element in html.document_fromstring(page).iter():
+        read = {"title", "alt", "placeholder", "content"}
+        found.append((str(element.tag), *sorted(item for item in element.attrib.items() if item[0] not in read)))
+    return found if ordered else Counter(found)
+
+
+def test_the_tags_stay_and_the_text_is_translated():
+    found = translate_document(PAGE, "html", Shouting())
+    assert tags(found) == tags(PAGE)
+    for part in (
+        "<title>CATS &amp; DOGS</title>",
+        'content="ABOUT US"',
+        '<h1 title="THE &quot;BIG&quot; ONE">THE <em>OLD</em> MAN</h1>',
+        'SEE <a href="x.html?a=1&amp;b=2" title="MORE">THE BIG DOCS</a>, THEN RUN <code>secret run</code>. &copy; 2026',
+        "THEN <b>ALL IS BOLD <i>AND ITALIC</i></b> HERE.<p>AN OPEN PARAGRAPH <b>BOLD\n",
+        '<li>ONE <img src=a.png alt="A CAT"> CAT<li>TWO <ul><li>NESTED <u>DEEP</u></ul></ul>',
+        "<tr><th>HEAD<td>CELL<td>1,234<td>A &lt; B &amp; C</table>",
+        'H<sub>2</sub>O, SEE https://secret.org/a_b. <a href="#top"><img src="y.png"></a> <a id=q></a>NOW.',
+        '<input placeholder="NAME" type=text><button>GO</button><textarea placeholder="WHY">secret</textarea>',
+        "&lt;TAG&gt; STAYS.",
+    ):
+        assert part in found
+
+
+def test_tags_go_around_the_words_that_translate_theirs():
+    found = translate_document(PAGE, "html", backwards)
+    assert tags(found, ordered=False) == tags(PAGE, ordered=False)
+    assert "MAN <em>OLD</em> THE</h1>" in found
+    assert (
+        'RUN <code>secret run</code>. THEN <a href="x.html?a=1&amp;b=2" title="MORE">DOCS, BIG THE</a> SEE<br>' in found
+    )
+    assert "HERE. <b><i>ITALIC AND</i> BOLD IS ALL</b> THEN" in found
+
+
+def test_entities_stay_where_characters_would_not_do():
+    page = "<p>a&#32;b caf&#101; &#8212; &quot;c&quot; &#60;d&#62;</p>"
+    assert translate_document(page, "html", Shouting()) == "<p>A B CAFE &#8212; &quot;C&quot; &#60;D&#62;</p>"
+
+
+def test_what_is_protected_is_not_read():
+    translate = Shouting()
+    translate_document(PAGE, "html", translate)
+    said = "\n".join(translate.given)
+    assert not any(part in said for part in ("secret", "<b", "&amp;", "color"))
+
+
+@pytest.mark.parametrize(
+    "page", ["", "\n", "no tags", "<p", "<p>x</", "<b>x<p>y</b>z", "&#; &#x & <>", "<!-- x", "<script>x", "<![a b>c"]
+)
+def test_nothing_is_lost_of_a_broken_page(page):
+    found = translate_document(page, "html", lambda given: [Translated(text) for text in given])
+    assert found.replace("&amp;", "&").replace("&lt;", "<") == page
+
+
+@pytest.mark.parametrize(
+    ("page", "translation", "links", "expected"),
+    [
+        # Apart, with another's word in between: around the longest run.
+        ("<b>a b</b> c", "B C x A", [(1, 0), (2, 1), (0, 3)], "<b>B</b> C x A"),
+        ("<b>a b</b> c", "A x B C", [(0, 0), (1, 2), (2, 3)], "<b>A x B</b> C"),
+        # Linked to nothing: around the nearest word that is free.
+        ("a <i>b</i> <a href=u>c</a>", "A B", [(0, 0), (1, 1)], "<a href=u>A</a> <i>B</i>"),
+        # More links than words.
+        ("<a href=u>a</a> <a href=v>b</a>", "A", [(0, 0)], "<a href=u>A</a><a href=v></a>"),
+        # Two words are translated by one: the element's own link counts.
+        ("He does not <b>sleep</b>", "Er schläft nicht", [(0, 0), (1, 1), (3, 1), (2, 2)], "Er <b>schläft</b> nicht"),
+        # Within one word, of which nothing is found in the translation.
+        ("<b>a</b><i>b</i> c", "X C", [(0, 0), (1, 1)], "<b>X</b><i></i> C"),
+        # In proportion.
+        ("a b <i>c d</i>", "A B C D E F", [], "A B C <i>D E F</i>"),
+        ("<i>a</i> b", "", [], "<i></i>"),
+        ("un<b>do</b>ing", "UN do ING", [], "UN <b>do</b> ING"),
+    ],
+)
+def test_where_a_tag_goes(page, translation, links, expected):
+    assert translate_document(page, "html", lambda given: [Translated(translation, links)]) == expected
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "See <a href=u><img src=x> Home</a> now.",
+        "<a href=u>Home <img src=x></a> now",
+        "<a><img> <img></a> x <a href=u><img><img> y</a>",
+        "<p>one <code>a</code>, <b><code>b</code> two</b>.</p>",
+        "x <b>a</b><i>b</i><u>c</u> d <b>e</b>f",
+        "un<b>d<i>o</i></b>ing foo<b>o <i>p</i></b>q",
+        "https://x.y/?a=1&amp;b=2 x",
+    ],
+)
+def test_a_round_trip(page):
+    assert translate_document(page, "html", lambda given: [Translated(text) for text in given]) == page
+
+
+def test_elements_too_deep_within_others_are_not_placed():
+    page = "<b>x" * 2222 + "</b>" * 2222
+    assert translate_document(page, "html", lambda given: [Translated(text) for text in given]) == page
+
+
+def test_many_tags_that_do_not_end():
+    with pytest.raises(ValueError, match="more than 200 tags or comments that do not end"):
+        translate_document("<!--" * 5000, "html", Shouting())
+
+
+@pytest.mark.parametrize(
+    "part", ['<!-- <img alt="Some text"> -->', "<?php echo title='Some text' ?>", "<!x alt='a b'>"]
+)
+def test_nothing_in_a_comment_is_translated(part):
+    assert translate_document(f"<p>{part} Text</p>", "html", Shouting()) == f"<p>{part} TEXT</p>"
+
+
+def test_a_reference_that_python_refuses_to_read():
+    with pytest.raises(UserError, match="a character reference of too many digits: '&#9"):
+        translate_document(f"<p>A &#{'9' * 5_000};</p>", "html", Shouting())
+
+
+@pytest.mark.parametrize("text", ["caf&#233es", "R&#D", "R&#D;", "&#x;", "a &# b"])
+def test_what_is_no_reference_ends_there(text):
+    """Python's parser takes all that follows as text."""
+    page = f"<p>{text}</p><p>Hello <b>you</b></p><script>secret();</script><p>R&#D &#65;</p>"
+    found = translate_document(page, "html", Shouting())
+    assert found.endswith("</p><p>HELLO <b>YOU</b></p><script>secret();</script><p>R&amp;#D A</p>")
+    read = [html.document_fromstring(each).find(".//p").text for each in (found, page)]
+    assert read[0] == read[1].upper()
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "<math><mi>secret</mi></math>",
+        '<svg><use href="#a"></use><title>secret</title></svg>',
+        '<svg class="x"/>',
+    ],
+)
+def test_a_picture_within_a_sentence_does_not_cut_it(inner):
+    seen = []
+
+    def translate(sentences: list[str]) -> list[Translated]:
+        seen.extend(sentences)
+        return [Translated(text.upper()) for text in sentences]
+
+    page = f"<p>Let {inner} be a prime number.</p>"
+    assert translate_document(page, "html", translate) == f"<p>LET {inner} BE A PRIME NUMBER.</p>"
+    assert seen == ["Let be a prime number."]
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        (
+            '<nav><a href="/">Home</a><a href="/d">Docs</a></nav>',
+            '<nav><a href="/">HOME</a><a href="/d">DOCS</a></nav>',
+        ),
+        ('<p>See <a id="x"></a><a href="y">the docs</a>.</p>', '<p>SEE <a id="x"></a><a href="y">THE DOCS</a>.</p>'),
+        ('<p>So<a href="1">[1]</a><a href="2">[2]</a> he.</p>', '<p>SO<a href="1">[1]</a><a href="2">[2]</a> HE.</p>'),
+        ('<input placeholder="you@example.com" title="https://example.com/a">', None),
+        ("<p>Ask https://example.com/docs。Then go.</p>", "<p>ASK https://example.com/docs。THEN GO.</p>"),
+        ("<p>See https://x.org/Rust_(language) now.</p>", "<p>SEE https://x.org/Rust_(language) NOW.</p>"),
+        ("<p>(See https://x.org/a) now.</p>", "<p>(SEE https://x.org/a) NOW.</p>"),
+    ],
+)
+def test_links_and_addresses(page, expected):
+    assert translate_document(page, "html", Shouting()) == (page if expected is None else expected)

@@ -1,0 +1,353 @@
+"""Figures show what formulas, generate() and the text say; bad input is one line on the command line."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import font_manager
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+from modeling_scratch.apps.figures import architecture as diagram
+from modeling_scratch.apps.figures import attention_maps as attention
+from modeling_scratch.apps.figures import positions
+from modeling_scratch.commands.figures import app
+from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.loading import save_tokenizers
+from modeling_scratch.training import curves as saving
+
+ENGLISH = ["The old man gives the child a book.", "It costs $5 or $6."]
+GERMAN = ["Der alte Mann gibt dem Kind ein Buch.", "Grüße an die Mäuse."]
+SENTENCE = "The old child costs $5 or $6."
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return train_tokenizer(iter([ENGLISH * 3]), 320), train_tokenizer(iter([GERMAN * 3]), 300)
+
+
+def short(model):
+    model.generation_config.max_new_tokens = 8
+    return model
+
+
+@pytest.fixture
+def two_vocabularies(make_model, tokenizers):
+    """A model with separate vocabularies, and its two tokenizers."""
+    source, target = tokenizers
+    sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
+    return short(make_model(**sizes, share_encoder_decoder_embeddings=False)), source, target
+
+
+@pytest.fixture
+def shared_vocabulary(make_model, tokenizers):
+    return short(make_model(vocab_size=len(tokenizers[0]))), tokenizers[0], tokenizers[0]
+
+
+@pytest.fixture
+def folder(two_vocabularies, tmp_path):
+    model, source, target = two_vocabularies
+    model.save_pretrained(tmp_path / "model")
+    save_tokenizers(source, target, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def is_a_picture(path, least=400):
+    """A PNG of sensible size that is not blank."""
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size < 300_000
+    pixels = imread(path)
+    assert least <= pixels.shape[1] <= 1600
+    assert 300 <= pixels.shape[0] <= 4000
+    return pixels[..., :3].std() > 0.02
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sentence", ["The old man gives.", "Grüße,  Ärger: 5 €!", "x"])
+def test_labels_are_the_text_s_tokens(sentence, tokenizers):
+    for tokenizer in tokenizers:
+        ids = tokenizer(sentence).input_ids
+        labels = attention.token_labels(tokenizer, ids)
+        assert labels[-1] == "</s>"
+        whole = "".join(labels[:-1]).replace("▁", " ").encode().decode("unicode_escape").encode("latin-1").decode()
+        assert whole == " " + sentence  # '\\xe2' and other parts of a character are joined again
+        for token, label in zip(tokenizer.convert_ids_to_tokens(ids), labels, strict=True):
+            if "\\x" not in label:
+                assert decoders.ByteLevel().decode([token]) == label.replace("▁", " ")
+
+
+def test_a_part_of_a_character_and_what_cannot_be_seen(tokenizers):
+    ids = tokenizers[0]("漢\n").input_ids
+    assert attention.token_labels(tokenizers[0], ids) == ["▁", "\\xe6", "\\xbc", "\\xa2", "\\n", "</s>"]
+
+
+def test_other_tokenizers_tokens_stay_as_they_are():
+    vocabulary = {"▁Haus": 0, "##er": 1, "Ġx": 2}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="Ġx")))
+    assert attention.token_labels(tokenizer, [0, 1, 2]) == list(vocabulary)
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("kind", ["shared_vocabulary", "two_vocabularies"])
+def test_weights_are_those_of_generate_step_by_step(kind, num_beams, request):
+    model, source, target = request.getfixturevalue(kind)
+    maps = attention.attention_maps(model, source, target, SENTENCE, num_beams)
+    assert model.config._attn_implementation == "sdpa"
+
+    model.set_attn_implementation("eager")
+    options = {"output_attentions": True, "return_dict_in_generate": True, "num_beams": num_beams}
+    inputs = source([SENTENCE], return_tensors="pt")
+    output = model.generate(inputs.input_ids, attention_mask=inputs.attention_mask, **options)
+    sequence = output.sequences[0].tolist()
+    length = len(sequence) - 1
+    assert target.decode(sequence, skip_special_tokens=True) == maps.translation
+    assert maps.read == ["<s>", *maps.written[:-1]]
+    assert len(maps.written) == length
+    for layer, weights in enumerate(output.encoder_attentions):
+        torch.testing.assert_close(maps.encoder[layer], weights[0], rtol=0, atol=1e-6)
+    for step in range(length):
+        row = output.beam_indices[0, step] if num_beams > 1 else 0
+        for layer in range(3):
+            expected = output.decoder_attentions[step][layer][row, :, 0]  # (num_heads, step + 1)
+            torch.testing.assert_close(maps.decoder[layer][:, step, : step + 1], expected, rtol=0, atol=1e-5)
+            assert maps.decoder[layer][:, step, step + 1 :].abs().sum() == 0
+            expected = output.cross_attentions[step][layer][row, :, 0]  # (num_heads, source_length)
+            torch.testing.assert_close(maps.cross[layer][:, step], expected, rtol=0, atol=1e-5)
+
+
+def test_a_figure_shows_the_weights_with_their_labels(two_vocabularies):
+    maps = attention.attention_maps(*two_vocabularies, SENTENCE)
+    assert "".join(maps.source[:-1]).replace("▁", " ").strip() == SENTENCE
+    expected = {
+        "encoder self-attention": (maps.encoder[1], maps.source, maps.source),
+        "decoder self-attention": (maps.decoder[1], maps.written, maps.read),
+        "cross-attention": (maps.cross[1], maps.written, maps.source),
+    }
+    for kind, (weights, rows, columns) in expected.items():
+        figure = attention.attention_figure(maps, kind, layer=2)
+        figure.draw_without_rendering()
+        panels = [axis for axis in figure.axes if axis.get_title()]
+        assert [axis.get_title() for axis in panels] == [f"layer 2, head {n + 1}" for n in range(len(weights))]
+        for axis, head in zip(panels, weights, strict=True):
+            np.testing.assert_array_equal(axis.images[0].get_array(), head.numpy())
+            assert axis.images[0].get_clim() == (0, 1)
+        assert [label.get_text() for label in panels[0].get_yticklabels()] == rows
+        assert [label.get_text() for label in panels[-1].get_xticklabels()] == columns
+        assert not any(label.get_parse_math() for label in panels[-1].get_xticklabels())  # "$5 or $6" is no formula
+        title = figure.get_suptitle().replace("\n", " ")
+        assert SENTENCE in title
+        assert "layer 2 of" in title
+
+
+def test_a_very_long_token_leaves_room(shared_vocabulary):
+    maps = attention.attention_maps(*shared_vocabulary, SENTENCE)
+    maps.source[0] = "=" * 200
+    attention.attention_figure(maps, "encoder self-attention", layer=1).draw_without_rendering()
+
+
+def test_the_translation_is_in_the_title(shared_vocabulary):
+    maps = attention.attention_maps(*shared_vocabulary, SENTENCE)
+    maps.translation = "Das kostet $5 oder $6."
+    figure = attention.attention_figure(maps, "cross-attention", layer=1)
+    assert maps.translation in figure.get_suptitle()
+
+
+@pytest.mark.parametrize(
+    ("heads", "sentence"),
+    [
+        pytest.param(1, ENGLISH[0] * 3, id="alone"),
+        pytest.param(3, ENGLISH[0] * 3, id="below each other"),
+        pytest.param(8, SENTENCE, id="side by side"),
+    ],
+)
+def test_labels_do_not_overlap(heads, sentence, make_model, tokenizers):
+    model = short(make_model(vocab_size=len(tokenizers[0]), d_model=48, encoder_attention_heads=heads))
+    maps = attention.attention_maps(model, tokenizers[0], tokenizers[0], sentence)
+    figure = attention.attention_figure(maps, "encoder self-attention", layer=1)
+    figure.draw_without_rendering()
+    panels = [axis for axis in figure.axes if axis.get_title()]
+    assert len(panels) == heads
+    for labels, side in ((panels[-1].get_xticklabels(), "x"), (panels[0].get_yticklabels(), "y")):
+        boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: getattr(box, f"{side}0"))
+        for first, second in pairwise(boxes):
+            assert getattr(first, f"{side}1") <= getattr(second, f"{side}0") + 1
+    boxes = [axis.get_window_extent() for axis in panels]
+    assert not any(one.overlaps(other) for index, one in enumerate(boxes) for other in boxes[:index])
+
+
+LONG = [[f"▁token{index}" for index in range(length)] for length in (100, 80)]
+
+
+@pytest.fixture(scope="module")
+def long_maps():
+    """Of 100 source tokens and 80 of the translation, which no column of 740 pixels shows in one piece."""
+    source, written = LONG
+    shapes = {"encoder": (1, 100, 100), "decoder": (1, 80, 80), "cross": (2, 80, 100)}
+    weights = {name: [torch.rand(shape)] for name, shape in shapes.items()}
+    return attention.AttentionMaps("A long sentence.", "Ein langer Satz.", source, written, written, **weights)
+
+
+def test_the_parts_of_a_long_map_are_the_whole_in_reading_order(long_maps):
+    figure = attention.attention_figure(long_maps, "cross-attention", layer=1)
+    assert figure.get_figwidth() == saving.PAGE_WIDTH
+    panels = [axis for axis in figure.axes if axis.get_title()]
+    assert [axis.get_title().split(", ")[1] for axis in panels] == ["head 1"] * 4 + ["head 2"] * 4
+    parts = [axis.images[0].get_array() for axis in panels[:4]]
+    np.testing.assert_array_equal(np.block([parts[:2], parts[2:]]), long_maps.cross[0][0].numpy())
+    labels = [label.get_text() for axis in panels[:2] for label in axis.get_xticklabels()]
+    assert labels == LONG[0]
+    assert [label.get_text() for axis in panels[:4:2] for label in axis.get_yticklabels()] == LONG[1]
+    assert panels[3].get_title() == "layer 1, head 1, rows 41 to 80, columns 51 to 100"
+
+
+def test_labels_of_long_maps_are_readable_in_the_hub_s_column(long_maps):
+    figure = attention.attention_figure(long_maps, "decoder self-attention", layer=1)
+    figure.draw_without_rendering()
+    for panel in (axis for axis in figure.axes if axis.get_title()):
+        boxes = sorted((label.get_window_extent() for label in panel.get_xticklabels()), key=lambda box: box.x0)
+        assert not any(one.overlaps(other) for one, other in pairwise(boxes))
+        assert all(label.get_fontsize() / 72 * 100 >= 8.5 for label in panel.get_xticklabels())
+
+
+def test_every_layer_is_drawn(shared_vocabulary, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(attention, "save", lambda figure, path: drawn.append(path.name) or path)
+    monkeypatch.setattr(attention, "attention_figure", lambda maps, kind, layer: None)
+    attention.save_attention(attention.attention_maps(*shared_vocabulary, SENTENCE), tmp_path, None)
+    depths = {"encoder-self-attention": 2, "decoder-self-attention": 3, "cross-attention": 3}
+    assert drawn == [f"{kind}-layer-{layer}.png" for kind, depth in depths.items() for layer in range(1, depth + 1)]
+
+
+def test_the_attention_command(folder, tmp_path):
+    result = run("attention", folder, "The child costs $5.", "--beams", 2, "--out", tmp_path / "last")
+    assert result.exit_code == 0, result.output
+    names = {"encoder-self-attention-layer-2", "decoder-self-attention-layer-3", "cross-attention-layer-3"}
+    assert {path.name for path in (tmp_path / "last").iterdir()} == {f"{name}.png" for name in names}
+    assert all(is_a_picture(path) for path in (tmp_path / "last").iterdir())
+
+
+# -- the other pictures ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("d_model", "length"), [(128, 100), (7, 5), (1, 2)])
+def test_positions(d_model, length):
+    figure = positions.positions_figure(d_model, length)
+    expected = [
+        [(math.cos if i % 2 else math.sin)(pos / 10000 ** (2 * (i // 2) / d_model)) for i in range(d_model)]
+        for pos in range(length)
+    ]
+    curves, heat = figure.axes[:2]
+    np.testing.assert_allclose(heat.images[0].get_array(), expected, rtol=0, atol=1e-9)
+    for line in curves.lines:
+        dimension = int(line.get_label().split()[1])
+        assert line.get_label().endswith("(cosine)" if dimension % 2 else "(sine)")
+        np.testing.assert_allclose(line.get_ydata(), [row[dimension] for row in expected], rtol=0, atol=1e-9)
+    figure.draw_without_rendering()
+
+
+def test_the_positions_command(tmp_path):
+    assert run("positions", "--out", tmp_path / "positions.png").exit_code == 0
+    assert is_a_picture(tmp_path / "positions.png")
+
+
+def test_the_architecture_names_modules_that_exist(make_model, tmp_path):
+    figure = diagram.architecture_figure()
+    modules = {name.split(".")[-1] for name, _ in make_model().named_modules()}
+    classes = {type(module).__name__ for module in make_model().modules()}
+    named = set()
+    for axis in figure.axes:
+        for text in axis.texts:
+            if text.get_fontfamily() == ["monospace"] and text.get_text() != "encoder_hidden_states":
+                named.add(text.get_text().split()[0])
+    assert named <= modules | classes
+    stacks = {"embed_tokens", "embed_positions", "layer_norm", "dropout", "lm_head"}
+    assert named >= stacks | {"self_attn", "cross_attn", "feed_forward", "ScratchEncoderLayer", "ScratchDecoderLayer"}
+    assert run("architecture", "--out", tmp_path / "new" / "picture.png").exit_code == 0
+    assert is_a_picture(tmp_path / "new" / "picture.png")
+
+
+# -- letters that the default font lacks -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bundled_fonts(monkeypatch):
+    """Only the fonts that come with matplotlib: those of the machine may have any letter."""
+    fonts = [font for font in font_manager.fontManager.ttflist if "mpl-data" in font.fname]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
+    saving._fonts_for.cache_clear()
+    yield
+    saving._fonts_for.cache_clear()
+
+
+def save_text(text, path):
+    figure = Figure(figsize=(2, 1))
+    figure.text(0.5, 0.5, text)
+    saving.save(figure, path)
+
+
+def test_an_installed_font_is_used_for_letters_that_the_default_font_lacks(bundled_fonts, tmp_path, caplog, recwarn):
+    save_text("a\N{LATIN SMALL LETTER D WITH PALATAL HOOK} é", tmp_path / "letters.png")  # STIX has it
+    assert not caplog.messages
+    assert not recwarn.list
+
+
+def test_letters_that_no_font_has_are_one_warning(bundled_fonts, tmp_path, caplog):
+    save_text("\N{PAHAWH HMONG VOWEL KEEB}\N{PAHAWH HMONG VOWEL KEEV}", tmp_path / "letters.png")
+    (said,) = caplog.messages
+    assert "no font here has some characters" in said
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def fails(message, *arguments):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, result.output
+    assert message in lines[0]
+    assert "Traceback" not in result.output
+    assert "Traceback" in run(*arguments, "--debug").output
+
+
+@pytest.mark.parametrize(
+    ("sentence", "options", "message"),
+    [
+        ("", [], "the sentence is empty"),
+        (" \t", [], "the sentence is empty"),
+        (SENTENCE, ["--layer", 3], "--layer is 3, but encoder self-attention has 2 layers"),
+        (SENTENCE, ["--layer", 0], "--layer is '0'; it must be"),
+        (SENTENCE, ["--layer", "first"], "--layer is 'first'; it must be"),
+        (SENTENCE * 40, [], "tokens; a map of more than 100 cannot be read"),
+    ],
+)
+def test_bad_attention(sentence, options, message, folder, tmp_path):
+    fails(message, "attention", folder, sentence, *options, "--out", tmp_path / "pictures")
+    assert not (tmp_path / "pictures").exists()
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("no such folder", ["attention", "FILES/none", SENTENCE, "--out", "FILES/pictures"]),
+        ("holds no model", ["attention", "FILES", SENTENCE, "--out", "FILES/pictures"]),
+        ("give a name that ends in .png", ["positions", "--out", "FILES/positions.svg"]),
+    ],
+)
+def test_what_is_not_there(message, arguments, tmp_path):
+    fails(message, *(argument.replace("FILES", str(tmp_path)) for argument in arguments))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,384 @@
+"""An exported page translates as generate() does: its graphs in ONNX Runtime, its search and tokenizers in Node."""
+
+import base64
+import gzip
+import json
+import logging
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager
+from itertools import compress
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import tiktoken
+import torch
+from choices import slowly_every_choice_but
+from conftest import ROOT, SHALLOW
+from pages import generated, in_node, needs_runtime
+from search_cases import enliven
+from test_tokenizer import TEXTS
+from transformers import BertTokenizer
+from translators import CORPUS, sure_of, two_vocabularies
+from typer.testing import CliRunner
+
+from modeling_scratch.apps.convert.checking import read_search
+from modeling_scratch.apps.convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
+from modeling_scratch.apps.serve.readers import cut_into_sentences
+from modeling_scratch.apps.web import export
+from modeling_scratch.apps.web import export as about
+from modeling_scratch.apps.web.tokenizers import write_tokenizers
+from modeling_scratch.commands.export import app
+from modeling_scratch.data.tokenizer import adopt_tokenizer, from_tiktoken
+from modeling_scratch.errors import UserError
+from modeling_scratch.loading import load_tokenizers, load_translator
+from modeling_scratch.model.batched_generation import tokenize
+
+SENTENCES = [pair["en"] for pair in CORPUS][:6]
+# White space of several kinds, and what is invisible, within words too.
+ODD = f"\ufeff\u00a0 {SENTENCES[0]}".replace("e", "e\u200b").replace(" ", " \u200f\u2003")
+# Settings of generate(), and the page's names for them.
+SEARCHES = {
+    "greedy": ({"num_beams": 1}, {"numBeams": 1}),
+    "beams": ({"num_beams": 5}, {"numBeams": 5}),
+    "early": ({"num_beams": 3, "early_stopping": True}, {"numBeams": 3, "earlyStopping": True}),
+    "never early": (
+        {"num_beams": 3, "early_stopping": "never", "length_penalty": 2.0},
+        {"numBeams": 3, "earlyStopping": "never", "lengthPenalty": 2.0},
+    ),
+    "short": ({"num_beams": 4, "length_penalty": -1.0}, {"numBeams": 4, "lengthPenalty": -1.0}),
+    "two ends": ({"num_beams": 3, "eos_token_id": [2, 44]}, {"numBeams": 3, "endTokens": [2, 44]}),
+    "long": ({"num_beams": 2, "min_new_tokens": 15}, {"numBeams": 2, "minNewTokens": 15}),
+    "suppressed": ({"num_beams": 2, "suppress_tokens": [44, 60]}, {"numBeams": 2, "suppressedTokens": [44, 60]}),
+    "cut": ({"num_beams": 3, "max_new_tokens": 4}, {"numBeams": 3, "maxNewTokens": 4}),
+}
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+# -- graphs ------------------------------------------------------------------------------------------------------------
+
+
+def step_as(model, folder):
+    """Several hypotheses of a sentence, from the first token on, in any order, against uncached forward passes."""
+    encoder, decoder = (onnxruntime.InferenceSession(folder / name) for name in (ENCODER, DECODER))
+    for length in (1, 9):
+        ids = torch.randint(4, 61, (1, length), generator=torch.Generator().manual_seed(length))
+        (source,) = encoder.run(None, {"input_ids": ids.numpy()})
+        layers, _, heads, _, size = source.shape
+        past, targets = np.zeros((layers, 1, heads, 0, size), dtype=np.float32), np.array([[1]])
+        for step in range(4):
+            rows = len(targets)
+            log_probs, past, weights = decoder.run(None, {"input_ids": targets[:, -1:], "past": past, "source": source})
+            expected = model(
+                input_ids=ids.expand(rows, -1), decoder_input_ids=torch.from_numpy(targets), output_attentions=True
+            )
+            torch.testing.assert_close(
+                torch.from_numpy(log_probs), expected.logits[:, -1].log_softmax(-1), rtol=0, atol=2e-4
+            )
+            attended = torch.stack([layer[:, :, -1] for layer in expected.cross_attentions])
+            torch.testing.assert_close(torch.from_numpy(weights), attended, rtol=0, atol=1e-4)
+            chosen = np.array([0, 0, 0]) if step == 0 else np.array([2, 0, 1])
+            past = past[:, chosen]
+            targets = np.concatenate([targets[chosen], [[7 + step], [30 + step], [50 + step]]], axis=1)
+
+
+def test_graphs_step_as_the_model_does(model, page):
+    step_as(load_translator(str(model)).float(), page)
+
+
+@slowly_every_choice_but("rotary, rms, gated")
+def test_the_graphs_of_every_model_step_as_it_does(fields, make_model, tmp_path):
+    model = enliven(make_model(**SHALLOW, **fields), 4)
+    export_graphs(model, tmp_path)
+    step_as(model, tmp_path)
+
+
+def test_quantized_weights_are_close_and_small(model, page, tmp_path):
+    search, cases = read_search(load_translator(str(model))), [[list(range(4, 20))], [list(range(40, 50))]]
+    for name in (ENCODER, DECODER):
+        shutil.copy(page / name, tmp_path)
+        quantize_weights(tmp_path / name)
+    exact, rounded = (np.array(OnnxScorer(folder, search)(*cases)) for folder in (page, tmp_path))
+    assert 0 < np.abs(rounded - exact).mean() < 0.1
+    assert (tmp_path / DECODER).stat().st_size < 0.6 * (page / DECODER).stat().st_size
+    assert str(ROOT).encode() not in (page / DECODER).read_bytes()
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The default architecture."""
+    return two_vocabularies()
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory):
+    """Files in place of the runtime's."""
+    folder = tmp_path_factory.mktemp("runtime")
+    for name in (*export.MODULES, export.WASM):
+        (folder / name).write_bytes(b"export default 0;")
+    return [folder / name for name in (*export.MODULES, export.WASM)]
+
+
+@contextmanager
+def without_runtime(stand_in):
+    """Exports take these files for what a page runs on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "runtime_files", lambda: stand_in)
+        patch.setattr(export, "licenses", lambda: "the licenses")
+        yield
+
+
+@pytest.fixture(scope="module")
+def page(model, stand_in, tmp_path_factory):
+    """A page that lacks its runtime."""
+    out = tmp_path_factory.mktemp("pages") / "page"
+    with without_runtime(stand_in):
+        result = run("web", model, out)
+    assert result.exit_code == 0, result.output
+    assert f"wrote {out}" in result.output
+    return out
+
+
+ENCODED = [text for text in TEXTS if text.strip()]
+ENCODED += ["".join(f"a{chr(code)}" for code in (0xAD, 0x61C, 0x180E, *range(0x2000, 0x2070), 0xFE0F, 0xFEFF))]
+HEADS = [None, [[0, 1]]]
+SHORTEST = [SENTENCES[0], {"numBeams": 4, "lengthPenalty": -12.0}]
+
+
+@pytest.fixture(scope="module")
+def in_one_process(page, tmp_path_factory):
+    """All that the tests ask of a page's translator."""
+    folder = shutil.copytree(page, tmp_path_factory.mktemp("pages") / "whole")
+    for path in export.runtime_files():
+        shutil.copy(path, folder / "runtime")
+    cases = [[sentence, options] for _, options in SEARCHES.values() for sentence in SENTENCES]
+    cases += [SHORTEST, [ODD, {}], *([SENTENCES[0], {"alignmentHeads": heads}] for heads in HEADS)]
+    return in_node(folder, ENCODED, cases)
+
+
+@pytest.fixture(scope="module")
+def by_page(in_one_process):
+    """What a page makes of every sentence with every search."""
+    found = iter(in_one_process["translations"])
+    return {name: [next(found) for _ in SENTENCES] for name in SEARCHES}
+
+
+@needs_runtime
+@pytest.mark.parametrize("name", SEARCHES)
+def test_tokens_are_those_of_generate(name, model, by_page):
+    settings, options = SEARCHES[name]
+    ends, sure = set(options.get("endTokens", [2])), sure_of(model, SENTENCES, **settings)
+    for (best,), found in compress(zip(generated(model, SENTENCES, **settings), by_page[name], strict=True), sure):
+        assert found["found"][0] | {"score": 0} == best | {"score": 0, "isCut": best["tokens"][-1] not in ends}
+
+
+@needs_runtime
+def test_a_penalty_that_makes_all_ranks_huge_still_finds_translations(in_one_process):
+    assert len(in_one_process["translations"][-4]["found"]) == 4
+
+
+@needs_runtime
+def test_alternatives_and_scores(model, page, by_page):
+    settings = {"num_beams": 5, "num_return_sequences": 5}
+    pairs, sure = zip(generated(model, SENTENCES, **settings), by_page["beams"], strict=True), {"rounding": 1e-4}
+    for expected, one in compress(pairs, sure_of(model, SENTENCES, **settings, **sure)):
+        assert [each["tokens"] for each in one["found"]] == [each["tokens"] for each in expected]
+    scorer, source = OnnxScorer(page, read_search(load_translator(str(model)))), load_tokenizers(str(model))[0]
+    whole = [each for each in by_page["beams"][0]["found"] if not each["isCut"]]
+    assert whole
+    for each in whole:
+        (log_probs,) = scorer([source(SENTENCES[0]).input_ids], [each["tokens"][:-1]])
+        assert each["score"] == pytest.approx(sum(log_probs), abs=1e-3)
+
+
+@needs_runtime
+def test_any_text_is_encoded_as_the_tokenizer_does(model, in_one_process):
+    source = load_tokenizers(str(model))[0]
+    assert in_one_process["ids"] == tokenize(source, ENCODED, None)
+
+
+def bert(folder):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "well", "##s", "known", "-", "."]
+    BertTokenizer(vocab={word: place for place, word in enumerate(words)}).save_pretrained(folder)
+    return adopt_tokenizer(str(folder))
+
+
+def of_tiktoken(folder):
+    ranks = {bytes([byte]): byte for byte in range(256)} | {b"th": 256, b"the": 257, b" the": 258}
+    encoding = tiktoken.Encoding("x", pat_str=r" ?\w+|\W", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 259})
+    from_tiktoken(encoding).save_pretrained(folder)
+    return adopt_tokenizer(str(folder))
+
+
+@needs_runtime
+@pytest.mark.parametrize("make", [bert, of_tiktoken])
+def test_an_adopted_tokenizer_encodes_as_in_python(make, model, page, tmp_path):
+    """Whose end token may not be in its vocabulary."""
+    tokenizer, texts = make(tmp_path / "tokenizer"), ["The cat.", "the well-known cats", "the thé"]
+    folder = shutil.copytree(model, tmp_path / "model")
+    tokenizer.save_pretrained(folder)
+    whole = shutil.copytree(page, tmp_path / "page")
+    for path in export.runtime_files():
+        shutil.copy(path, whole / "runtime")
+    (tmp_path / "written").mkdir()
+    write_tokenizers(str(folder), tmp_path / "written", "a page")
+    shutil.copytree(tmp_path / "written", whole, dirs_exist_ok=True)
+    expected = [tokenizer(text).input_ids for text in texts]
+    assert {ids[-1] for ids in expected} == {tokenizer.eos_token_id}
+    assert in_node(whole, texts)["ids"] == expected
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_tokens_are_found_though_decoding_adds_spaces():
+    script = f"""
+        import {{ spans }} from {json.dumps((Path(export.__file__).parent / "page" / "translator.js").as_uri())};
+        const tokens = ["A", "well", "-", "known", "(", "cat", ")", "sleeps", "."], text = "A well-known (cat) sleeps.";
+        const tokenizer = {{ decode: (ids) => ids.map((id) => tokens[id]).join(" ") }};
+        const found = spans(tokenizer, tokens.map((_, id) => id), text);
+        console.log(JSON.stringify([tokens, found.map(([start, end]) => text.slice(start, end).trim())]));
+    """
+    done = subprocess.run(["node", "--input-type=module", "-e", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    tokens, found = json.loads(done.stdout)
+    assert found == tokens
+
+
+@needs_runtime
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_page_cuts_text_as_the_service_does():
+    text = "12:30\n***\n1. Buy 3.5 kg. *\n2.1. Ho! 2024?\n1.\n\u2014 \u0663 \U0001f600\n\n  A bird. \u2168 \u00bd"
+    page = (ROOT / "modeling_scratch/apps/web/page/page.js").read_text()
+    script = page[page.index("const SAYS_SOMETHING") : page.index("// The same with offsets")]
+    script += f"console.log(JSON.stringify(cut({json.dumps(text)}, 'en')))"
+    parts = json.loads(subprocess.run(["node", "-e", script], capture_output=True, check=True).stdout)
+    assert "".join(part for part, _ in parts) == text
+    assert [part for part in parts if part[1]] == [list(part) for part in cut_into_sentences(text, "en") if part[1]]
+
+
+@needs_runtime
+def test_words_are_explained_by_words(in_one_process):
+    one, plain = in_one_process["translations"][-3:-1]
+    assert one["found"][0]["text"] == plain["found"][0]["text"]
+    assert "".join(word["text"] for word in one["words"]) == one["found"][0]["text"]
+    words = re.findall(r"\w+", SENTENCES[0])
+    explained = [word for word in one["words"] if word["isWord"]]
+    assert explained
+    for word in explained:
+        assert 0.5 < sum(each["weight"] for each in word["from"]) < 1 + 1e-6
+        assert {ODD[each["start"] : each["end"]].replace("\u200b", "") for each in word["from"]} <= set(words)
+
+
+@needs_runtime
+@pytest.mark.parametrize("number", range(2))
+def test_attention_is_that_of_the_alignment_heads(number, model, in_one_process):
+    """Against a forward pass over the sentence and the page's tokens."""
+    one, heads = in_one_process["translations"][-2:][number], HEADS[number]
+    translator, source = load_translator(str(model)).float(), load_tokenizers(str(model))[0]
+    read = torch.tensor([[1, *one["found"][0]["tokens"][:-1]]])
+    outputs = translator(**source(SENTENCES[0], return_tensors="pt"), decoder_input_ids=read, output_attentions=True)
+    weights = torch.stack(outputs.cross_attentions)[:, 0]  # (layers, heads, target_length, source_length)
+    chosen = weights.flatten(0, 1) if heads is None else torch.stack([weights[layer, head] for layer, head in heads])
+    torch.testing.assert_close(torch.tensor(one["attention"]), chosen.mean(0), rtol=0, atol=1e-4)
+
+
+def test_alignment_heads_are_the_models(make_model):
+    model = make_model()
+    assert about.describe_model(model, "model", [], False)["alignmentHeads"] is None
+    model.generation_config.alignment_heads = [[0, 1]]
+    assert about.describe_model(model, "model", [], False)["alignmentHeads"] == [[0, 1]]
+    model.generation_config.alignment_heads = [[0, 99]]
+    with pytest.raises(UserError, match="model: alignment_heads is"):
+        about.describe_model(model, "model", [], False)
+
+
+def test_the_settings_of_generate_count(make_model, caplog):
+    """Those of the generation config, not of the config; and those that the page has not are named."""
+    model = make_model()
+    settings = model.generation_config
+    settings.decoder_start_token_id, settings.eos_token_id = 7, 9
+    settings.repetition_penalty, settings.bad_words_ids = 1.5, [[5, 6], [8]]
+    logging.getLogger("modeling_scratch").propagate = True
+    described = about.describe_model(model, "model", ["pt-BR", "zh"], False)
+    assert described["startToken"] == 7
+    assert described["search"]["endTokens"] == [9]
+    assert described["search"]["suppressedTokens"] == [8]
+    assert described["title"] == "Portuguese (pt-BR) to Chinese"
+    assert "the page leaves out the generation settings repetition_penalty, bad_words_ids" in caplog.text
+
+
+def test_a_page_is_complete(page):
+    described = json.loads((page / "model.json").read_text())
+    there = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
+    extra = {"index.html", "page.css", "page.js", "model.json"}
+    assert there == {*described["files"], *extra}
+    assert described["bytes"] == sum((page / name).stat().st_size for name in described["files"])
+    assert described["search"]["numBeams"] == 3
+    assert described["search"]["maxNewTokens"] == 20
+    assert described["longestSource"] == 60
+
+
+@pytest.fixture(scope="module")
+def one_file(trained, stand_in, tmp_path_factory):
+    """A run's page in one file, which lacks its runtime and has something else in place of graphs."""
+    out, quantized = tmp_path_factory.mktemp("pages") / "page.html", []
+    with without_runtime(stand_in), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "export_graphs", lambda model, to: [(to / each).touch() for each in (ENCODER, DECODER)])
+        patch.setattr(export, "OnnxScorer", lambda folder, search: None)
+        patch.setattr(export, "verify_scores", lambda model, scorer: None)
+        patch.setattr(export, "quantize_weights", lambda graph: quantized.append(graph.name))
+        result = run("web", trained, out, "--int8")
+    assert result.exit_code == 0, result.output
+    assert quantized == [ENCODER, DECODER]
+    return out
+
+
+def test_one_file_holds_everything(one_file):
+    assert [path.name for path in one_file.parent.iterdir()] == ["page.html"]
+    text = one_file.read_text()
+    assert not re.search(r"""(src|href)=["'](?!data:)""", text)
+    assert "'self'" not in text.partition("<body>")[0].replace("worker-src 'self'", "")
+
+
+def test_a_run_s_page_says_what_the_run_was(one_file):
+    packed = re.search(r'<script id="files" type="application/json">(.*)</script>', one_file.read_text())[1]
+    described = json.loads(gzip.decompress(base64.b64decode(json.loads(packed)["model.json"])))
+    facts = dict(described["facts"])
+    assert described["title"] == "English to German"
+    assert described["languages"] == ["en", "de"]
+    assert described["examples"]
+    assert re.fullmatch(r"BLEU [\d.]+ ± [\d.]+, chrF .*", facts["Scores on test"])
+    assert facts["License"] == "apache-2.0"
+    assert facts["Model"].endswith("8-bit weights")
+
+
+# -- what users get wrong ----------------------------------------------------------------------------------------------
+
+
+def test_errors_are_one_line_and_leave_nothing(model, stand_in, tmp_path):
+    broken = shutil.copytree(model, tmp_path / "broken")
+    settings = json.loads((broken / "generation_config.json").read_text())
+    (broken / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": None}))
+    content = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(content | {"eos_token_id": None}))
+    (tmp_path / "there").mkdir()
+    for source, out, said in (
+        (tmp_path / "none", tmp_path / "page", "no such folder"),
+        (model, tmp_path / "there", "exists; choose another name"),
+        (model, tmp_path / "no" / "page", "there is no folder"),
+        (broken, tmp_path / "page", "needs eos_token_id"),
+    ):
+        with without_runtime(stand_in):
+            result = run("web", source, out)
+        assert result.exit_code == 2
+        assert said in result.output
+        assert result.output.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"broken", "there"}

@@ -1,0 +1,216 @@
+"""An exported page in headless Chromium: what people see is what generate() says, and nothing leaves the page."""
+
+import re
+import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import compress
+
+import pytest
+from conftest import CHOICES
+from loopback_push import client_download_space, client_upload
+from pages import generated, needs_runtime
+from services import running
+from translators import make_folder, sure_of
+
+from modeling_scratch.apps.serve.engines import Directions, TorchEngine, load_direction
+from modeling_scratch.apps.serve.service import Limits, Service
+from modeling_scratch.apps.web.export import export_one_file, export_page
+from modeling_scratch.data.corpus import make_corpus
+
+sync_api = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.slow,
+    needs_runtime,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
+]
+MODELS = {
+    "one vocabulary": {},
+    "rotary, rms, gated": CHOICES["rotary, rms, gated"],
+    "two vocabularies": {"target_size": 330},
+}
+HELD_OUT = make_corpus(1, 1, 300, seed=3)["test"]
+SENTENCES = [pair["en"] for pair in HELD_OUT if len(pair["en"]) < 70][:200]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def serve():
+    """Serves folders on loopback; returns where."""
+    servers = []
+
+    def serve(folder) -> str:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}/"
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens a page; at the end, there was no error in its console, and no request to anywhere else."""
+    contexts, wrong = [], []
+
+    def visit(url: str, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        own = (url, "blob:", "data:")
+        page.on("request", lambda request: None if request.url.startswith(own) else wrong.append(request.url))
+        page.goto(url)
+        page.locator("#beams option").first.wait_for(state="attached")
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+def translated(page, text: str) -> str:
+    page.fill("#source", text)
+    sync_api.expect(page.locator("#time")).to_have_text(re.compile("ms$"), timeout=120_000)
+    return page.locator("#target").text_content()
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request, tmp_path_factory):
+    fields = MODELS[request.param]
+    return make_folder(tmp_path_factory.mktemp("models") / "model", updates=400, **fields)
+
+
+def test_translations_are_those_of_generate(model, serve, visit, tmp_path):
+    export_page(str(model), tmp_path / "page")
+    page = visit(serve(tmp_path / "page"))
+    for beams in (1, 5):
+        page.fill("#source", "")
+        page.select_option("#beams", str(beams))
+        found = translated(page, "\n".join(SENTENCES)).split("\n")
+        expected = [best["text"] for (best,) in generated(model, SENTENCES, num_beams=beams)]
+        assert len(set(expected)) > 20
+        sure = sure_of(model, SENTENCES, num_beams=beams)
+        assert list(compress(found, sure)) == list(compress(expected, sure))
+
+
+def test_a_space_translates(trained, hub, client, serve, visit, tmp_path):
+    """Pushed to the loopback Hub, fetched from it, opened."""
+    run = shutil.copytree(trained, tmp_path / "run")
+    code, said = client(client_upload, folder=str(run), repo_id="ada/model", space=True)
+    assert code == 0, said
+    client(client_download_space, repo_id="ada/model", folder=str(tmp_path / "space"))
+    assert translated(visit(serve(tmp_path / "space")), SENTENCES[0]).strip()
+
+
+def test_a_service_translates_for_its_page(visit, tmp_path):
+    folder = make_folder(tmp_path / "model")
+    directions = Directions(load_direction(f"{pair}={folder}", TorchEngine) for pair in ("en:de", "de:fr"))
+    with running(Service(directions, Limits(), key="secret")) as url:
+        page = visit(f"{url}/")
+        page.fill("#key", "secret")
+        found = translated(page, "\n".join(SENTENCES[:20])).split("\n")
+        assert found == [best["text"] for (best,) in generated(folder, SENTENCES[:20], num_beams=3)]
+        page.locator("#target .word").first.hover()
+        assert page.locator("#marks mark").count() > 0
+        page.evaluate("document.getElementById('time').textContent = ''")  # that of the first translation
+        page.select_option("#direction", label="German to French")
+        sync_api.expect(page.locator("#target-language")).to_have_text("French")
+        sync_api.expect(page.locator("#time")).to_have_text(re.compile("ms$"))  # there are no more requests
+        assert page.locator("#target .word").count() > 20
+
+
+@pytest.fixture(scope="module")
+def one_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    make_folder(folder / "model")
+    export_one_file(str(folder / "model"), folder / "page.html", quantize=True)
+    return (folder / "page.html").as_uri()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_one_file_from_disk(one_file, visit, width, scheme):
+    page = visit(one_file, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    assert translated(page, SENTENCES[0]).strip()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.fill("#source", "a" * 400)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.fill("#source", "")
+    translated(page, SENTENCES[2])  # another one: the page knows the first, and says no time for it
+    page.locator("#target").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#target .chosen").count() == 1
+    assert page.locator("#marks mark").count() > 0
+    assert page.locator("#status").text_content().startswith(page.locator("#target .chosen").text_content() + ": ")
+    page.keyboard.press("Escape")
+    assert page.locator("#marks mark").count() == 0
+    page.check("#several")
+    assert page.locator("#alternatives li").count() == 3
+    page.click("#clear")
+    assert page.locator("#target").text_content() == ""
+
+
+def test_what_is_typed_last_is_what_is_translated(one_file, visit):
+    page = visit(one_file)
+    last = SENTENCES[1]
+    alone, both = translated(page, last), translated(page, f"{SENTENCES[0]} {last}")
+    assert alone.strip()
+    assert both.endswith(f" {alone}")
+    page.fill("#source", "")
+    page.locator("#source").press_sequentially(f"{SENTENCES[0]} {last}", delay=5)
+    sync_api.expect(page.locator("#target")).to_have_text(both)
+
+
+def test_alternatives_before_any_text_and_another_beam_while_translating(one_file, visit):
+    page = visit(one_file)
+    page.check("#several")
+    page.select_option("#beams", "5")
+    whole = translated(page, "\n".join(SENTENCES[:20]))
+    page.fill("#source", "")
+    page.select_option("#beams", "1")
+    page.fill("#source", "\n".join(SENTENCES[:20]))
+    page.locator("#target .word").first.wait_for()
+    page.select_option("#beams", "5")
+    sync_api.expect(page.locator("#time")).to_have_text(re.compile("ms$"))
+    assert page.locator("#target").text_content() == whole
+    assert page.locator("#alternatives li").count() == 5
+
+
+@pytest.mark.parametrize("missing", ["decoder.onnx", "search.js", "tokenizer.json"])
+def test_a_file_that_is_not_there_is_named(missing, serve, browser, tmp_path):
+    make_folder(tmp_path / "model", updates=1)
+    export_page(str(tmp_path / "model"), tmp_path / "page")
+    (tmp_path / "page" / missing).unlink()
+    page = browser.new_page()
+    page.goto(serve(tmp_path / "page"))
+    sync_api.expect(page.locator("#status")).to_contain_text(f"{missing} cannot be loaded")
+    page.wait_for_timeout(500)
+    sync_api.expect(page.locator("#status.failure")).to_contain_text(f"{missing} cannot be loaded")
+    page.close()
+
+
+def test_a_sentence_that_is_too_long_stops_no_other(one_file, visit):
+    page = visit(one_file)
+    page.fill("#source", f"{'cat ' * 100}\n{SENTENCES[0]}")
+    sync_api.expect(page.locator("#status")).to_contain_text("and the model takes 60")
+    assert page.locator("#target .failed").count() == 1
+    assert page.locator("#target .word").count() > 0

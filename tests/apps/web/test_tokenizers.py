@@ -1,0 +1,48 @@
+"""The tokenizers of an export: what JavaScript reads in their config is what Python's do."""
+
+import json
+import subprocess
+
+import pytest
+from pages import needs_runtime
+from test_tokenizer import INVISIBLE, TEXTS
+from translators import make_folder
+
+from modeling_scratch.apps.web import runtime
+from modeling_scratch.apps.web.tokenizers import write_tokenizers
+from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.loading import load_tokenizers
+
+
+@needs_runtime
+def test_javascript_sees_nothing_invisible_either(tmp_path):
+    """With the tokenizer alone, as other projects use it."""
+    tokenizer, texts = train_tokenizer(iter([TEXTS]), 400), [f"The{each} cat\u200c{each}." for each in INVISIBLE]
+    tokenizer.save_pretrained(tmp_path)
+    script = f"""
+        import {{ readFileSync }} from "node:fs";
+        import {{ Tokenizer }} from {json.dumps((runtime.cache_folder() / runtime.MODULES[1]).as_uri())};
+        const [content, config] = ["", "_config"].map((end) => JSON.parse(readFileSync(`tokenizer${{end}}.json`)));
+        const tokenizer = new Tokenizer(content, config);
+        console.log(JSON.stringify({json.dumps(texts)}.map((text) => tokenizer.encode(text).ids)));
+    """
+    command = ["node", "--input-type=module", "-e", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [tokenizer("The cat\u200c.").input_ids] * len(texts)
+
+
+@pytest.mark.parametrize("setting", [None, True, False])
+def test_spaces_before_punctuation_stay_if_python_keeps_them(setting, tmp_path):
+    """JavaScript removes them unless the config says no; this kind of tokenizer keeps them in any case."""
+    make_folder(tmp_path / "model", updates=1)
+    path = tmp_path / "model" / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config.pop("clean_up_tokenization_spaces", None)
+    path.write_text(json.dumps(config | ({} if setting is None else {"clean_up_tokenization_spaces": setting})))
+    tokenizer = load_tokenizers(str(tmp_path / "model"))[0]
+    assert tokenizer.decode(tokenizer("a ! b 's", add_special_tokens=False).input_ids).strip() == "a ! b 's"
+    (tmp_path / "out").mkdir()
+    write_tokenizers(str(tmp_path / "model"), tmp_path / "out", "a page")
+    written = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert written["clean_up_tokenization_spaces"] is False

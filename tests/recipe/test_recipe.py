@@ -1,0 +1,119 @@
+"""Recipes: every shipped file, and overrides; what is said of mistakes is in tests/commands/bad_input.txt."""
+
+import pytest
+import torch
+from accelerate.commands.config.config_args import load_config_from_file
+
+from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
+from modeling_scratch.errors import UserError
+from modeling_scratch.recipe import CONFIGURATION_FOLDER, shipped_recipes
+from modeling_scratch.recipe.reading import apply_overrides, load_recipe, model_fields, recipe_text
+from modeling_scratch.recipe.schema import ModelSection
+from modeling_scratch.training.inputs import count_parameters
+
+EMBEDDED = CONFIGURATION_FOLDER / "recipes" / "embedded.yaml"
+
+
+def files(kind):
+    found = sorted((CONFIGURATION_FOLDER / kind).glob("*.yaml"))
+    assert found
+    return pytest.mark.parametrize("path", found, ids=[path.stem for path in found])
+
+
+@files("models")
+def test_model_files(path):
+    with torch.device("meta"):
+        model = ScratchForConditionalGeneration(ScratchConfig(**model_fields(ModelSection(config=path.stem))))
+    assert model.num_parameters() == count_parameters(model.config)
+
+
+def test_shared_layers_count_once():
+    config = ScratchConfig(share_layers=True)
+    with torch.device("meta"):
+        assert ScratchForConditionalGeneration(config).num_parameters() == count_parameters(config)
+
+
+@files("recipes")
+def test_recipe_files(path, tmp_path):
+    recipe = load_recipe(path)
+    assert recipe.output_dir == f"runs/{path.stem}"
+    with torch.device("meta"):
+        ScratchForConditionalGeneration(ScratchConfig(**model_fields(recipe.model)))
+    (tmp_path / "recipe.yaml").write_text(recipe_text(recipe))
+    assert load_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "checkpoints.keep_last",
+        "checkpoints.average_last",
+        "data.validation_size",
+        "evaluation.patience",
+        "optimization.gradient_accumulation_steps",
+    ],
+)
+def test_none_is_not_enough(key):
+    with pytest.raises(UserError, match=f"{key}: must be greater than or equal to 1"):
+        load_recipe(EMBEDDED, [f"{key}=0"])
+
+
+@files("accelerate")
+def test_accelerate_files(path):
+    assert load_config_from_file(str(path)).num_processes >= 1
+
+
+def test_the_paper_s_base_and_big_sizes():
+    """Table 3: 65 and 213 million parameters, with a vocabulary of 37,000."""
+    for name, millions in (("base", 65), ("big", 213)):
+        with torch.device("meta"):
+            fields = model_fields(ModelSection(config=name, overrides={"vocab_size": 37000}))
+            model = ScratchForConditionalGeneration(ScratchConfig(**fields))
+        assert model.num_parameters() / 1e6 == pytest.approx(millions, rel=0.03)
+
+
+def test_overrides():
+    overrides = ["optimization.learning_rate=1e-4", "seed=7", "model.overrides.dropout=.2", "data.test=null"]
+    recipe = load_recipe(EMBEDDED, [*overrides, "optimization.betas=[0.8, 0.9]", "data.train_files=a/b"])
+    assert recipe.optimization.learning_rate == 1e-4
+    assert recipe.optimization.betas == [0.8, 0.9]
+    assert recipe.seed == 7
+    assert recipe.model.overrides["dropout"] == 0.2
+    assert recipe.model.overrides["encoder_layers"] == 2  # the file's own stay
+    assert recipe.model.overrides["d_model"] == 128  # and those of the model file that it names
+    assert load_recipe(EMBEDDED, ["model.start_from=x", "model.overrides={}"]).model.overrides == {}
+    assert recipe.data.test is None
+    assert apply_overrides({"a": {"b": 0, "d": 2}}, ["a.b=1", "a.c=x"]) == {"a": {"b": 1, "c": "x", "d": 2}}
+    assert apply_overrides({"a": {"b": 0}}, ["a={}", "a.c=x"]) == {"a": {"c": "x"}}
+
+
+def test_numbers_with_an_exponent():
+    overrides = ["optimization.max_steps=1e3", "optimization.learning_rate=1e-3", "optimization.weight_decay=1e0"]
+    optimization = load_recipe(EMBEDDED, overrides).optimization
+    assert (optimization.max_steps, optimization.learning_rate, optimization.weight_decay) == (1000, 0.001, 1.0)
+
+
+def test_the_home_folder(monkeypatch):
+    """A shell leaves ~ to the command in data.train_files=~/x, and YAML files in every key."""
+    monkeypatch.setenv("HOME", "/home/ada")
+    files = ["data.train_files=[~/a.en, ~/a.de]", "data.validation_files=~/b", "data.test_sets={c: ~/c}"]
+    recipe = load_recipe(EMBEDDED, [*files, "output_dir=~/run", "tokenizer.existing=~/d"])
+    assert (recipe.output_dir, recipe.tokenizer.existing) == ("/home/ada/run", "/home/ada/d")
+    files = ["/home/ada/a.en", "/home/ada/a.de"], ["/home/ada/b"], {"c": ["/home/ada/c"]}
+    assert (recipe.data.train_files, recipe.data.validation_files, recipe.data.test_sets) == files
+
+
+def test_a_model_file_for_a_run_s_own_recipe(tmp_path):
+    """It has all fields of its model as overrides, which win over a file."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe_text(load_recipe(shipped_recipes()["multi30k-en-de"])))
+    with pytest.raises(UserError, match=r"model\.config: .*which win; add model\.overrides=\{\}"):
+        load_recipe(path, ["model.config=small"])
+    fields = load_recipe(path, ["model.config=small", "model.overrides={}"]).model.overrides
+    assert (
+        fields
+        == load_recipe(shipped_recipes()["embedded"], ["model.config=small", "model.overrides={}"]).model.overrides
+    )
+    path.write_text("output_dir: run\nmodel: {overrides: 3}\noptimization: {max_steps: 1}\n")
+    with pytest.raises(UserError, match=r"model\.overrides: must be a mapping"):
+        load_recipe(path, ["model.config=small"])

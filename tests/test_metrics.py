@@ -1,0 +1,328 @@
+"""The table of metrics: what sacreBLEU says of the same text, which way is better, and that all else follows it."""
+
+import importlib.util
+import math
+import re
+import sys
+import unicodedata
+from importlib.metadata import version
+from typing import get_args
+
+import numpy as np
+import pytest
+import sacrebleu
+from conftest import quick_run, read_metrics
+
+from modeling_scratch import metrics
+from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.hub.card import build_card
+from modeling_scratch.metrics import METRICS, Metric, Score, describe_score, score
+from modeling_scratch.recipe.schema import EvaluationSection
+from modeling_scratch.training.curves import curves_figure
+from modeling_scratch.training.evaluation import is_better
+from modeling_scratch.training.records import RunRecords
+from modeling_scratch.training.translation_scores import TranslationScores
+
+TRANSLATIONS = ["Der Hund sah die Katze.", "Ein kleines Haus heute.", "Sie kommen an.", "Heute regnet es viel."]
+FIRST = ["Der Hund sieht die Katze.", "Ein kleines Haus, heute.", "Sie kommt an.", "Heute regnet es sehr viel."]
+SECOND = ["Ein Hund sah die Katze.", "Ein Häuschen heute.", "Sie kommen an.", "Es regnet heute viel."]
+SOURCES = ["The dog saw the cat.", "A small house today.", "They arrive.", "It rains a lot today."]
+SEVERAL = [list(both) for both in zip(FIRST, SECOND, strict=True)]
+BY_SACREBLEU = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf, "ter": sacrebleu.corpus_ter}
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", BY_SACREBLEU)
+@pytest.mark.parametrize("final", [True, False])
+def test_a_score_is_what_sacrebleu_says(key, final):
+    one = score(SOURCES, TRANSLATIONS, FIRST, final, chosen="ter")
+    several = score(SOURCES, TRANSLATIONS, SEVERAL, final, chosen="ter")
+    assert one[key] == BY_SACREBLEU[key](TRANSLATIONS, [FIRST]).score
+    assert several[key] == BY_SACREBLEU[key](TRANSLATIONS, [FIRST, SECOND]).score
+    assert several[key] != one[key]
+
+
+CHINESE = ["狗今天看见了那只很小的黑猫。", "今天下了很大的雨，我们没有出门。"]  # noqa: RUF001
+JAPANESE = ["犬は今日小さな黒い猫を見ました。", "今日は大雨が降ったので、出かけませんでした。"]
+
+
+@pytest.mark.parametrize(
+    ("language", "references", "tokenize"),
+    [("zh", CHINESE, "zh"), ("zh-Hant", CHINESE, "zh"), ("ja", JAPANESE, "char"), ("th", JAPANESE, "char")],
+)
+def test_words_without_spaces_are_scored_by_characters(language, references, tokenize):
+    translations = [text[:-3] + text[-2:] for text in references]
+    found = score(["", ""], translations, references, language=language, also=["lowercased", "ter"])
+    expected = sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score
+    assert found["bleu"] == found["lowercased"] == expected > 60
+    assert f"tok:{tokenize}" in found["bleu_signature"]
+    assert score(["", ""], translations, references, language="de")["bleu"] < 10
+    if language != "th":
+        assert found["ter"] < 20
+
+
+def test_sentences_may_have_different_numbers_of_references():
+    several = [SEVERAL[0], FIRST[1], *SEVERAL[2:]]
+    expected = sacrebleu.corpus_bleu(TRANSLATIONS, [FIRST, [SECOND[0], None, *SECOND[2:]]])
+    assert score(SOURCES, TRANSLATIONS, several)["bleu"] == expected.score
+
+
+@pytest.mark.parametrize(
+    ("translation", "references", "ter"),
+    [
+        ("the cat sat down", ["the cat sat down"], 0),
+        ("The Cat sat DOWN", ["the cat sat down"], 0),
+        ("the cat sat", ["the cat sat down"], 100 / 4),  # an insertion
+        ("the the dog sat down", ["the cat sat down"], 100 * 2 / 4),  # a deletion, a substitution
+        ("sat down the cat", ["the cat sat down"], 100 / 4),  # a shift of two words
+        ("a b c d e f", ["x y z"], 100 * 6 / 3),  # above 100
+        ("a b", ["a b c d", "a x"], 100 * 1 / 3),  # fewest edits, over the references' mean length
+    ],
+)
+def test_ter_by_hand(translation, references, ter):
+    assert score(["?"], [translation], [references], also=["ter"])["ter"] == pytest.approx(ter)
+
+
+def test_signatures_name_the_tokenizer_the_case_and_the_bootstrap():
+    scores = score(SOURCES, TRANSLATIONS, FIRST, also=["ter"])
+    quick = score(SOURCES, TRANSLATIONS, SEVERAL, final=False)
+    assert scores["bleu_signature"].startswith("nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|")
+    assert scores["ter_signature"].startswith("nrefs:1|bs:1000|seed:12345|case:lc|tok:tercom|")
+    assert quick["bleu_signature"].startswith("nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+
+
+@pytest.mark.parametrize(
+    ("sources", "references", "message"),
+    [
+        (SOURCES[:3], FIRST, "3 sources, 4 translations and 4 references"),
+        (SOURCES, FIRST[:2], "4 sources, 4 translations and 2 references"),
+        (SOURCES, [*SEVERAL[:2], [], "a"], "sentence 2 has no reference"),
+    ],
+)
+def test_texts_that_do_not_fit_are_refused(sources, references, message):
+    with pytest.raises(ValueError, match=message):
+        score(sources, TRANSLATIONS, references)
+
+
+# Texts that NFC changes: letters with a nukta of Hindi and Bangla, vowels of Arabic and Hebrew in the order of typing.
+CHANGED = [
+    "वह घर के पीछे प\u095dता है",
+    "बा\u09dcि ग\u09dcि\u09dfे",
+    "ك\u064f\u0651ل\u0651\u064e ي\u064eو\u0652م",
+    "\u05d1\u05bc\u05b0\u05e8\u05b5\u05d0\u05e9\u05c1\u05b4\u05d9\u05ea \u05d1\u05b8\u05bc\u05e8\u05b8\u05d0",
+]
+
+
+def test_canonically_equivalent_texts_are_the_same():
+    """Whatever the tokenizer makes of them; and what nobody sees is not compared."""
+    tokenizer = train_tokenizer(iter([CHANGED]), 400)
+    written = tokenizer.batch_decode(tokenizer(CHANGED).input_ids, skip_special_tokens=True)
+    assert not set(written) & set(CHANGED)
+    assert [unicodedata.normalize("NFD", text) for text in written] == [
+        unicodedata.normalize("NFD", text) for text in CHANGED
+    ]
+    for translations in (written, CHANGED, [text.replace(" ", "\u200b \u200f") for text in written]):
+        scores = score(CHANGED, translations, CHANGED, also=["ter", "lowercased", "tokenized"], language="hi")
+        assert [scores[key] for key in ("chrf", "ter", "tokenized")] == [pytest.approx(100), 0, pytest.approx(100)]
+        assert scores["bleu"] == scores["lowercased"] == pytest.approx(100)
+    several = [[text, "?"] for text in CHANGED]
+    assert TranslationScores().compute(predictions=written, references=several)["bleu"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("side", ["translation", "reference", None])
+def test_the_signature_says_where_a_text_was_normalized(side):
+    plain = score(SOURCES, FIRST, FIRST)
+    changed = [*FIRST[:3], unicodedata.normalize("NFD", "Heute regnet es f\u00fcr uns.")] if side else FIRST
+    found = score(SOURCES, changed if side == "translation" else FIRST, changed if side == "reference" else FIRST)
+    end = "|normalized:NFC, nothing invisible" if side else ""
+    for key in ("bleu", "chrf"):
+        assert found[f"{key}_signature"] == plain[f"{key}_signature"] + end
+
+
+# -- intervals and time ------------------------------------------------------------------------------------------------
+
+
+def test_the_interval_is_that_of_resampled_sentences():
+    """Of TER, with numpy: 95 % of 1,000 resamples lie within twice the interval. And it repeats."""
+    scores = score(SOURCES, TRANSLATIONS, FIRST, also=["ter"])
+    edits, words = np.array([1, 1, 1, 1]), np.array([5, 4, 3, 5])
+    assert scores["ter"] == pytest.approx(100 * edits.sum() / words.sum())
+    drawn = np.random.default_rng(12345).choice(4, size=(1000, 4))
+    resampled = np.sort(100 * edits[drawn].sum(1) / words[drawn].sum(1))
+    assert scores["ter_interval"] == pytest.approx((resampled[-26] - resampled[25]) / 2, abs=1e-4)
+    assert score(SOURCES, TRANSLATIONS, FIRST, also=["ter"]) == scores
+
+
+def test_perfect_translations_have_no_uncertainty():
+    scores = score(SOURCES, FIRST, FIRST, also=["ter"])
+    assert (scores["bleu"], scores["ter"], scores["ter_interval"]) == (pytest.approx(100), 0, 0)
+
+
+def test_an_interval_of_poor_translations():
+    """Some resamples score 0, at which sacreBLEU's corpus_score fails."""
+    scores = score(SOURCES, [TRANSLATIONS[0], "a", "b", "c"], FIRST)
+    assert 0 < scores["bleu"] < scores["bleu_interval"]
+    assert score(SOURCES, ["a"] * 4, FIRST)["bleu_interval"] == 0
+
+
+def test_no_interval_of_one_sentence_or_of_too_many(monkeypatch):
+    assert "bleu_interval" not in score(SOURCES[:1], TRANSLATIONS[:1], FIRST[:1])
+    monkeypatch.setattr(metrics, "MOST_RESAMPLED", 3)
+    assert "bleu_interval" not in score(SOURCES, TRANSLATIONS, FIRST)
+    assert "bleu_interval" in score(SOURCES[:3], TRANSLATIONS[:3], FIRST[:3])
+
+
+@pytest.mark.parametrize(("chosen", "with_ter"), [("bleu", False), ("loss", False), ("ter", True)])
+def test_while_training_there_are_no_metrics_on_request_and_no_intervals(chosen, with_ter):
+    scores = score(SOURCES, TRANSLATIONS, FIRST, final=False, chosen=chosen, also=["ter"])
+    assert {"bleu", "chrf"} <= scores.keys()
+    assert ("ter" in scores) is with_ter
+    assert not any(key.endswith("_interval") for key in scores)
+
+
+def test_scores_on_request_follow_the_protocols_of_papers():
+    scores = score(SOURCES, TRANSLATIONS, FIRST, also=["lowercased", "tokenized"], language="de")
+    assert scores["lowercased"] == sacrebleu.corpus_bleu(TRANSLATIONS, [FIRST], lowercase=True).score
+    ours = ["der hund sah die katze .", "ein kleines haus heute .", "sie kommen an .", "heute regnet es viel ."]
+    theirs = [
+        "der hund sieht die katze .",
+        "ein kleines haus , heute .",
+        "sie kommt an .",
+        "heute regnet es sehr viel .",
+    ]
+    assert scores["tokenized"] == sacrebleu.corpus_bleu(ours, [theirs], tokenize="none", force=True).score
+    assert scores["tokenized_signature"].endswith(f"sacremoses-{version('sacremoses')}.de")
+    assert scores["tokenized_interval"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "computed"),
+    [
+        ({}, False),
+        ({"also": ["tokenized"]}, True),
+        ({"also": ["tokenized"], "final": False}, False),
+        ({"chosen": "tokenized", "final": False}, True),
+    ],
+)
+def test_scores_on_request_are_of_the_final_model_or_choose_it(options, computed):
+    assert ("tokenized" in score(SOURCES, TRANSLATIONS, FIRST, **options)) is computed
+
+
+# -- what follows the table --------------------------------------------------------------------------------------------
+
+
+def test_the_table_needs_the_standard_library_alone(monkeypatch):
+    """Recipes and figures read it where the extra `train` is not installed."""
+    for name in ("sacrebleu", "datasets", "evaluate", "numpy", "torch"):
+        monkeypatch.setitem(sys.modules, name, None)  # so that importing it fails
+    monkeypatch.delitem(sys.modules, "modeling_scratch.apps.translate.paragraphs")
+    spec = importlib.util.spec_from_file_location("modeling_scratch.metrics_alone", metrics.__file__)
+    alone = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, alone)
+    spec.loader.exec_module(alone)
+    assert list(alone.METRICS) == list(METRICS)
+
+
+def test_a_recipe_may_choose_any_metric_of_translations():
+    of_translations = (key for key, metric in METRICS.items() if metric.compute)
+    assert get_args(EvaluationSection.model_fields["metric"].annotation) == ("loss", *of_translations)
+
+
+@pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("ter", 1.0), ("bleu", 3.0), ("chrf", 3.0)])
+def test_the_best_follows_the_metric_s_direction(metric, better):
+    worse = 4.0 - better
+    best = {"loss": 2.0, metric: 2.0}
+    assert is_better({"loss": 1.0, metric: better}, metric, best)
+    assert is_better({"loss": 1.0, metric: worse}, metric, None)
+    assert not is_better({"loss": 1.0, metric: worse}, metric, best)
+    assert not is_better({"loss": 1.0, metric: 2.0}, metric, best)
+    assert not is_better({"loss": 1.0, metric: math.nan}, metric, best)
+
+
+@pytest.mark.parametrize("metric", ["ter", "bleu", "chrf"])
+def test_where_a_score_tells_nothing_the_loss_decides(metric):
+    nothing = {"loss": 2.0, metric: 0.0}
+    assert is_better({"loss": 1.9, metric: 0.0}, metric, nothing) is (metric != "ter")  # whose best is 0
+    assert not is_better({"loss": 2.0, metric: 0.0}, metric, nothing)
+    assert is_better({"loss": 3.0, metric: 0.1}, metric, nothing) is (metric != "ter")
+    older = {"loss": None, metric: 0.0}  # as in older checkpoints
+    assert is_better({"loss": 9.0, metric: 0.0}, metric, older) is (metric != "ter")
+    by_loss = {"chosen_by": "loss"}
+    assert is_better({"loss": 9.0, metric: 0.0} | by_loss, metric, older | by_loss)
+
+
+@pytest.mark.parametrize(
+    ("record", "shown"), [({"ter": 51.0, "ter_interval": 1.234}, "51.00 ± 1.23"), ({"ter": 51}, "51.00")]
+)
+def test_a_score_is_shown_with_its_interval_if_there_is_one(record, shown):
+    assert describe_score(record, "ter") == shown
+
+
+def right_length(sources, translations, references, resamples) -> Score:
+    found = sum(len(text) in map(len, several) for text, several in zip(translations, references, strict=True))
+    return Score(100 * found / len(translations), "counted", interval=12.5 if resamples else None)
+
+
+NEW = Metric("Length", "length", "sentences of the right length, of 100", True, (-50, 100), right_length)
+
+
+@pytest.fixture(scope="module")
+def run_by_ter(tmp_path_factory):
+    """A run with one metric more in the table."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METRICS, "length", NEW)
+        options = ["optimization.max_steps=4", "evaluation.every=1", "evaluation.metric=ter"]
+        return quick_run(tmp_path_factory.mktemp("runs") / "length", *options)
+
+
+@pytest.fixture
+def run_with_a_new_metric(run_by_ter, monkeypatch):
+    monkeypatch.setitem(METRICS, "length", NEW)
+    return run_by_ter
+
+
+def test_a_new_metric_is_evaluated(run_with_a_new_metric):
+    for record in read_metrics(run_with_a_new_metric, "validation"):
+        assert {"bleu", "chrf", "ter", "length"} <= record.keys()
+        assert not any(key.endswith(("_interval", "_signature")) for key in record)
+    (test,) = read_metrics(run_with_a_new_metric, "test")
+    assert (test["length_signature"], test["length_interval"]) == ("counted", 12.5)
+
+
+def test_a_new_metric_is_in_the_card(run_with_a_new_metric):
+    card = build_card(run_with_a_new_metric, "ada/tiny", RunRecords(run_with_a_new_metric))
+    (test,) = read_metrics(run_with_a_new_metric, "test")
+    assert re.search(r"^\| Test set \| BLEU \| .*\| Length \| Sentences \|$", card.text, re.MULTILINE)
+    assert f"| {test['length']:.2f} ± 12.50 | {test['sentences']} |" in card.text
+    assert "Length: sentences of the right length, of 100; higher is better." in card.text
+    assert re.search(r"^\| Update \| .*\| TER \|.* Length \|$", card.text, re.MULTILINE)
+    assert card.data.metrics[-1] == "length"
+    assert card.data.eval_results[-1].metric_name == "Length"
+
+
+def test_a_new_metric_is_in_the_curves(run_with_a_new_metric):
+    records = read_metrics(run_with_a_new_metric)
+    panels = {axis.get_title(loc="left"): axis for axis in curves_figure(records).axes}
+    for title, key in (("Length on validation", "length"), ("TER on validation", "ter")):
+        (line,) = panels[title].lines
+        assert line.get_ydata().tolist() == [record[key] for record in records if record["split"] == "validation"]
+
+
+def test_the_best_of_a_run_by_ter_is_its_lowest(run_by_ter, tmp_path):
+    """Of the record, as the card of a run that goes on has it."""
+    lines = (run_by_ter / "metrics.jsonl").read_text().splitlines(keepends=True)
+    for name in ("recipe.yaml", "config.json"):
+        (tmp_path / name).write_bytes((run_by_ter / name).read_bytes())
+    (tmp_path / "metrics.jsonl").write_text("".join(line for line in lines if '"final"' not in line))
+    (best,) = RunRecords(tmp_path).scored
+    assert best["ter"] == min(record["ter"] for record in read_metrics(tmp_path, "validation"))
+
+
+def test_evaluate_s_metric_gives_the_same_scores():
+    mine = TranslationScores(keep_in_memory=True)
+    assert mine.compute(predictions=TRANSLATIONS, references=FIRST) == score(SOURCES, TRANSLATIONS, FIRST)
+    assert mine.compute(predictions=TRANSLATIONS, references=SEVERAL, final=False) == score(
+        SOURCES, TRANSLATIONS, SEVERAL, final=False
+    )

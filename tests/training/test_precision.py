@@ -1,0 +1,78 @@
+"""Precision: the machine's own by default, the recipe's or the launcher's choice, the same on resume."""
+
+import logging
+
+import pytest
+import torch
+from conftest import quick_run, read_metrics
+
+from modeling_scratch.recipe import CONFIGURATION_FOLDER
+from modeling_scratch.recipe.reading import load_recipe
+from modeling_scratch.training import processes as precision
+
+LAUNCHER = "ACCELERATE_MIXED_PRECISION"
+
+
+@pytest.fixture
+def choose(monkeypatch, caplog):
+    """What is chosen on a machine that has bf16 or has not, without a launcher, and what is said of it."""
+    monkeypatch.delenv(LAUNCHER)
+    caplog.set_level(logging.INFO, logger="modeling_scratch")
+
+    def choose(*options: str, has_bf16: bool) -> tuple[str | None, str]:
+        monkeypatch.setattr(precision, "is_faster_in_bf16", lambda: has_bf16)
+        recipe = load_recipe(CONFIGURATION_FOLDER / "recipes" / "embedded.yaml", list(options))
+        return precision.choose_precision(recipe), caplog.text
+
+    return choose
+
+
+@pytest.mark.parametrize(("has_bf16", "expected", "name"), [(True, "bf16", "bf16 "), (False, "no", "float32;")])
+def test_by_default_it_is_what_the_machine_multiplies_in(choose, has_bf16, expected, name):
+    chosen, said = choose(has_bf16=has_bf16)
+    assert chosen == expected
+    assert f"precision: {name}" in said
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [("float32", "no"), ("bf16", "bf16")])
+def test_the_recipe_decides(choose, chosen, expected):
+    assert choose(f"precision={chosen}", has_bf16=chosen == "float32")[0] == expected
+
+
+def test_a_launcher_decides(choose, monkeypatch):
+    monkeypatch.setenv(LAUNCHER, "no")
+    chosen, said = choose("precision=bf16", has_bf16=True)
+    assert chosen is None  # Accelerate reads the launcher's
+    assert "precision: no, the launcher's, and not the recipe's bf16" in said
+
+
+def test_a_resumed_run_keeps_it_on_another_machine(tmp_path, monkeypatch):
+    monkeypatch.delenv(LAUNCHER)
+    for has_bf16, updates in ((True, 1), (False, 2)):
+        monkeypatch.setattr(precision, "is_faster_in_bf16", lambda has_bf16=has_bf16: has_bf16)
+        run = quick_run(tmp_path / "run", f"optimization.max_steps={updates}", resume=updates == 2)
+    assert [record["mixed_precision"] for record in read_metrics(run, "run")] == ["bf16", "bf16"]
+
+
+@pytest.mark.parametrize(
+    ("instructions", "expected"),
+    [
+        ("avx512_f", False),
+        ("avx512_f avx512_bf16", True),  # Cooper Lake
+        ("avx512_f avx512_bf16 sse4a", True),  # Zen 4
+        ("avx512_f avx512_bf16 avx512_fp16 amx_bf16", True),  # Sapphire Rapids
+        ("avx512_f avx512_bf16 avx512_fp16", False),  # the same without AMX, in a virtual machine
+        ("avx512_f avx512_bf16 avx512_fp16 sse4a", True),
+    ],
+)
+def test_instructions_of_the_processor(instructions, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(instructions.split(), True))
+    assert precision.is_faster_in_bf16() is expected
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_a_gpu_that_emulates_bf16_does_not_count(has_it, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or has_it)
+    assert precision.is_faster_in_bf16() is has_it
