@@ -26,7 +26,6 @@ from .errors import UserError
 from .files import reading
 from .model.configuration_scratch import ScratchConfig
 from .model.translation_pipeline import TARGET_FOLDER, load_target_tokenizer
-from .recipe.messages import describe
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "vocab.json")  # at least one per tokenizer
 
@@ -134,7 +133,11 @@ def load_translator(name: str, **options) -> PreTrainedModel:
     try:
         _Generation.model_validate(model.generation_config.to_dict())
     except ValidationError as error:
-        raise UserError(f"{name}: its generation config: {describe(error, _Generation)}") from None
+        wrong = error.errors()[0]
+        expected = wrong["msg"].replace("Input should be", "must be")
+        raise UserError(
+            f"{name}: generation_config.json: {'.'.join(map(str, wrong['loc']))} {expected}, got {wrong['input']!r}"
+        ) from None
     return model
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..metrics import METRICS, RESAMPLES, describe_score, scores_in
-from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
+from .cli import Debug, log_to_terminal, one_line_errors
 
 if TYPE_CHECKING:
     from ..apps.experiments.compare import Comparison, Run
@@ -38,7 +38,7 @@ def main(
         comparison = compare(records)
         facts = asdict(comparison)
         text = json.dumps(facts, indent=2, ensure_ascii=False) if as_json else "\n\n".join(describe(comparison))
-        print_if_possible(text)
+        print(text)
 
 
 def describe(comparison: "Comparison") -> list[str]:

@@ -7,7 +7,7 @@ import typer
 
 from ..errors import as_user_error
 from ..files import new_output
-from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
+from .cli import Debug, log_to_terminal, one_line_errors
 
 Folder = Annotated[Path, typer.Argument(help="the folder to write; it must not exist")]
 _Quantization = Annotated[
@@ -38,7 +38,7 @@ def marian_command(
             with as_user_error(f"{src}: ", ValueError):
                 difference = convert_folder(src, folder, "marian", from_marian)
             Conversion("Marian model", None if Path(src).exists() else src, difference).write(folder)
-        print_if_possible(f"wrote {out}")
+        print(f"wrote {out}")
 
 
 @app.command("to-marian")
@@ -55,7 +55,7 @@ def to_marian_command(
 
         with new_output(out) as folder:
             convert_folder(src, folder, "scratch", to_marian)
-        print_if_possible(f"wrote {out}")
+        print(f"wrote {out}")
 
 
 @app.command("torch")
@@ -113,7 +113,7 @@ def torch_command(
             build_scratch(translator).save_pretrained(folder)
             difference = verify(translator, load_translator(str(folder)), translator.config)
             Conversion("translator around torch.nn.Transformer", None, difference).write(folder)
-        print_if_possible(f"wrote {out}")
+        print(f"wrote {out}")
 
 
 @app.command("to-torch")
@@ -137,7 +137,7 @@ def to_torch_command(
             written.load_state_dict(load_state_dict_file(file))
             verify(model, written, model.config)
         config = model.config
-        print_if_possible(
+        print(
             f"wrote {out}: load transformer.* into torch.nn.Transformer({config.d_model}, "
             f"{config.encoder_attention_heads}, {config.encoder_layers}, {config.decoder_layers}, "
             f"{config.encoder_ffn_dim}, activation={config.activation_function!r}, "
@@ -164,4 +164,4 @@ def ctranslate2_command(
 
         with new_output(out) as folder:
             write_ctranslate2(src, folder, quantization)
-        print_if_possible(f"wrote {out}")
+        print(f"wrote {out}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..files import new_output
-from .cli import Debug, log_to_terminal, one_line_errors, print_if_possible
+from .cli import Debug, log_to_terminal, one_line_errors
 
 _HELP = "Make something of a model that people use without this project."
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=_HELP)
@@ -34,7 +34,7 @@ def web_command(
         how = "open it in a browser"
         if not is_file:
             how = f"try it with: python -m http.server --directory {shlex.quote(str(out))}"
-        print_if_possible(f"wrote {out}; {how}")
+        print(f"wrote {out}; {how}")
 
 
 @app.command("transformersjs")
@@ -53,7 +53,7 @@ def transformersjs_command(
 
         with new_output(out) as path:
             export_transformersjs(src, path)
-        print_if_possible(f"wrote {out}; put it on the Hub with: hf upload user/name-onnx {shlex.quote(str(out))}")
+        print(f"wrote {out}; put it on the Hub with: hf upload user/name-onnx {shlex.quote(str(out))}")
 
 
 @app.command("runtime")
@@ -63,4 +63,4 @@ def runtime_command(debug: Debug = False) -> None:
     with one_line_errors(debug):
         from ..apps.web.runtime import runtime_files
 
-        print_if_possible(f"the runtime of pages is in {runtime_files()[0].parent}")
+        print(f"the runtime of pages is in {runtime_files()[0].parent}")
