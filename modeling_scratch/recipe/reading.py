@@ -91,7 +91,7 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_model_file(content: dict[str, Any], overrides: Sequence[str]) -> None:
-    """UserError if the command line names a model file for the recipe of a run, which contains the fields themselves."""
+    """UserError if the command line names a model file for the recipe of a run, which has the fields themselves."""
     named, model = {each.partition("=")[0] for each in overrides}, content.get("model")
     if "model.config" not in named or "model.overrides" in named or not isinstance(model, dict):
         return
@@ -131,8 +131,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def checked_recipe(content: dict[str, Any]) -> Recipe:
     """
-    A recipe from plain values, with the fields of its model file copied into `model.overrides`. UserError names the wrong
-    key and value, and suggests a key for an unknown one.
+    A recipe from plain values, with the fields of its model file copied into `model.overrides`. UserError names the
+    wrong key and value, and suggests a key for an unknown one.
     """
     try:
         recipe = Recipe.model_validate(content)

@@ -101,8 +101,8 @@ class ModelSection(Section):
         fixed = [name for name in self.overrides if name not in FINE_TUNING_FIELDS]
         if self.start_from is not None and fixed:
             raise ValueError(
-                f"model.overrides: {', '.join(fixed)} cannot differ from the model in model.start_from, only dropouts can; "
-                "set model.overrides={}"
+                f"model.overrides: {', '.join(fixed)} cannot differ from the model in model.start_from, only "
+                "dropouts can; set model.overrides={}"
             )
         return self
 
@@ -321,8 +321,8 @@ class CheckpointSection(Section):
     def _averages_at_fixed_updates(self):
         if self.seconds is not None and self.average_last > 1:
             raise ValueError(
-                f"checkpoints.average_last: the number of updates in {self.every} varies from run to run, and so would the "
-                "average; set checkpoints.every to epoch or a number of updates"
+                f"checkpoints.average_last: the number of updates in {self.every} varies from run to run, and so would "
+                "the average; set checkpoints.every to epoch or a number of updates"
             )
         return self
 
@@ -400,7 +400,7 @@ class Recipe(Section):
                     raise ValueError(f"data.streaming: a stream has no epochs; set {name}.every to a number of updates")
         if self.evaluation.metric != "loss" and self.evaluation.translate_every != 1 and self.evaluation.patience:
             raise ValueError(
-                f"evaluation.patience: with evaluation.metric {self.evaluation.metric}, set evaluation.translate_every to 1"
+                f"evaluation.patience: with metric {self.evaluation.metric}, set evaluation.translate_every to 1"
             )
         return self
 

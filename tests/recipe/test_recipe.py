@@ -107,7 +107,7 @@ def test_a_model_file_for_a_run_s_own_recipe(tmp_path):
     """It has all fields of its model as overrides, which win over a file."""
     path = tmp_path / "recipe.yaml"
     path.write_text(recipe_text(load_recipe(shipped_recipes()["multi30k-en-de"])))
-    with pytest.raises(UserError, match=r"model\.config: .*which win; add model\.overrides=\{\}"):
+    with pytest.raises(UserError, match=r"model\.config: .*add model\.overrides=\{\}"):
         load_recipe(path, ["model.config=small"])
     fields = load_recipe(path, ["model.config=small", "model.overrides={}"]).model.overrides
     assert (
