@@ -1,9 +1,7 @@
 """The table of metrics: what sacreBLEU says of the same text, which way is better, and that all else follows it."""
 
-import importlib.util
 import math
 import re
-import sys
 import unicodedata
 from importlib.metadata import version
 from typing import get_args
@@ -17,6 +15,7 @@ from modeling_scratch import metrics
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.metrics import METRICS, Metric, Score, describe_score, score
+from modeling_scratch.model.batched_generation import INVISIBLE
 from modeling_scratch.recipe.schema import EvaluationSection
 from modeling_scratch.training.curves import curves_figure
 from modeling_scratch.training.evaluation import is_better
@@ -213,16 +212,8 @@ def test_scores_on_request_are_of_the_final_model_or_choose_it(options, computed
 # -- what follows the table --------------------------------------------------------------------------------------------
 
 
-def test_the_table_needs_the_standard_library_alone(monkeypatch):
-    """Recipes and figures read it where the extra `train` is not installed."""
-    for name in ("sacrebleu", "datasets", "evaluate", "numpy", "torch"):
-        monkeypatch.setitem(sys.modules, name, None)  # so that importing it fails
-    monkeypatch.delitem(sys.modules, "modeling_scratch.apps.translate.paragraphs")
-    spec = importlib.util.spec_from_file_location("modeling_scratch.metrics_alone", metrics.__file__)
-    alone = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, alone)
-    spec.loader.exec_module(alone)
-    assert list(alone.METRICS) == list(METRICS)
+def test_metrics_and_models_ignore_the_same_invisible_characters():
+    assert metrics._INVISIBLE.pattern == INVISIBLE.pattern
 
 
 def test_a_recipe_may_choose_any_metric_of_translations():

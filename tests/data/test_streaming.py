@@ -18,9 +18,8 @@ from train_on_processes import train_all
 
 from modeling_scratch.data.batches import PairCollator
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus, stream_corpus
-from modeling_scratch.data.global_batches import StreamBatches
 from modeling_scratch.data.sources import LocalFiles
-from modeling_scratch.data.streaming import Position, StreamReader, open_stream
+from modeling_scratch.data.streaming import Position, StreamBatches, StreamReader, open_stream
 from modeling_scratch.data.tokenizer import PairTokenizer, train_tokenizer
 from modeling_scratch.errors import UserError
 from modeling_scratch.model.loss import IGNORE_INDEX
