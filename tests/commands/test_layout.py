@@ -13,13 +13,25 @@ PACKAGE = ROOT / "modeling_scratch"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 # From the top: a room, which is a folder or a module, imports those below it. The root's `__init__` lets users import
 # the model.
-ROOMS = ["__main__", "commands", "apps", "hub", "training", "inference", "data", "recipe", "loading", "__init__", "model"]
+ROOMS = [
+    "__main__",
+    "commands",
+    "apps",
+    "hub",
+    "training",
+    "inference",
+    "data",
+    "recipe",
+    "loading",
+    "__init__",
+    "model",
+]
 ROOT_ROOMS = ["metrics", "languages", "files", "errors"]
 # Imports that still point upward.
 UPWARD = {"training/finish.py": {"apps", "hub"}}
 UPWARD |= {f"training/{name}.py": {"hub"} for name in ("records", "run", "train")}
 # Public names and modules that still exist twice, besides those of a command and what it calls.
-TWICE = {"check_folder", "compare", "describe", "prepare", "markdown.py"}
+TWICE = {"check_folder", "compare", "prepare", "markdown.py"}
 each_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 
 
@@ -45,7 +57,9 @@ def imported(path: Path, nodes) -> set[str]:
 def test_imports_point_down(path):
     """At the top of a module and within its functions."""
     rooms = [*ROOMS, *ROOT_ROOMS]
-    ours = [name.split(".")[1] for name in imported(path, ast.walk(parsed(path))) if name.startswith("modeling_scratch.")]
+    ours = [
+        name.split(".")[1] for name in imported(path, ast.walk(parsed(path))) if name.startswith("modeling_scratch.")
+    ]
     found = {name if name in rooms else "__init__" for name in ours}
     above = rooms[: rooms.index(path.relative_to(PACKAGE).with_suffix("").parts[0])]
     assert found & set(above) == UPWARD.get(str(path.relative_to(PACKAGE)), set())

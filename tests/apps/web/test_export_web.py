@@ -25,7 +25,7 @@ from transformers import BertTokenizer
 from translators import CORPUS, sure_of, two_vocabularies
 from typer.testing import CliRunner
 
-from modeling_scratch.apps.convert.checking import read_search
+from modeling_scratch.apps.convert.generation_settings import read_search
 from modeling_scratch.apps.convert.onnx import DECODER, ENCODER, OnnxScorer, export_graphs, quantize_weights
 from modeling_scratch.apps.serve.readers import cut_into_sentences
 from modeling_scratch.apps.web import export

@@ -17,9 +17,14 @@ from search_cases import enliven
 from translators import SENTENCES, make_folder, sure_of
 from typer.testing import CliRunner
 
-from modeling_scratch.apps.convert.checking import read_search
-from modeling_scratch.apps.convert.onnx import DECODER, ENCODER, cache_names, export_transformersjs_graphs
-from modeling_scratch.apps.web.transformersjs import card_of_folder
+from modeling_scratch.apps.convert.generation_settings import read_search
+from modeling_scratch.apps.web.transformersjs import (
+    DECODER,
+    ENCODER,
+    cache_names,
+    card_of_folder,
+    export_transformersjs_graphs,
+)
 from modeling_scratch.commands.export import app
 from modeling_scratch.loading import load_tokenizers, load_translator
 
