@@ -91,7 +91,7 @@ def _by_sacrebleu(
     # A "paired" test of a single system: corpus_score's own bootstrap fails if only some resamples score 0.
     signatures, results = PairedTest([("", translations)], {name: metric}, streams, "bs", resamples)()
     ((key, signature),) = signatures.items()
-    (result,) = results[key]
+    result: Any = results[key][0]
     return Score(result.score, str(signature), float(result.ci))
 
 
@@ -195,7 +195,7 @@ def can_tell(key: str, references: Texts, language: str) -> bool:
     if key not in METRICS or METRICS[key].compute is None:
         return True
     found = score(references, references, references, final=False, chosen=key, language=language)
-    return not tells_nothing(key, found[key])
+    return not tells_nothing(key, float(found[key]))
 
 
 def rank(record: dict[str, Any], key: str) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import multiprocessing
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -28,7 +28,8 @@ from ..recipe.schema import Recipe
 from .tokenizer import pair_lengths
 
 EMPTY = -1  # a pair without weight, for the share of a process if a batch has fewer pairs than shares
-Pair = tuple[Sequence[int], Sequence[int]]  # the token ids of source and target
+Ids = Sequence[int] | np.ndarray
+Pair = tuple[Ids, Ids]  # the token ids of source and target
 _FULL = 0.8  # the least share of a bin that the longest sentences fill
 
 # Sent by Ctrl-C, by schedulers and launchers, by clusters before they reclaim a machine, and by a closed terminal.
@@ -142,7 +143,7 @@ class PairCollator:
             "labels": self._pad(targets, IGNORE_INDEX),
         }
 
-    def _pad(self, sequences: Sequence[Sequence[int]], value: int) -> torch.Tensor:
+    def _pad(self, sequences: Sequence[Ids], value: int) -> torch.Tensor:
         """(batch_size, longest), padded on the right."""
         length = max(map(len, sequences))
         rounded = -(-length // self.multiple) * self.multiple
@@ -197,6 +198,9 @@ class BinCollator:
         return {name: torch.from_numpy(each) for name, each in found.items()}
 
 
+Collator = PairCollator | BinCollator
+
+
 def fill_bins(lengths: list[tuple[int, int]], size: int) -> list[list[int]]:
     """
     First fit, the longest pairs first: put each pair into the first of the open bins that has room for it.
@@ -248,8 +252,8 @@ class _Pairs(torch.utils.data.Dataset):
 
 def make_loader(
     dataset: Dataset,
-    micro_batches: Iterator[list[int]],
-    collate: PairCollator | BinCollator,
+    micro_batches: Iterable[list[int]],
+    collate: Collator,
     num_workers: int = 0,
     pin: bool = False,
 ) -> DataLoader:
@@ -281,7 +285,13 @@ def _ignore_signals(worker: int) -> None:
 @cache
 def _kill_workers_at_exit() -> None:
     """Workers end with their iterator; if it is interrupted, multiprocessing would wait for them forever."""
-    atexit.register(lambda: [child.kill() for child in multiprocessing.active_children() if child.daemon])
+
+    def kill() -> None:
+        for child in multiprocessing.active_children():
+            if child.daemon:
+                child.kill()
+
+    atexit.register(kill)
 
 
 # -- the batches of a run ----------------------------------------------------------------------------------------------
@@ -312,7 +322,7 @@ class EpochBatches:
         self,
         dataset: Dataset,
         recipe: Recipe,
-        collate: PairCollator,
+        collate: Collator,
         accelerator: Accelerator,
         weights: np.ndarray | None = None,
     ):

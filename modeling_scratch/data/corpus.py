@@ -124,7 +124,7 @@ NOUNS = {
     "places": [Noun(*row) for row in entries(PLACES)],
 }
 ALL_VERBS = [
-    Verb(*(word.replace("_", " ") for word in row[:3]), "" if row[3] == "-" else row[3], *row[4:])
+    Verb(*[*(word.replace("_", " ") for word in row[:3]), "" if row[3] == "-" else row[3], *row[4:]])
     for row in entries(VERBS)
 ]
 
@@ -373,7 +373,9 @@ def make_corpus(
     Returns:
         {"train": ..., "validation": ..., "test": ...}, each a list of {"en": ..., "de": ...}.
     """
-    grammar, rows, seen = Grammar(seed), [], set()
+    grammar = Grammar(seed)
+    rows: list[dict[str, str]] = []
+    seen: set[str] = set()
     validation, test = train_size, train_size + validation_size  # where they begin
     while len(rows) < test + test_size:
         pair = grammar.marked_pair()

@@ -19,7 +19,7 @@ from functools import cache, partial
 from glob import escape, glob
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import pyarrow.parquet
 
@@ -41,13 +41,11 @@ _MARKUP = re.compile(
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Iterator[IO[bytes]]:
     """A file to read, decompressed. Errors while reading it name the file."""
     compressed = path.suffix == ".gz"
-    with (
-        reading(path, "not a complete gzip file: " if compressed else ""),
-        gzip.open(path, "rb") if compressed else path.open("rb") as file,
-    ):
+    opener: Any = gzip.open if compressed else open
+    with reading(path, "not a complete gzip file: " if compressed else ""), opener(path, "rb") as file:
         yield file
 
 
@@ -402,6 +400,7 @@ def find_files(names: list[str], data: DataSection, key: str) -> list[tuple[Path
     tables = [_is_table(name) for name in names]
     if any(tables) and not all(tables):
         raise UserError(f"{key} mixes tables and text files: {', '.join(names)}; name {WHAT_CAN_BE_READ}")
+    found: list[tuple[Path, ...]]
     found = [(path,) for name in names for path in _expand(name, key)] if any(tables) else _pairs(names, data, key)
     for paths in found:
         for path in paths:
@@ -454,7 +453,7 @@ def _matching(pattern: str, key: str) -> list[str]:
 
 def _with_language(prefix: str, language: str, key: str) -> dict[str, Path]:
     """The files of one language, by their names without its ending, sorted."""
-    found = {}
+    found: dict[str, Path] = {}
     for ending in (f".{language}.gz", f".{language}"):
         paths = _matching(f"{prefix}{ending}", key) if "*" in prefix else [f"{prefix}{ending}"]
         found |= {path.removesuffix(ending): Path(path) for path in paths if Path(path).exists()}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import islice, zip_longest
 from pathlib import Path, PureWindowsPath
+from typing import Any
 
 from datasets import (
     Dataset,
@@ -82,7 +83,11 @@ class PairSource(ABC):
     """
 
     name: str  # for messages
-    revision: str | None = None  # the commit that a stream reads, for data on the Hub
+
+    @property
+    def revision(self) -> str | None:
+        """The commit that a stream reads, for data on the Hub."""
+        return None
 
     @abstractmethod
     def load(self) -> Dataset:
@@ -176,16 +181,16 @@ class LocalFiles(PairSource):
 def _read(entries: list[Entry]) -> Iterator[dict[str, str]]:
     """The pairs; the datasets library treats each entry as a shard."""
     for paths, columns in entries:
-        yield from _read_texts(*paths) if columns is None else _read_table(*paths, columns)
+        yield from _read_texts(*paths) if columns is None else _read_table(paths[0], columns)
 
 
 def _read_texts(source: Path, target: Path) -> Iterator[dict[str, str]]:
-    lines: tuple[str | None, str | None] = (None, None)
-    for lines in zip_longest(read_lines(source), read_lines(target)):
-        if None in lines:
+    one = other = None
+    for one, other in zip_longest(read_lines(source), read_lines(target)):
+        if one is None or other is None:
             break
-        yield {SOURCE: lines[0].strip(), TARGET: lines[1].strip()}
-    if None in lines:  # also if there are none, in compressed files
+        yield {SOURCE: one.strip(), TARGET: other.strip()}
+    if one is None or other is None:  # also if there are no lines, in compressed files
         counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
         raise UserError(
             f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; line i of one must translate line i of "
@@ -277,7 +282,7 @@ class HubDataset(PairSource):
                 raise
 
 
-def _texts(batch: dict[str, list], columns: Columns, where: str) -> dict[str, list[str]]:
+def _texts(batch: dict[Any, list], columns: Columns, where: str) -> dict[str, list[str]]:
     """The sources and targets of a batch of rows."""
     return {
         side: [cell_text(value, name, key, where) for value in batch[name]] for side, (name, key) in columns.items()
@@ -422,7 +427,8 @@ def _load(source: PairSource, split: str) -> Dataset:
 
 def mixed_sources(data: DataSection, seed: int) -> list[PairSource]:
     """The sources of `data.mix`, in its order."""
-    return [source_of("train", each, seed, f"data.mix[{place}].files") for place, each in enumerate(data.mixed())]
+    found = [source_of("train", each, seed, f"data.mix[{place}].files") for place, each in enumerate(data.mixed())]
+    return [source for source in found if source is not None]
 
 
 def _mix(train: Dataset, data: DataSection, seed: int, named: dict[str, Dataset], held_out: Dataset | None) -> Dataset:

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 from ..errors import ProcessError, UserError, as_user_error
 from ..model.loss import IGNORE_INDEX
 from ..recipe.schema import SOURCE, TARGET, DataSection, Recipe
-from .batches import BatchShare, EpochBatches, PairCollator, plan_batches, worker_options
+from .batches import BatchShare, Collator, EpochBatches, plan_batches, worker_options
 from .sources import source_of
 from .tokenizer import MANY_DROPPED, PairTokenizer
 
@@ -65,7 +65,8 @@ def open_stream(data: DataSection, seed: int) -> PairStream:
     Raises:
         UserError: a file is missing or empty; a column, language or split does not exist; there are no rows.
     """
-    source = source_of("train", data, seed)
+    if (source := source_of("train", data, seed)) is None:
+        raise UserError("data.train_files must be set if the other splits are local files")
     return PairStream(source.stream(), hashlib.sha256(source.fingerprint().encode()).hexdigest(), source.revision)
 
 
@@ -104,7 +105,7 @@ class StreamReader(torch.utils.data.IterableDataset):
         self,
         stream: PairStream,
         tokenizer: PairTokenizer,
-        collate: PairCollator,
+        collate: Collator,
         tokens_per_batch: int,
         pool_size: int,
         seed: int,
@@ -143,8 +144,10 @@ class StreamReader(torch.utils.data.IterableDataset):
             generator = np.random.default_rng([self.seed, self.reader, position.passes, position.pool])
             kept = self.tokenizer([pair[SOURCE] for pair in pool], [pair[TARGET] for pair in pool], range(count))
             del pool
-            lengths = (np.array(kept[f"{side}_length"], dtype=np.int64) for side in (SOURCE, TARGET))
-            batches = plan_batches(*lengths, self.tokens_per_batch, generator)
+            source_lengths, target_lengths = (
+                np.array(kept[f"{side}_length"], dtype=np.int64) for side in (SOURCE, TARGET)
+            )
+            batches = plan_batches(source_lengths, target_lengths, self.tokens_per_batch, generator)
             for number in range(position.batch, len(batches)):
                 position = replace(position, batch=number + 1)
                 chosen = batches[number].tolist()
@@ -176,7 +179,7 @@ class StreamBatches:
         stream: PairStream,
         tokenizer: PairTokenizer,
         recipe: Recipe,
-        collate: PairCollator,
+        collate: Collator,
         accelerator: Accelerator,
         readers: int | None = None,
     ):

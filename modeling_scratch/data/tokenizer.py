@@ -2,9 +2,10 @@
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tiktoken
@@ -29,7 +30,7 @@ MANY_DROPPED = 0.1  # a larger share of dropped pairs deserves a warning: a limi
 _LONGEST_WORD = 1000
 
 
-def end_with_eos(tokenizer: PreTrainedTokenizerFast) -> None:
+def end_with_eos(tokenizer: PreTrainedTokenizerBase) -> None:
     """Make a tokenizer append eos to every sequence, source or target."""
     eos = tokenizer.eos_token
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
@@ -101,10 +102,10 @@ class _RanksConverter(TikTokenConverter):
     """Converts an encoding in memory instead of a file, and keeps the ids of special tokens."""
 
     @staticmethod
-    def load_tiktoken_bpe(encoding: tiktoken.Encoding) -> dict[bytes, int]:
+    def load_tiktoken_bpe(encoding: Any) -> dict[bytes, int]:
         return encoding._mergeable_ranks
 
-    def extract_vocab_merges_from_model(self, encoding: tiktoken.Encoding):
+    def extract_vocab_merges_from_model(self, encoding: Any):
         vocabulary, merges = super().extract_vocab_merges_from_model(encoding)
         vocabulary |= encoding._special_tokens
         # cl100k_base has gaps between its ids, but the tokenizers library numbers added tokens consecutively. Fill the
@@ -141,7 +142,7 @@ def adopt_tokenizer(name: str) -> PreTrainedTokenizerBase:
         )
     vocabulary = tokenizer.get_vocab()
     needed = ("pad_token", "bos_token", "eos_token")
-    missing = {role: SPECIAL_TOKENS[role] for role in needed if getattr(tokenizer, role) is None}
+    missing: dict[str, Any] = {role: SPECIAL_TOKENS[role] for role in needed if getattr(tokenizer, role) is None}
     for role, token in missing.items():
         if token in vocabulary:
             raise UserError(
@@ -180,7 +181,7 @@ class PairTokenizer:
     max_target_tokens: int
     cleans_sources: bool = True
 
-    def __call__(self, sources: list[str], targets: list[str], indices: list[int]) -> dict[str, list]:
+    def __call__(self, sources: list[str], targets: list[str], indices: Sequence[int]) -> dict[str, list]:
         """
         Returns `input_ids` and `labels`, both ending in eos, `source_length`, `target_length`, and the `index` of each
         pair that is kept, from `indices`.

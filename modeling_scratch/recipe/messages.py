@@ -52,7 +52,7 @@ def explain(error: ValidationError, recipe: type[BaseModel]) -> str:
         if item["type"] == "extra_forbidden":
             lines[key] = f"unknown recipe key {key!r}{_advice(key, recipe)}"
         else:
-            lines.setdefault(key, _problem(key, item))
+            lines.setdefault(key, _problem(key, dict(item)))
     return "; ".join(lines.values())
 
 

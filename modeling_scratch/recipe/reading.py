@@ -214,7 +214,7 @@ def flat_recipe(recipe: Recipe) -> dict[str, Any]:
     """A recipe's values by dotted key."""
 
     def flatten(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-        flat = {}
+        flat: dict[str, Any] = {}
         for key, value in content.items():
             flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
         return flat

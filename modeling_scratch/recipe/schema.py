@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from huggingface_hub.utils import validate_repo_id
 from pydantic import (
@@ -280,16 +280,24 @@ class OptimizationSection(Section):
         return self
 
 
+if TYPE_CHECKING:
+    _Metric: TypeAlias = str
+    _OnRequest: TypeAlias = str
+else:
+    _Metric = Literal["loss", *(key for key, metric in METRICS.items() if metric.compute)]
+    _OnRequest = Literal[*(key for key, metric in METRICS.items() if metric.on_request and metric.compute)]
+
+
 class EvaluationSection(Section):
     """When and how the model is evaluated."""
 
     every: Interval = "epoch"
     translate_every: int = Field(1, ge=1, description="translate and score at every n-th evaluation")
-    metric: Literal["loss", *(key for key, metric in METRICS.items() if metric.compute)] = Field(
+    metric: _Metric = Field(
         "bleu",
         description="chooses the best checkpoint; where it cannot (BLEU of up to three words), the loss does",
     )
-    also: list[Literal[*(key for key, metric in METRICS.items() if metric.on_request and metric.compute)]] = Field(
+    also: list[_OnRequest] = Field(
         [], description="further scores of the final model: TER, and BLEU in protocols that papers use"
     )
     alignments: bool = Field(
@@ -434,6 +442,5 @@ _TYPES |= {"rope_parameters": _RopeParameters | None}
 _TYPES |= dict.fromkeys(("pad_token_id", "bos_token_id", "unk_token_id", "decoder_start_token_id"), _Id | None)
 _TYPES |= {"eos_token_id": _Id | Annotated[list[_Id], Field(min_length=1)] | None}
 _TYPES |= {"activation_function": Annotated[str, AfterValidator(_is_an_activation)]}
-Architecture = create_model(
-    "Architecture", __base__=Section, **{name: (_TYPES[name], field.default) for name, field in _FIELDS.items()}
-)
+_fields: Any = {name: (_TYPES[name], field.default) for name, field in _FIELDS.items()}
+Architecture = create_model("Architecture", __base__=Section, **_fields)

@@ -7,6 +7,7 @@ import unicodedata
 import pytest
 import tiktoken
 from datasets import Dataset
+from texts import INVISIBLE, TEXTS
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
@@ -18,25 +19,6 @@ from modeling_scratch.loading import load_config, load_tokenizers, load_translat
 from modeling_scratch.model.batched_generation import clean
 
 SENTENCES = [sentence for pair in make_corpus(500, 1, 1)["train"] for sentence in pair.values()]
-TEXTS = [
-    "The dog sees the cat.",
-    "",
-    "a",
-    "Größe, Übermut, naïve façade",
-    "日本語と한국어 и русский",
-    "🎉 👩‍👩‍👧 emoji",
-    "▁ is no space, Ġ neither",
-    "<pad> <s> </s> <unk> are text here",
-    "don't \"quote\" 'this' -- or (that)...",
-    "1234567890 3.14 1,000",
-    "\u0000 control \u200c zero width",
-    " leading and trailing ",
-    "two  spaces, a tab\tand\na line",
-    unicodedata.normalize("NFC", "e\u0301 composed"),
-]
-INVISIBLE = "".join(
-    map(chr, (0xAD, 0x61C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF))
-)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from choices import slowly_every_choice_but
 from conftest import ROOT, SHALLOW
 from pages import generated, in_node, needs_runtime
 from search_cases import enliven
-from test_tokenizer import TEXTS
+from texts import TEXTS
 from transformers import BertTokenizer
 from translators import CORPUS, sure_of, two_vocabularies
 from typer.testing import CliRunner

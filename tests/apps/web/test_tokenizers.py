@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 from pages import needs_runtime
-from test_tokenizer import INVISIBLE, TEXTS
+from texts import INVISIBLE, TEXTS
 from translators import make_folder
 
 from modeling_scratch.apps.web import runtime
