@@ -1,4 +1,4 @@
-"""Loading models, tokenizers and configs from a folder or the Hub, and saving tokenizers."""
+"""Load models, tokenizers and configs from a folder or the Hub, and save tokenizers."""
 
 import errno
 import json
@@ -31,7 +31,7 @@ TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "source.spm", "voc
 
 _KINDS = (ScratchConfig.model_type, "marian")  # of models that translate here
 
-# For every loader: otherwise Transformers asks on standard input, and takes a line of text to translate for the answer.
+# For every loader: otherwise Transformers asks on standard input, and takes the text to translate for the answer.
 NO_REMOTE_CODE = {"trust_remote_code": False}
 
 
@@ -70,7 +70,7 @@ def best_device() -> torch.device:
 @contextmanager
 def loading(name: str, what: str) -> Iterator[None]:
     """
-    Turn whatever a loader raises into a UserError about the folder or Hub name that it loads from.
+    Turn any error of a loader into a UserError about the folder or Hub name that it loads from.
 
     Args:
         what: "config", "tokenizer" or "weights".
@@ -87,23 +87,23 @@ def loading(name: str, what: str) -> Iterator[None]:
 
 
 def _obstacle(name: str, what: str) -> str | None:
-    """Why something cannot be loaded from a folder or Hub name; None if what is needed is there, or may be."""
+    """Why something cannot be loaded from a folder or Hub name; None if there is no obvious obstacle."""
     path, needed = Path(name), {"config": ("config.json",), "tokenizer": TOKENIZER_FILES}.get(what, ())
     if path.is_file():
-        return f"{name} is a file; a model is a folder or a name on the Hub"
+        return f"{name} is a file; a model is a folder or a Hub name"
     if path.is_dir():
         is_there = not needed or any((path / file).is_file() for file in needed)
         lacks = "model" if what == "config" else what
-        return None if is_there else f"{name} holds no {lacks}: there is no {' or '.join(needed)}"
+        return None if is_there else f"{name} contains no {lacks}: {' or '.join(needed)} is missing"
     try:
         validate_repo_id(name)
     except HFValidationError:
-        return f"{name}: no such folder, and not a valid name on the Hub either"
+        return f"{name}: no such folder, and not a valid Hub name either"
     return None
 
 
 def load_config(name: str, **options) -> PreTrainedConfig:
-    """The config of a model folder or Hub name. UserError if there is none, or it needs code not installed here."""
+    """The config of a model folder or Hub name. UserError if there is none, or if it needs code of its own."""
     with loading(name, "config"):
         return AutoConfig.from_pretrained(name, **(NO_REMOTE_CODE | options))
 

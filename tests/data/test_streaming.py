@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import ROOT, SMALL_RUN, few_sentences, quick_run, read_metrics, run_training
+from conftest import ROOT, SMALL_RUN, few_sentences, quick_run, read_metrics
 from forked import run_group
 from safetensors.torch import load_file
 from train_on_processes import train_all
@@ -218,48 +218,15 @@ def test_a_stream_from_the_hub_is_of_one_commit(tmp_path, monkeypatch):
     assert first.fingerprint != newest.fingerprint == main.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("none-*.jsonl", "no file matches"),
-        ("none", "no such file"),
-        ("a.jsonl", "has no column 'en'; it has x"),
-        ("empty.tsv", "there are no rows"),
-        ("bad.parquet", r"bad\.parquet: cannot be read as parquet"),
-        ("pointer.parquet", r"pointer\.parquet is a pointer of Git LFS"),
-    ],
-)
-def test_bad_streams(name, message, tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
-    (tmp_path / "empty.tsv").write_text("en\tde\n")
-    (tmp_path / "bad.parquet").write_text("PAR1")
-    (tmp_path / "pointer.parquet").write_text("version https://git-lfs.github.com/spec/v1\n")
-    with pytest.raises(ValueError, match=message):
-        open_stream(DataSection(streaming=True, train_files=str(tmp_path / name)), 0)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("optimization.max_epochs=1", "the length of a stream is unknown"),
-        ("evaluation.every=epoch", "set evaluation.every to a number"),
-        ("checkpoints.every=epoch", "set checkpoints.every to a number"),
-    ],
-)
-def test_a_stream_has_no_epochs(override, message):
-    with pytest.raises(ValueError, match=message):
-        load_recipe(ROOT / "configuration" / "recipes" / "embedded.yaml", [*STREAM, override])
-
-
 def test_parts_too_small_for_the_longest_pair(tmp_path):
     recipe = load_recipe(
         ROOT / "configuration" / "recipes" / "embedded.yaml", [*STREAM, "optimization.gradient_accumulation_steps=9"]
     )
     tokenizer = PairTokenizer(TOKENIZER, TOKENIZER, 64, 64)
-    with pytest.raises(ValueError, match=r"leaves 56 tokens to each of 9 parts of the stream, .* allow \(64\)"):
+    with pytest.raises(ValueError, match=r"leaves 56 tokens for each of 9 parts .*\(64\)"):
         StreamBatches(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), Accelerator(cpu=True))
     three = SimpleNamespace(num_processes=3, process_index=0)
-    with pytest.raises(ValueError, match="into 2 parts, which 3 processes cannot share evenly; resume it on 1 or 2"):
+    with pytest.raises(ValueError, match=r"2 parts, which 3 processes .* on 1 or 2"):
         StreamBatches(open_stream(jsonl(tmp_path), 0), tokenizer, recipe, PairCollator(0), three, readers=2)
 
 
@@ -294,12 +261,6 @@ def test_a_run_on_local_files(tmp_path):
     first, second = (load_file(run / "model.safetensors") for run in runs)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert (runs[0] / "checkpoints" / "step-0000004" / "reader-0.json").is_file()
-
-
-def test_validation_is_not_held_out_of_a_stream(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        run_training(*STREAM, few_sentences()[0], f"output_dir={tmp_path / 'run'}")
-    assert "cannot be held out of a stream; name them in data.validation_files" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -58,15 +58,6 @@ def test_special_tokens(reloaded):
     assert len(reloaded) == vocabulary_size(reloaded) == 400
 
 
-def test_a_word_has_the_same_tokens_wherever_it_stands(reloaded):
-    first, later = reloaded("cat dog").input_ids, reloaded("dog cat").input_ids
-    assert sorted(first) == sorted(later)
-
-
-def test_decomposed_text_is_composed(reloaded):
-    assert reloaded("e\u0301").input_ids == reloaded("\u00e9").input_ids
-
-
 def test_what_is_invisible_changes_no_token(reloaded):
     plain = "The old cat sleeps."
     for character in INVISIBLE:
@@ -201,8 +192,3 @@ def test_code_of_others_is_not_run(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match="contains custom code"):
             load(str(tmp_path))
     assert not (tmp_path / "ran").exists()
-
-
-def test_unknown_name():
-    with pytest.raises(ValueError, match=r"tokenizer\.existing: no/such-tokenizer: no such folder"):
-        adopt_tokenizer("no/such-tokenizer")

@@ -176,7 +176,7 @@ def exported_search(
 
     Args:
         name: the folder or Hub name of the model.
-        where: what is exported, for messages.
+        where: the kind of export, for messages.
         keeps_phrases: whether the export can ban sequences of several tokens.
 
     Raises:

@@ -110,12 +110,13 @@ const translate = await pipeline("translation", "user/name-onnx", {{ dtype: "fp3
 console.log(await translate({example}, {{ max_new_tokens: {search.longest} }}));
 ```
 
-`user/name-onnx` is where this folder is on the Hub; Node.js also takes its path, such as `./folder`. With `dtype: "q8"`
-the weights have 8 bits, a quarter of the size. The model translates a sentence at a time: give several as an array.
+`user/name-onnx` is this folder's name on the Hub; Node.js also accepts its path, such as `./folder`. With
+`dtype: "q8"` the weights have 8 bits, a quarter of the size. The model translates single sentences: pass several as an
+array.
 
-This folder is for [transformers.js](https://huggingface.co/docs/transformers.js) alone. The model is no BART: its
-`config.json` says so because transformers.js chooses by it how to run the graphs in `{_GRAPHS}`, and their
-`last_hidden_state` holds the keys and values that the decoder attends to.
+This folder is only for [transformers.js](https://huggingface.co/docs/transformers.js). The model is not a BART model:
+its `config.json` has that type because transformers.js then runs the graphs in `{_GRAPHS}` as an encoder-decoder, and
+their `last_hidden_state` contains the keys and values of cross-attention.
 """
 
 

@@ -122,8 +122,7 @@ def test_what_it_cannot_express_is_named(fields, field, make_model):
 def test_command(trained, tmp_path):
     out, small = tmp_path / "out", tmp_path / "int8"
     result = invoke("ctranslate2", trained, out)
-    assert "largest difference of log-probabilities" in result.stdout
-    assert result.stdout.splitlines()[-1] == f"wrote {out}"
+    assert result.stdout.startswith(f"wrote {out}; largest difference of log-probabilities")
     invoke("ctranslate2", trained, small, "--quantization=int8")
     assert (small / "model.bin").stat().st_size < 0.7 * (out / "model.bin").stat().st_size
     assert sorted(tmp_path.iterdir()) == [small, out]
@@ -252,12 +251,11 @@ def test_vocabulary(trained):
 def test_bad_commands(make_model, trained, tmp_path, monkeypatch):
     make_model(activation_function="mish").save_pretrained(tmp_path / "plain")
     out = tmp_path / "out"
-    assert "exists; choose another name" in refusal(tmp_path, "ctranslate2", trained, tmp_path / "plain")
     assert str(tmp_path / "plain") in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)  # it has no tokenizer
     load_tokenizers(str(trained))[0].save_pretrained(tmp_path / "plain")
     assert "rows" in refusal(tmp_path, "ctranslate2", tmp_path / "plain", out)
     monkeypatch.setattr(checking, "LARGEST_DIFFERENCE", -1.0)
-    assert "the conversion went wrong: log-probabilities differ" in refusal(tmp_path, "ctranslate2", trained, out)
+    assert "conversion failed: log-probabilities" in refusal(tmp_path, "ctranslate2", trained, out)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "ctranslate2", None)  # as if it were not installed
     monkeypatch.delitem(sys.modules, "modeling_scratch.apps.convert.ctranslate2")
