@@ -333,7 +333,7 @@ def one_file(trained, stand_in, tmp_path_factory):
     with without_runtime(stand_in), pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "export_graphs", lambda model, to: [(to / each).touch() for each in (ENCODER, DECODER)])
         patch.setattr(export, "OnnxScorer", lambda folder, search: None)
-        patch.setattr(export, "verify_scores", lambda model, scorer: None)
+        patch.setattr(export, "verify_scores", lambda model, scorer: 0.0)
         patch.setattr(export, "quantize_weights", lambda graph: quantized.append(graph.name))
         result = run("web", trained, out, "--int8")
     assert result.exit_code == 0, result.output
