@@ -100,7 +100,7 @@ def test_signatures_name_the_tokenizer_the_case_and_the_bootstrap():
         (SOURCES, [*SEVERAL[:2], [], "a"], "sentence 2 has no reference"),
     ],
 )
-def test_texts_that_do_not_fit_are_refused(sources, references, message):
+def test_different_numbers_of_texts_are_refused(sources, references, message):
     with pytest.raises(ValueError, match=message):
         score(sources, TRANSLATIONS, references)
 
@@ -131,7 +131,7 @@ def test_canonically_equivalent_texts_are_the_same():
 
 
 @pytest.mark.parametrize("side", ["translation", "reference", None])
-def test_the_signature_says_where_a_text_was_normalized(side):
+def test_the_signature_notes_normalized_texts(side):
     plain = score(SOURCES, FIRST, FIRST)
     changed = [*FIRST[:3], unicodedata.normalize("NFD", "Heute regnet es f\u00fcr uns.")] if side else FIRST
     found = score(SOURCES, changed if side == "translation" else FIRST, changed if side == "reference" else FIRST)
@@ -143,8 +143,8 @@ def test_the_signature_says_where_a_text_was_normalized(side):
 # -- intervals and time ------------------------------------------------------------------------------------------------
 
 
-def test_the_interval_is_that_of_resampled_sentences():
-    """Of TER, with numpy: 95 % of 1,000 resamples lie within twice the interval. And it repeats."""
+def test_the_interval_is_that_of_a_bootstrap_over_sentences():
+    """For TER, computed again with numpy; and it is reproducible."""
     scores = score(SOURCES, TRANSLATIONS, FIRST, also=["ter"])
     edits, words = np.array([1, 1, 1, 1]), np.array([5, 4, 3, 5])
     assert scores["ter"] == pytest.approx(100 * edits.sum() / words.sum())
@@ -154,7 +154,7 @@ def test_the_interval_is_that_of_resampled_sentences():
     assert score(SOURCES, TRANSLATIONS, FIRST, also=["ter"]) == scores
 
 
-def test_an_interval_of_poor_translations():
+def test_poor_translations_have_an_interval():
     """Some resamples score 0, at which sacreBLEU's corpus_score fails."""
     scores = score(SOURCES, [TRANSLATIONS[0], "a", "b", "c"], FIRST)
     assert 0 < scores["bleu"] < scores["bleu_interval"]
@@ -284,7 +284,7 @@ def test_a_new_metric_is_in_the_curves(run_with_a_new_metric):
 
 
 def test_the_best_of_a_run_by_ter_is_its_lowest(run_by_ter, tmp_path):
-    """Of the record, as the card of a run that goes on has it."""
+    """In its records, as on the card of an unfinished run."""
     lines = (run_by_ter / "metrics.jsonl").read_text().splitlines(keepends=True)
     for name in ("recipe.yaml", "config.json"):
         (tmp_path / name).write_bytes((run_by_ter / name).read_bytes())
@@ -293,7 +293,7 @@ def test_the_best_of_a_run_by_ter_is_its_lowest(run_by_ter, tmp_path):
     assert best["ter"] == min(record["ter"] for record in read_metrics(tmp_path, "validation"))
 
 
-def test_evaluate_s_metric_gives_the_same_scores():
+def test_the_evaluate_metric_gives_the_same_scores():
     mine = TranslationScores(keep_in_memory=True)
     assert mine.compute(predictions=TRANSLATIONS, references=FIRST) == score(SOURCES, TRANSLATIONS, FIRST)
     assert mine.compute(predictions=TRANSLATIONS, references=SEVERAL, final=False) == score(

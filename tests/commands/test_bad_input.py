@@ -51,7 +51,7 @@ def test_only_errors_of_a_reader_are_blamed_on_the_user(error, tmp_path, capsys)
     assert "bug of modeling_scratch" in printed
 
 
-def test_a_folder_that_holds_a_run(trained, capsys):
+def test_the_folder_of_another_run_is_not_touched(trained, capsys):
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
     assert "already holds a run" in fails(capsys, *SMALL_RUN, f"output_dir={trained}")
     line = fails(capsys, *SMALL_RUN, f"output_dir={trained}", "seed=3", resume=True)
@@ -64,7 +64,7 @@ def test_a_folder_that_holds_a_run(trained, capsys):
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
-def test_another_kind_of_model(trained, tmp_path, capsys):
+def test_fine_tuning_another_kind_of_model_is_refused(trained, tmp_path, capsys):
     MarianConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1).save_pretrained(tmp_path / "marian")
     for file in trained.glob("tokenizer*"):
         shutil.copy(file, tmp_path / "marian")
@@ -78,7 +78,7 @@ def test_another_kind_of_model(trained, tmp_path, capsys):
     assert "is a marian model" in line
 
 
-def test_overwrite(trained, tmp_path):
+def test_overwrite_deletes_the_old_run_only(trained, tmp_path):
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     (run / "thesis.txt").write_text("not of the run")
     (run / "modeling_old.py").write_text("of the old run")
@@ -89,7 +89,7 @@ def test_overwrite(trained, tmp_path):
 
 
 def test_overwrite_keeps_links_to_another_disk(trained, tmp_path, capsys):
-    """And what others have there; a disk that is missing is an error before anything is deleted."""
+    """And other files there; a missing disk is an error before anything is deleted."""
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     for name in ("checkpoints", "translations", "target_tokenizer"):
         (run / name).mkdir(exist_ok=True)
@@ -111,7 +111,7 @@ def test_overwrite_keeps_links_to_another_disk(trained, tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in run.iterdir()} == before
 
 
-def test_a_run_begins_with_links_to_another_disk(tmp_path):
+def test_a_run_may_begin_with_links_to_another_disk(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
@@ -148,7 +148,7 @@ def test_a_damaged_model_cannot_be_scored(trained, tmp_path, capsys):
     fails(capsys, evaluate=str(run))
 
 
-def test_weights_that_are_missing_are_never_made_up(trained, tmp_path, capsys):
+def test_missing_weights_are_an_error(trained, tmp_path, capsys):
     run = tmp_path / "run"
     shutil.copytree(trained, run, ignore=shutil.ignore_patterns("checkpoints"))
     weights = load_file(run / "model.safetensors")
@@ -176,7 +176,7 @@ def test_weights_that_are_missing_are_never_made_up(trained, tmp_path, capsys):
     ],
     ids=["learning rate", "epsilon", "average"],
 )
-def test_a_short_run_that_diverges_is_no_model(overrides, said, tmp_path, capsys):
+def test_a_short_run_that_diverges_writes_no_model(overrides, said, tmp_path, capsys):
     """Too short for the guard that counts skipped updates."""
     run = tmp_path / "run"
     line = fails(capsys, *SMALL_RUN, *few_sentences(), f"output_dir={run}", *overrides)
@@ -189,7 +189,7 @@ def test_a_short_run_that_diverges_is_no_model(overrides, said, tmp_path, capsys
         assert all(torch.isfinite(tensor).all() for tensor in load_file(path).values())
 
 
-def test_a_loss_that_is_no_number(tmp_path, capsys):
+def test_too_many_nonfinite_updates_end_a_run(tmp_path, capsys):
     options = ["optimization.learning_rate=1e30", "optimization.warmup_steps=0", "checkpoints.every=1"]
     options += ["optimization.max_nonfinite_updates=3", "data.embedded_size=30"]
     line = fails(capsys, *SMALL_RUN, f"output_dir={tmp_path / 'run'}", *options)
@@ -202,7 +202,7 @@ def test_a_loss_that_is_no_number(tmp_path, capsys):
         assert torch.isfinite(tensor).all()
 
 
-def test_what_to_score_on_is_never_guessed(trained, tmp_path, capsys):
+def test_the_data_to_score_on_is_never_guessed(trained, tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(trained / "checkpoints" / "step-0000020", elsewhere)
     assert "use --config" in fails(capsys, evaluate=str(elsewhere))

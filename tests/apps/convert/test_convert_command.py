@@ -97,7 +97,7 @@ def run_folder(folder, tokenizers: int = 1, **fields):
 
 @pytest.fixture(scope="module")
 def few_pairs(tmp_path_factory) -> list[str]:
-    """Overrides for a run on very few sentences: SentencePiece's slow tokenizer takes its time for each."""
+    """Overrides for a run on very few sentences: SentencePiece's tokenizer is slow."""
     folder = tmp_path_factory.mktemp("few-pairs")
     for split, pairs in (("train", PAIRS[:60]), ("validation", PAIRS[60:65]), ("test", PAIRS[65:70])):
         for language in ("en", "de"):
@@ -176,7 +176,7 @@ def test_folders_load_without_this_project(opus_folder, tmp_path):
     assert all(text for _, texts in expected for text in texts)
 
 
-def test_marian_command(opus_folder, tmp_path):
+def test_a_marian_folder_is_converted_and_back(opus_folder, tmp_path):
     out = tmp_path / "out"
     result = invoke("marian", opus_folder, out)
     assert result.stdout.startswith(f"wrote {out}; largest difference of logits")
@@ -199,7 +199,7 @@ def test_marian_command(opus_folder, tmp_path):
     assert translations(back) == expected
 
 
-def test_embeddings_that_are_not_shared(tmp_path):
+def test_separate_embeddings_survive_a_round_trip(tmp_path):
     """Marian's config then has a second vocabulary, whether or not there is a second tokenizer."""
     source = run_folder(tmp_path / "scratch", 1, share_encoder_decoder_embeddings=False)
     invoke("to-marian", source, tmp_path / "marian")
@@ -219,7 +219,7 @@ def test_an_opus_model_with_two_vocabularies_is_refused(opus_folder, tmp_path):
     assert "a vocabulary for each side" in refusal(tmp_path, "marian", folder, tmp_path / "out")
 
 
-def test_sentencepiece_files_decide_what_translates_together(opus_folder, tmp_path):
+def test_ensembles_need_the_same_sentencepiece_files(opus_folder, tmp_path):
     same, other = tmp_path / "same", tmp_path / "other"
     invoke("marian", opus_folder, same)
     shutil.copytree(same, other)
@@ -232,14 +232,14 @@ def test_sentencepiece_files_decide_what_translates_together(opus_folder, tmp_pa
         load_together([str(same), str(other)])
 
 
-def test_a_model_without_tokenizer(tmp_path):
+def test_a_model_without_tokenizer_is_converted_with_a_warning(tmp_path):
     marian().save_pretrained(tmp_path / "marian")
     result = invoke("marian", tmp_path / "marian", tmp_path / "out")
     assert "has no tokenizer" in result.stderr
     assert not (tmp_path / "out" / "tokenizer_config.json").exists()
 
 
-def test_torch_commands(tmp_path):
+def test_a_state_dict_is_converted_and_back(tmp_path):
     user = tutorial()
     torch.save(user.state_dict(), tmp_path / "user.pt")
     tokens = [f"--{name.replace('_', '-')}={value}" for name, value in SPECIAL.items()]

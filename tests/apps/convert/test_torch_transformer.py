@@ -1,4 +1,4 @@
-"""torch.nn.Transformer to and from: the same logits, and what is refused."""
+"""Conversion from and to torch.nn.Transformer: the same logits, or an error."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:Use
 
 
 @torch.no_grad()
-def test_tutorial_logits():
+def test_a_translator_of_the_tutorial_has_equal_logits():
     user = tutorial()
     state = {f"module.{name}": weight for name, weight in user.state_dict().items()}  # as saved by DataParallel
     names = {role: f"module.{name}" for role, name in NAMES.items()}
@@ -36,7 +36,7 @@ def test_tutorial_logits():
     "options", [{}, {"bias": False}, {"norms": False}, {"activation": "gelu", "layer_norm_eps": 1e-3}]
 )
 @torch.no_grad()
-def test_logits_in_float64_and_back(norm_first, options):
+def test_logits_are_equal_in_float64_and_the_weights_come_back(norm_first, options):
     options = dict(options)
     norms = options.pop("norms", True)
     user = nn.Module()
@@ -84,8 +84,8 @@ def test_scratch_to_torch_and_back_is_bit_identical(fields):
 
 
 @pytest.mark.parametrize("prefix", ["", "net."])
-def test_embeddings_and_positions_beside_the_layers(prefix):
-    """The torch.nn.Transformer need not be a module of its own, as in a subclass of it."""
+def test_the_layers_may_be_the_model_itself(prefix):
+    """As in a subclass of torch.nn.Transformer."""
     user = tutorial()
     expected = from_torch(user.state_dict(), **NAMES, **TOLD, **SPECIAL)
     state = {f"{prefix}{name.removeprefix('transformer.')}": value for name, value in user.state_dict().items()}

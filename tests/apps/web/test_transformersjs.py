@@ -65,7 +65,7 @@ class Graphs:
 @pytest.mark.slow
 @every_choice_and_variant
 def test_graphs_step_as_the_model_does(fields, make_model, tmp_path):
-    """A padded batch, from the first token on, against uncached forward passes; a row that has ended goes on ending."""
+    """A padded batch, from the first token on, against uncached forward passes; an ended row repeats its end."""
     model = enliven(make_model(**SHALLOW, **fields), 4)
     export_transformersjs_graphs(model, tmp_path, read_search(model))
     end, graphs = model.config.eos_token_id, Graphs(tmp_path)
@@ -88,7 +88,7 @@ def test_graphs_step_as_the_model_does(fields, make_model, tmp_path):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """Rotary positions, RMSNorm, gated; with tokens that must not come."""
+    """Rotary positions, RMSNorm, gated; with banned tokens."""
     folder = make_folder(tmp_path_factory.mktemp("models") / "rotary", updates=80, **CHOICES["rotary, rms, gated"])
     path = folder / "generation_config.json"
     settings = json.loads(path.read_text()) | {"suppress_tokens": [44], "bad_words_ids": [[60]], "min_new_tokens": 6}
@@ -135,7 +135,7 @@ def test_8_bit_weights_load_too(exported):
 
 
 @needs_package
-def test_the_card_s_lines_run(model, exported, tmp_path):
+def test_the_code_on_the_card_runs(model, exported, tmp_path):
     (lines,) = re.findall(r"```js\n(.*?)```", (exported[0] / "README.md").read_text(), re.DOTALL)
     script = ROOT / "node_modules" / f".{tmp_path.name}.mjs"  # beside the package, which is found by place
     script.write_text(lines.replace("user/name-onnx", str(exported[0])))
@@ -147,7 +147,7 @@ def test_the_card_s_lines_run(model, exported, tmp_path):
 
 
 def test_graphs_translate_as_generate_does(model, exported):
-    """The same as in transformers.js, for want of it: sentences of a batch, with the most probable allowed token."""
+    """The same without transformers.js: a batch of sentences, always with the most probable token."""
     source, graphs = load_tokenizers(str(model))[0], Graphs(exported[0] / "onnx")
     settings = {"num_beams": 1, "suppress_tokens": None, "bad_words_ids": None, "min_new_tokens": None}
     sentences = list(compress(SENTENCES, sure_of(model, SENTENCES, **settings)))
