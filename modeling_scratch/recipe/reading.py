@@ -21,7 +21,7 @@ _MOST_ALIASES = 20  # aliases of aliases stand for exponentially many values
 
 
 class _Constructor(SafeConstructor):
-    """Makes the values of YAML 1.2, but 1e3 is an integer, and ~/ is expanded, as shells do not in files=~/x."""
+    """Values of YAML 1.2, except that 1e3 is an integer, and ~/ is expanded, since shells leave it in files=~/x."""
 
     def construct_yaml_float(self, node: ScalarNode) -> float:
         value = super().construct_yaml_float(node)
