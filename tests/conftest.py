@@ -28,7 +28,6 @@ import pytest
 import torch
 import yaml
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from foreign_models import opus_folder  # noqa: F401
 from loopback_fixtures import client, copied_run, hub, hub_and_client, pushes  # noqa: F401
 from safetensors.torch import load_file
 

@@ -1,19 +1,13 @@
 """Models of other codebases with random weights, biases and norms included: Marian, and PyTorch's tutorial."""
 
-import json
 import math
 
-import pytest
 import torch
 from torch import nn
 from transformers import MarianConfig, MarianMTModel
-from typer.testing import CliRunner
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.commands import convert
-from modeling_scratch.data.corpus import make_corpus
 
-PAIRS = make_corpus(300, 10, 10, seed=0)["train"]
 OPUS = {  # like OPUS-MT's checkpoints, but small
     "vocab_size": 61,
     "d_model": 32,
@@ -145,31 +139,3 @@ TOLD = {"num_heads": 4, "norm_position": "post", "activation_function": "relu", 
 
 def tutorial(**options) -> Tutorial:
     return randomise(Tutorial(**options))
-
-
-def invoke(*arguments, code: int = 0):
-    """The result of a `scratch convert` command, which must exit with this code."""
-    result = CliRunner().invoke(convert.app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return result
-
-
-@pytest.fixture(scope="module")
-def opus_folder(tmp_path_factory):
-    """A folder like OPUS-MT's: a Marian model, SentencePiece files, and a tokenizer config without a class."""
-    sentencepiece = pytest.importorskip("sentencepiece")
-    folder = tmp_path_factory.mktemp("opus")
-    pieces = []
-    for side, language in (("source", "en"), ("target", "de")):
-        sentences = [pair[language] for pair in PAIRS]
-        options = {"vocab_size": 150, "model_prefix": str(folder / side), "minloglevel": 2}
-        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(sentences), **options)
-        (folder / f"{side}.model").rename(folder / f"{side}.spm")
-        pieces += [line.split("\t")[0] for line in (folder / f"{side}.vocab").read_text().splitlines()[3:]]
-        (folder / f"{side}.vocab").unlink()
-    vocabulary = {piece: index for index, piece in enumerate(["</s>", "<unk>", *dict.fromkeys(pieces), "<pad>"])}
-    (folder / "vocab.json").write_text(json.dumps(vocabulary))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"source_lang": "en", "target_lang": "de"}))
-    size = len(vocabulary)
-    marian(vocab_size=size, pad_token_id=size - 1, decoder_start_token_id=size - 1).half().save_pretrained(folder)
-    return folder

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import read_metrics
-from foreign_models import invoke
 from huggingface_hub import ModelCard
 from loopback_push import client_push_from_memory, client_push_twice
+from test_convert_command import invoke, opus_folder  # noqa: F401
 
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.hub import check, probe
@@ -38,7 +38,7 @@ def card_of(folder: Path, **options) -> ModelCard:
 
 
 @pytest.fixture(scope="module")
-def converted(opus_folder, tmp_path_factory) -> Path:
+def converted(opus_folder, tmp_path_factory) -> Path:  # noqa: F811
     folder = tmp_path_factory.mktemp("converted") / "model"
     invoke("marian", opus_folder, folder)
     return folder

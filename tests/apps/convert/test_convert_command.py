@@ -12,20 +12,21 @@ import torch
 from conftest import quick_run, read_metrics, run_command
 from foreign_models import (
     NAMES,
-    PAIRS,
     SPECIAL,
     TOLD,
     identical,
-    invoke,
     marian,
     scratch,
     tutorial,
 )
 from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer
+from typer.testing import CliRunner
 
 from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.apps.convert import from_marian, from_torch
 from modeling_scratch.apps.convert.marian import widen
+from modeling_scratch.commands import convert
+from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.errors import UserError
 from modeling_scratch.files import ending_on_signals
@@ -39,6 +40,15 @@ pytestmark = [
 ]
 
 
+PAIRS = make_corpus(300, 10, 10, seed=0)["train"]
+
+
+def invoke(*arguments, code: int = 0):
+    result = CliRunner().invoke(convert.app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
 def refusal(folder, *arguments) -> str:
     """The error line of a command, which must leave nothing new in `folder`."""
     before = sorted(folder.iterdir())
@@ -48,6 +58,27 @@ def refusal(folder, *arguments) -> str:
     assert "Traceback" not in result.stderr
     assert sorted(folder.iterdir()) == before
     return lines[0]
+
+
+@pytest.fixture(scope="module")
+def opus_folder(tmp_path_factory):
+    """A folder like OPUS-MT's: a Marian model, SentencePiece files, and a tokenizer config without a class."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    folder = tmp_path_factory.mktemp("opus")
+    pieces = []
+    for side, language in (("source", "en"), ("target", "de")):
+        sentences = [pair[language] for pair in PAIRS]
+        options = {"vocab_size": 150, "model_prefix": str(folder / side), "minloglevel": 2}
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(sentences), **options)
+        (folder / f"{side}.model").rename(folder / f"{side}.spm")
+        pieces += [line.split("\t")[0] for line in (folder / f"{side}.vocab").read_text().splitlines()[3:]]
+        (folder / f"{side}.vocab").unlink()
+    vocabulary = {piece: index for index, piece in enumerate(["</s>", "<unk>", *dict.fromkeys(pieces), "<pad>"])}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"source_lang": "en", "target_lang": "de"}))
+    size = len(vocabulary)
+    marian(vocab_size=size, pad_token_id=size - 1, decoder_start_token_id=size - 1).half().save_pretrained(folder)
+    return folder
 
 
 def run_folder(folder, tokenizers: int = 1, **fields):

@@ -9,9 +9,8 @@ import ctranslate2
 import pytest
 import torch
 from conftest import CHOICES
-from foreign_models import invoke
 from search_cases import decided
-from test_convert_command import refusal
+from test_convert_command import invoke, refusal
 from transformers import AutoTokenizer, GenerationConfig
 
 from modeling_scratch.apps.convert import checking
