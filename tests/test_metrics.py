@@ -217,7 +217,7 @@ def test_the_table_needs_the_standard_library_alone(monkeypatch):
     """Recipes and figures read it where the extra `train` is not installed."""
     for name in ("sacrebleu", "datasets", "evaluate", "numpy", "torch"):
         monkeypatch.setitem(sys.modules, name, None)  # so that importing it fails
-    monkeypatch.delitem(sys.modules, "modeling_scratch.apps.translate.paragraphs")
+    monkeypatch.delitem(sys.modules, "modeling_scratch.apps.documents.paragraphs")
     spec = importlib.util.spec_from_file_location("modeling_scratch.metrics_alone", metrics.__file__)
     alone = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, alone)

@@ -59,17 +59,19 @@ def main(
             raise UserError(f"--timeout {timeout:g}: it must be more than 0 and at most {_LONGEST_TIMEOUT:,} seconds")
         from ..apps.serve.engines import ENGINES, Directions, load_direction
         from ..apps.serve.service import Limits, Service
-        from ..apps.translate.workers import before_forking, start_workers
+        from ..apps.translate.workers import Pool, before_forking, worker_count
 
         with listening(host, port) as listener:  # first: fails fast if the port is taken
-            with before_forking() as threads:
+            with before_forking() as cores:
                 load = ENGINES[engine]
                 if engine == "ctranslate2":  # its threads are its own
-                    load = partial(load, threads=threads)
+                    load = partial(load, threads=cores)
                 directions = Directions(load_direction(model, load) for model in models)
-                forked = start_workers([each.engine for each in directions.all], workers, threads, listener)
+                engines = [each.engine for each in directions.all]
+                count = worker_count(workers, all(each.can_fork for each in engines), cores)
+                pool = Pool(engines, count, cores, listener)
             limits = Limits(max_characters, max_waiting, timeout)
-            service = Service(directions, limits, api_key, tuple(allow_origin or ()), forked)
+            service = Service(directions, limits, api_key, tuple(allow_origin or ()), pool)
             _run(service.app, listener)
 
 

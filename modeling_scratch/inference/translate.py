@@ -3,13 +3,18 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from huggingface_hub import resolve_revision
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..errors import UserError
 from ..languages import says_something
+from ..loading import best_device, load_config, load_tokenizers, load_translator
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, setting_of, tokenize
+from ..model.configuration_scratch import ScratchConfig
 
 if TYPE_CHECKING:
     from .alignments import Aligner
@@ -50,10 +55,39 @@ class Translator:
     source_tokenizer: PreTrainedTokenizerBase
     target_tokenizer: PreTrainedTokenizerBase
 
+    @classmethod
+    def load(cls, names: Sequence[str], revision: str | None = None) -> "Translator":
+        """
+        Load a model, or an `Ensemble` of several, onto the accelerator if there is one. All files of a repository come
+        from one commit.
+
+        Args:
+            names: model folders or Hub names.
+            revision: a branch, tag or commit, if there is one name.
+
+        Raises:
+            UserError: a model cannot be loaded, or is of another kind; the models do not go together.
+        """
+        commits = [_commit(name, revision) for name in names]
+        if len(names) > 1:
+            from .ensemble import load_together
+
+            model, *tokenizers = load_together(names, commits)
+        else:
+            check_is_scratch(names[0], revision=commits[0])
+            tokenizers = load_tokenizers(names[0], revision=commits[0])
+            model = load_translator(names[0], revision=commits[0])
+        return cls(model.to(best_device()), *tokenizers)
+
     @property
     def limit(self) -> int:
         """The number of source tokens that the model was made for. Only learned positions cannot go beyond it."""
         return self.model.config.max_position_embeddings
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether forked processes can translate with it, each a part of the texts; samples would all be the same."""
+        return self.model.device.type == "cpu" and not self.model.generation_config.do_sample
 
     @property
     def num_beams(self) -> int:
@@ -74,13 +108,8 @@ class Translator:
         return Aligner(first, self.source_tokenizer, self.target_tokenizer)
 
     def tokenize(self, texts: Sequence[str], limit: int | None = None) -> list[list[int]]:
-        """
-        The token ids of each text; none for a text without a letter or a digit, which is not translated.
-
-        Raises:
-            ValueError: a text is not a string, is not valid Unicode, or has more than `limit` tokens.
-        """
-        return tokenize(self.source_tokenizer, [text if says_something(text) else "" for text in texts], limit)
+        """`tokenize_texts` with the source's tokenizer."""
+        return tokenize_texts(self.source_tokenizer, texts, limit)
 
     def translate(
         self,
@@ -161,6 +190,33 @@ class Translator:
         pairs = [(text, each.text) for text, row in zip(texts, rows, strict=True) for each in row[:align]]
         weights = iter(self.aligner.weights(*zip(*pairs, strict=True)))
         return [[replace(each, weights=next(weights)) for each in row[:align]] + row[align:] for row in rows]
+
+
+def tokenize_texts(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limit: int | None = None
+) -> list[list[int]]:
+    """
+    The token ids of each text; none for a text without a letter or a digit, which is not translated.
+
+    Raises:
+        ValueError: a text is not a string, is not valid Unicode, or has more than `limit` tokens.
+    """
+    return tokenize(tokenizer, [text if says_something(text) else "" for text in texts], limit)
+
+
+def check_is_scratch(name: str, **options) -> None:
+    """UserError if a model folder or Hub name holds another kind of model."""
+    kind = load_config(name, **options).model_type
+    if kind != ScratchConfig.model_type:
+        raise UserError(f"{name} is a {kind} model; this takes a {ScratchConfig.model_type} model")
+
+
+def _commit(name: str, revision: str | None) -> str | None:
+    """The commit that a revision of a repository names now; unchanged for a folder, or if the Hub does not answer."""
+    try:
+        return revision if Path(name).exists() else resolve_revision(name, revision=revision)
+    except Exception:  # of many types; loading will explain it
+        return revision
 
 
 def best_texts(translations: Translations) -> list[str]:

@@ -24,7 +24,7 @@ from ..data.batches import PairCollator, make_loader, plan_batches
 from ..data.sources import load_split
 from ..data.tokenizer import pair_lengths, texts
 from ..errors import Stopped, as_user_error
-from ..inference.ensemble import first_member, load_together
+from ..inference.ensemble import load_together
 from ..inference.translate import Batch, Translations, Translator, best_texts
 from ..metrics import METRICS, rank, score
 from ..recipe.schema import EvaluationSection, Recipe
@@ -158,7 +158,7 @@ def score_model(
         given = (recipe, model, tokenizers, pairs, accelerator, explained)
         translations, scores = translate_and_score(*given, **generation)
         with evaluating(model, accelerator):
-            scores |= alignment_scores(recipe, first_member(model), tokenizers, split, pairs)
+            scores |= alignment_scores(recipe, getattr(model, "members", [model])[0], tokenizers, split, pairs)
         results[split] = {"translations": translations, **scores}
     return results
 

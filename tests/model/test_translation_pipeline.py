@@ -18,8 +18,8 @@ from transformers.pipelines.pt_utils import KeyDataset
 from translators import CORPUS, SENTENCES, by_hand, load, make_folder
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchTranslationPipeline
-from modeling_scratch.apps.translate.pipeline import load_pipeline
 from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.inference.translate import Translator, best_texts
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.model.batched_generation import generate_batch
 
@@ -474,8 +474,8 @@ def test_a_repository_and_its_revisions(trust, tmp_path):
             assert len(translator.target_tokenizer) == (330 if revision == "main" else 350)
             assert translator.model.hub_options["revision"].resolved == commit  # everything from one commit
             assert plain(translator(SENTENCES[:3])) == expected[revision]
-        command = load_pipeline([f"user/two-{trust}"], revision)  # scratch translate
-        assert [each["translation_text"] for each in command(SENTENCES[:3])] == expected[revision]
+        command = Translator.load([f"user/two-{trust}"], revision)  # scratch translate
+        assert best_texts(command.translate(SENTENCES[:3])) == expected[revision]
     assert trust == type(translator).__module__.startswith("transformers_modules.user.")
 
 

@@ -11,9 +11,9 @@ from datasets import Dataset
 from sacrebleu.metrics import BLEU
 from transformers import AutoModelForSeq2SeqLM
 
-from modeling_scratch.apps.translate.pipeline import load_pipeline
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.hub.card import build_card
+from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import evaluation
@@ -71,7 +71,7 @@ def test_two_vocabularies(tmp_path):
     member = quick_run(tmp_path / "member", f"tokenizer.existing={run}", "optimization.max_steps=2", "seed=1")
     for name in ("tokenizer.json", "target_tokenizer/tokenizer.json"):
         assert (member / name).read_text() == (run / name).read_text()
-    load_pipeline([str(run), str(member)])  # as an ensemble
+    Translator.load([str(run), str(member)])  # as an ensemble
     source, target = load_tokenizers(str(run))
     config = AutoModelForSeq2SeqLM.from_pretrained(run).config
     assert source is not target

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 from ...errors import UserError, beginning
 from ...languages import says_something
-from . import Document
+from .document import Document
 from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
 

@@ -10,7 +10,7 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
 from ...languages import says_something
-from . import Document
+from .document import Document
 from .html import html_tokens, is_footnote, shielded, write_html
 from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions

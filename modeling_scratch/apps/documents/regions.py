@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...languages import says_something
-from ..translate.paragraphs import Translated
-from . import Document
+from .document import Document
 from .marked_text import Paragraph, Token, paragraph_of, split_white_space, units
+from .paragraphs import Translated
 from .placement import Write, placed
 
 _AFTER_LABELS = {":", "-", "–", "—", "=", "->", "=>", "→", "⇒"}  # noqa: RUF001

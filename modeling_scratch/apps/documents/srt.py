@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pysubs2.formats.subrip import SubripFormat
 
 from ...errors import UserError
-from . import Document
+from .document import Document
 from .marked_text import Markup, Text, Token
 from .regions import Region, read_regions
 

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from ...errors import UserError
 from ...languages import base_language
-from ..documents import read_document
-from ..translate.paragraphs import Paragraphs, Translated, cut
+from ..documents.document import read_document
+from ..documents.paragraphs import Paragraphs, Translated, cut
 
 _SHORT = 5_000  # characters
 

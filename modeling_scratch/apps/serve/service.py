@@ -1,14 +1,10 @@
-"""
-Metrics for Prometheus, served at /metrics: requests, latency, batches, waiting sentences, memory.
-
-The HTTP service: LibreTranslate's API, health and metrics, and the page.
-"""
+"""The HTTP service: LibreTranslate's API, health and metrics, and the page."""
 
 import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -34,10 +30,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import UserError
+from ...inference.translate import Translator
 from ..documents import FORMATS, WITH_INLINE_MARKUP
-from ..translate.workers import Worker
+from ..translate.workers import Pool
 from .batcher import Batcher, Busy
-from .engines import Direction, Directions, Search
+from .engines import Direction, Directions
 from .readers import ReaderLost, Readers, cut_into_sentences, likelihoods
 from .requests import as_text, check_key, number_of, read_parameters, text_of
 from .texts import aside_if_long, translate_sentences, translate_texts
@@ -48,7 +45,7 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """The metrics of one service."""
+    """The metrics of one service, for Prometheus: requests, latency, batches, waiting sentences, memory."""
 
     def __init__(self):
         self.registry = CollectorRegistry()
@@ -133,7 +130,7 @@ class Service:
     Args:
         key: that requests must send as `api_key`; None: none is needed.
         origins: of pages that may call the service from a browser, such as https://example.org; or "*".
-        workers: processes that translate in parallel; none: this process translates.
+        pool: of the workers that translate, closed when the service ends; None: this process translates.
     """
 
     def __init__(
@@ -142,14 +139,14 @@ class Service:
         limits: Limits,
         key: str | None = None,
         origins: tuple[str, ...] = (),
-        workers: Sequence[Worker] = (),
+        pool: Pool | None = None,
     ):
         self.directions, self.limits, self.key = directions, limits, key
         self.page = {name: (files("modeling_scratch.apps.web") / "page" / name).read_bytes() for name in _PAGE}
         self.metrics = Metrics()
-        self.workers = workers
+        self.pool = pool or Pool([], 0, 1)
         self._next_warning = 0.0
-        self.batcher = Batcher(limits.waiting, self.metrics.batches.observe, workers)
+        self.batcher = Batcher(self.pool, limits.waiting, self.metrics.batches.observe)
         seconds = min(_LEAST_SECONDS + limits.characters / _CHARACTERS_PER_SECOND, limits.seconds)
         self.readers = Readers(seconds)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
@@ -180,8 +177,7 @@ class Service:
         asyncio.get_running_loop().set_exception_handler(self._note)
         async with self.batcher, self.readers:
             yield
-        for worker in self.workers:
-            worker.close()
+        self.pool.close()
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """
@@ -257,8 +253,8 @@ class Service:
     # -- for operators -------------------------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        """Whether all that translate are running. HTTPException 503 if not."""
-        if not self.batcher.is_alive or not all(worker.process.is_alive() for worker in self.workers):
+        """Whether all workers are running. HTTPException 503 if not."""
+        if not self.pool.is_whole:
             raise HTTPException(503, "a process that translates has ended; the service's log says which")
         return JSONResponse({"status": "ok"})
 
@@ -276,7 +272,8 @@ class Service:
     async def describe_models(self, request: Request) -> Response:
         """What the page knows about the service and its models."""
         directions = [
-            each.described | {"search": {"numBeams": each.engine.num_beams}, "isAligned": each.engine.can_align}
+            each.described
+            | {"search": {"numBeams": each.engine.num_beams}, "isAligned": isinstance(each.engine, Translator)}
             for each in self.directions.all
         ]
         service = {"isKeyNeeded": self.key is not None, "mostCharacters": self.limits.characters}
@@ -301,8 +298,7 @@ class Service:
         direction = self._direction(text_of(parameters, "source"), text_of(parameters, "target"))
         most = max(_MOST_BEAMS, direction.engine.num_beams)
         beams = max(1, number_of(parameters, "numBeams", 1, most))
-        search = Search(num_beams=beams, several=beams, align=True)
-        found = await self._in_time(request, translate_sentences(sentences, direction, search, self.batcher))
+        found = await self._in_time(request, translate_sentences(sentences, direction, beams, self.batcher))
         return JSONResponse({"translations": found})
 
     # -- shared helpers ------------------------------------------------------------------------------------------------
@@ -336,9 +332,8 @@ class Service:
             if self.directions.is_one_language(source, target):  # the texts stay, as for LibreTranslate
                 continue
             direction = self._direction(source, target)
-            search = Search(several=several, align=format in WITH_INLINE_MARKUP)
-            some = [texts[place] for place in places]
-            made = await translate_texts(some, format, direction, search, self.batcher, self.readers)
+            some, align = [texts[place] for place in places], format in WITH_INLINE_MARKUP
+            made = await translate_texts(some, format, direction, several, align, self.batcher, self.readers)
             for place, each in zip(places, made, strict=True):
                 found[place] = each
         return answer, found

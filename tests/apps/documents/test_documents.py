@@ -4,17 +4,15 @@ import io
 import random
 import re
 import sys
-from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
 from stand_ins import Shouting, backwards
-from transformers import GenerationConfig
 from translators import SENTENCES, by_hand, one_vocabulary
 
-from modeling_scratch.apps.documents import FORMATS, translate_document
-from modeling_scratch.apps.documents import whole as document_input
-from modeling_scratch.apps.translate.paragraphs import Translated, translate_paragraphs
+from modeling_scratch.apps.documents import FORMATS, translation
+from modeling_scratch.apps.documents.document import translate_document
+from modeling_scratch.apps.documents.paragraphs import Translated, translate_paragraphs
 from modeling_scratch.commands import translate
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -239,29 +237,7 @@ def test_a_fault_of_the_program_is_not_the_user_s(folder, monkeypatch, capsys):
     def fail(*_):
         raise ValueError("a fault")
 
-    monkeypatch.setattr(document_input, "translate_document", fail)
+    monkeypatch.setattr(translation, "translate_document", fail)
     with pytest.raises(SystemExit) as ended:
         run(folder, "x", monkeypatch, capsys, format="text")
     assert ended.value.code == 1
-
-
-def test_each_sentence_is_checked_once():
-    """However many are too long."""
-    checked = []
-
-    class Pipeline:
-        model = SimpleNamespace(generation_config=GenerationConfig())
-
-        limit = 3
-
-        def lengths(self, sentences):
-            checked.extend(sentences)
-            return [len(sentence) for sentence in sentences]
-
-        def __call__(self, sentences, **_):
-            return [{"translation_text": sentence} for sentence in sentences]
-
-    sentences = ["long", "a", "longer", "b"] * 3
-    translate = document_input.SentenceTranslator(Pipeline(), None, {}, keep_going=True, quiet=True)
-    assert [each.text for each in translate(sentences)] == sentences
-    assert checked == sentences

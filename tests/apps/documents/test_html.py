@@ -6,8 +6,8 @@ import pytest
 from lxml import html
 from stand_ins import Shouting, backwards
 
-from modeling_scratch.apps.documents import translate_document
-from modeling_scratch.apps.translate.paragraphs import Translated
+from modeling_scratch.apps.documents.document import translate_document
+from modeling_scratch.apps.documents.paragraphs import Translated
 from modeling_scratch.errors import UserError
 
 PAGE = """<!DOCTYPE html>

@@ -19,8 +19,8 @@ import torch
 from services import Slow, connected, get, metric, post, running, sent
 from translators import CORPUS, load, make_folder, sure_of
 
-from modeling_scratch.apps.documents import read_document
-from modeling_scratch.apps.serve.engines import CTranslate2Engine, Directions, Search, TorchEngine, load_direction
+from modeling_scratch.apps.documents.document import read_document
+from modeling_scratch.apps.serve.engines import CTranslate2Engine, Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.readers import Readers
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.commands import serve
@@ -44,7 +44,7 @@ def expected(folder):
 
 @pytest.fixture(scope="module")
 def directions(folder):
-    return Directions(load_direction(f"{pair}={folder}", TorchEngine) for pair in ("en:de", "de:en", "en:fr"))
+    return Directions(load_direction(f"{pair}={folder}", load_torch_engine) for pair in ("en:de", "de:en", "en:fr"))
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_the_language_is_detected_among_those_with_the_target(url):
 
 
 def test_a_language_that_the_detector_does_not_know(folder):
-    directions = Directions(load_direction(f"{pair}={folder}", TorchEngine) for pair in ("en:tlh", "tlh:en"))
+    directions = Directions(load_direction(f"{pair}={folder}", load_torch_engine) for pair in ("en:tlh", "tlh:en"))
     with running(Service(directions, LIMITS)) as url:
         answer = post(f"{url}/translate", {"q": SENTENCES[0], "source": "auto", "target": "en"})[1]
         assert answer["detectedLanguage"] == {"confidence": 0.0, "language": "tlh"}
@@ -343,11 +343,10 @@ def test_the_page_s_sentences_are_those_that_are_translated(url):
 
 
 def test_engines_agree(folder):
-    torch_engine, other = TorchEngine(str(folder)), CTranslate2Engine(str(folder))
-    search = Search(several=3)
-    found = [engine.translate(["", *SENTENCES], search) for engine in (torch_engine, other)]
-    sure = [True, *sure_of(folder, SENTENCES, num_return_sequences=3)]
-    for ours, theirs in compress(zip(*found, strict=True), sure):
+    settings, found = {"num_return_sequences": 3, "num_beams": 3, "scores": True}, []
+    for engine in (load_torch_engine(str(folder)), CTranslate2Engine(str(folder))):
+        found.append(engine.translate_batch(SENTENCES, engine.tokenize(SENTENCES), **settings))
+    for ours, theirs in compress(zip(*found, strict=True), sure_of(folder, SENTENCES, num_return_sequences=3)):
         assert [each.text for each in ours] == [each.text for each in theirs]
         assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=1e-3)
         assert [each.is_cut for each in ours] == [each.is_cut for each in theirs]
@@ -372,8 +371,8 @@ def test_threads_of_ctranslate2(folder, monkeypatch):
 
 
 def test_a_model_that_does_not_say_its_languages(folder):
-    with pytest.raises(UserError, match="does not say its languages; name them, as in en:de="):
-        load_direction(str(folder), TorchEngine)
+    with pytest.raises(UserError, match="does not name its languages; name them, as in en:de="):
+        load_direction(str(folder), load_torch_engine)
 
 
 def test_two_models_for_one_direction(directions):

@@ -17,13 +17,12 @@ from transformers import GenerationConfig
 from translators import SENTENCES, Translating, by_hand, same_rows, two_vocabularies
 
 from modeling_scratch.apps.translate import lines as text_input
-from modeling_scratch.apps.translate import lines as text_output
 from modeling_scratch.commands import translate
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus
 from modeling_scratch.inference.alignments import Aligner, pharaoh
+from modeling_scratch.inference.translate import Translation, Translator
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model import batched_generation
-from modeling_scratch.model.translation_pipeline import ScratchTranslationPipeline
 
 UMASK = os.umask(0)
 os.umask(UMASK)
@@ -95,7 +94,7 @@ def test_a_line_for_each_line(run, expected):
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"batch_size": 3}, {"batch_tokens": 80}], ids=str)
 def test_order_whatever_the_batches(options, run, expected, monkeypatch):
-    monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 5)
+    monkeypatch.setattr(text_input, "WINDOW", 5)
     few, translated = SENTENCES[:6], expected[:6]
     assert len(set(translated)) > 3
     assert run(lines(*few, "", *few[::-1]), **options)[1] == lines(*translated, "", *translated[::-1])
@@ -143,23 +142,22 @@ def test_files(run, expected, tmp_path, monkeypatch):
     assert run(input=source, output=source)[0] == 0  # overwriting its input
     assert source.read_bytes() == lines(*expected[:3])
     # An error or Ctrl-C in the middle leaves the old file.
-    monkeypatch.setattr(ScratchTranslationPipeline, "postprocess", lambda *_: 1 / 0)
+    monkeypatch.setattr(Translator, "translate_batch", lambda *_, **settings: 1 / 0)
     code, _, said = run(input=source, output=target)
     assert code == 1
     assert "ZeroDivisionError" in said
     assert "please report it" in said
 
-    def interrupt(*_):
+    def interrupt(*_, **settings):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ScratchTranslationPipeline, "postprocess", interrupt)
+    monkeypatch.setattr(Translator, "translate_batch", interrupt)
     assert run(input=source, output=target) == (130, b"", "\ninterrupted\n")
     assert target.read_bytes() == lines(*expected[:3])
     assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "out.txt"}
 
 
 def test_alignments_end_a_line(run, folder, expected, monkeypatch):
-    monkeypatch.setattr(text_output, "_ALIGNED_AT_ONCE", 5)
     links = aligned(folder, zip(SENTENCES, expected, strict=True))
     assert len(set(links)) > 1
     rows = [f"{text}\t{each}" for text, each in zip(expected, links, strict=True)]
@@ -210,30 +208,28 @@ def test_what_the_output_is(run, expected, tmp_path):
     [
         (".", "it must be a file, in a folder that exists"),
         ("n" * 256, "File name too long"),
-        ("/proc/none", "nothing can be written to /proc"),
+        ("/proc/none", "No such file or directory"),
     ],
 )
 def test_an_output_that_cannot_be_is_seen_first(output, message, run, tmp_path, monkeypatch):
-    monkeypatch.setattr("modeling_scratch.apps.translate.pipeline.load_pipeline_with_workers", None)
+    monkeypatch.setattr(Translator, "load", None)
     code, _, error = run(output=tmp_path / output)  # pathlib keeps an absolute path
     assert (code, error.count("\n")) == (2, 1)
     assert message in error
 
 
-def test_lengths_are_checked_in_windows(run, expected, monkeypatch):
-    """The tokens of the whole input are never in memory at once."""
-    monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 2)
-    monkeypatch.setattr(text_input, "SENTENCES_AHEAD", 3)
+def test_only_lines_that_may_be_too_long_are_tokenized_twice(run, expected, tmp_path, monkeypatch):
+    (tmp_path / "source").write_bytes(lines(*SENTENCES, "b " * 30))
     sizes = []
+    monkeypatch.setattr(text_input, "WINDOW", 5)
 
-    def tokenize(tokenizer, sentences, *limits):
-        sizes.append(len(sentences))
-        return batched_generation.tokenize(tokenizer, sentences, *limits)
+    def tokenize(tokenizer, sentences, limit):
+        sizes.append(sum(map(bool, sentences)))
+        return batched_generation.tokenize(tokenizer, sentences, limit)
 
-    for module in ("modeling_scratch.apps.translate.pipeline", "modeling_scratch.model.translation_pipeline"):
-        monkeypatch.setattr(f"{module}.tokenize", tokenize)
-    assert run(lines(*SENTENCES)) == (0, lines(*expected), "")
-    assert sizes == [3] * 4 + [3, 2, 1] * 4  # all are checked; then each window is read, and translated
+    monkeypatch.setattr("modeling_scratch.inference.translate.tokenize", tokenize)
+    assert run(input=tmp_path / "source")[1].startswith(lines(*expected))
+    assert sizes == [0, 0, 1, 5, 5, 3]
 
 
 def test_a_large_file_is_shared_out_and_nothing_changes(run, folder, tmp_path, capfd):
@@ -242,7 +238,7 @@ def test_a_large_file_is_shared_out_and_nothing_changes(run, folder, tmp_path, c
     rows = [f"{sentence}\n".encode() for sentence in SENTENCES * 30]
     rows[200], rows[210] = b"cat " * 200 + b"\n", b"\xff\n"
     source.write_bytes(b"".join(rows))
-    assert text_input.workers_for(source) is None
+    assert text_input.is_large(source)
     options = {"others": [str(folder)], "input": str(source), "n_best": 2, "keep_going": True, "max_new_tokens": 8}
     alone = run(workers=0, **options)
     shared = run(workers=2, **options)
@@ -255,27 +251,9 @@ def test_a_large_file_is_shared_out_and_nothing_changes(run, folder, tmp_path, c
     assert [row[:2] for row in written] == [[str(line), rank] for line in range(1, 361) for rank in ("1", "2")]
 
 
-def test_standard_input_and_output_that_are_closed(run, folder, tmp_path, monkeypatch):
-    def close(name):
-        def load(*_):
-            monkeypatch.setattr(sys, name, None)
-
-        return load
-
-    monkeypatch.setattr("modeling_scratch.apps.translate.pipeline.load_pipeline_with_workers", close("stdin"))
-    code, _, error = run(output=tmp_path / "out.txt")
-    assert (code, error) == (2, "error: standard input is closed; give a file with --input\n")
-    monkeypatch.setattr(translate, "log_to_terminal", close("stdout"))
-    code, _, error = run()
-    assert (code, error) == (2, "error: standard output is closed; give a file with --output\n")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_line_ends_within_a_translation(run, monkeypatch):
     monkeypatch.setattr(
-        ScratchTranslationPipeline,
-        "postprocess",
-        lambda self, outputs: [[{"translation_text": "a\nb\r\nc\td"}] for _ in outputs["sequences"]],
+        Translator, "translate_batch", lambda self, texts, *_, **settings: [[Translation("a\nb\r\nc\td")]] * len(texts)
     )
     assert run(lines(*SENTENCES[:2]))[1] == lines(*["a b  c\td"] * 2)
 
@@ -297,7 +275,7 @@ TOO_LONG = r"line 3: \d+ tokens, but the model takes 60\n"
 )
 def test_bad_input(options, message, run, tmp_path, monkeypatch):
     """One line on standard error, and nothing is translated."""
-    monkeypatch.setattr(ScratchTranslationPipeline, "_forward", None)
+    monkeypatch.setattr(Translator, "translate_batch", None)
     (tmp_path / "in.txt").write_bytes(lines("a", "", LONG))
     files = {name: value.replace("FILES", str(tmp_path)) for name, value in options.items() if isinstance(value, str)}
     code, output, error = run(**(options | files))
@@ -349,7 +327,7 @@ def test_lack_of_memory_says_what_to_do(run, monkeypatch):
     def forward(self, *args, **kwargs):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(ScratchTranslationPipeline, "_forward", forward)
+    monkeypatch.setattr(Translator, "translate_batch", forward)
     code, _, error = run(lines("a"))
     assert (code, error) == (
         2,
@@ -378,7 +356,7 @@ def test_windows_of_a_pipe():
     with os.fdopen(reading, "rb") as source, patch.object(sys, "stdin", io.TextIOWrapper(source)):
         text, asked = text_input.TextInput(None), []
         assert (text.total, text.is_terminal) == (None, False)
-        windows = text.windows(lambda: asked.append(True))
+        windows = text.windows(before_waiting=lambda: asked.append(True))
         os.write(writing, b"a\nb\nc")
         assert next(windows) == [b"a", b"b"]
         os.write(writing, b"d\n")
@@ -420,8 +398,8 @@ def test_cut_translations_are_said(folder, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(*SENTENCES))))
     translate.main(str(folder), max_new_tokens=1)
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("warning: line 1: the translation was cut at its greatest length")
-    assert said[-1] == "warning: 12 lines were cut at the greatest length, the last of them line 12"
+    assert said[0].startswith("warning: line 1: the translation was cut at the maximum length")
+    assert said[-1] == "warning: 12 lines were cut at the maximum length, the last of them line 12"
     assert len(said) == 4
 
 

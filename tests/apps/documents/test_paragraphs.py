@@ -10,9 +10,7 @@ import pytest
 from sentencex import segment
 from translators import SENTENCES, by_hand, two_vocabularies
 
-from modeling_scratch.apps.translate.lines import languages_of
-from modeling_scratch.apps.translate.paragraphs import Translated, cut, translate_paragraphs
-from modeling_scratch.apps.translate.pipeline import load_pipeline
+from modeling_scratch.apps.documents.paragraphs import Translated, cut, translate_paragraphs
 from modeling_scratch.commands import translate
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
 
@@ -127,17 +125,15 @@ def test_the_language_of_paragraphs_is_known(monkeypatch, capsys):
     unnamed = two_vocabularies()
     with pytest.raises(SystemExit):
         translated("A.\n", unnamed, monkeypatch, capsys, format="text")
-    assert "does not say what it translates from; add --language" in capsys.readouterr().err
+    assert "--language" in capsys.readouterr().err
     translated("A. B.\n", unnamed, monkeypatch, capsys, format="text", language="en", max_new_tokens=2)
 
 
-def test_one_language_may_be_named_alone(folder):
-    pipeline = load_pipeline([str(folder)])
-    pipeline.tokenizer.init_kwargs |= {"source_lang": "ROMANCE", "target_lang": "zh"}
-    assert languages_of(pipeline, "text", None) == ("ROMANCE", "zh")
-    assert languages_of(pipeline, "text", "fr") == ("fr", "zh")
-    del pipeline.tokenizer.init_kwargs["target_lang"]
-    assert languages_of(pipeline, "text", None) == ("ROMANCE", None)
+def test_one_language_may_be_named_alone():
+    named = {"source_lang": "ROMANCE", "target_lang": "zh"}
+    assert translate._languages(named, "text", None) == ("ROMANCE", "zh")
+    assert translate._languages(named, "text", "fr") == ("fr", "zh")
+    assert translate._languages({"source_lang": "en"}, "text", None) == ("en", None)
 
 
 @pytest.mark.parametrize(
