@@ -44,7 +44,7 @@ class TextInput:
         """The number of lines; None if they are read as they arrive."""
         return None if self._lines is None else len(self._lines)
 
-    def windows(self, size: int = WINDOW, before_waiting: Callable[[], None] = lambda: None) -> Iterator[list[bytes]]:
+    def windows(self, size: int, before_waiting: Callable[[], None] = lambda: None) -> Iterator[list[bytes]]:
         """
         Yield the lines in windows: of a file, of `size` lines; of a stream, of those available, at most `size`.
 
@@ -212,7 +212,7 @@ def _check_file(text: TextInput, translator: Translator) -> None:
     least one byte, and there is one more at the end.
     """
     first = 0
-    for lines in text.windows():
+    for lines in text.windows(WINDOW):
         sentences, problems = _decoded(lines, first)
         long = [
             sentence if len(line) >= translator.limit else "" for sentence, line in zip(sentences, lines, strict=True)

@@ -229,7 +229,8 @@ def test_only_lines_that_may_be_too_long_are_tokenized_twice(run, expected, tmp_
 
     monkeypatch.setattr("modeling_scratch.inference.translate.tokenize", tokenize)
     assert run(input=tmp_path / "source")[1].startswith(lines(*expected))
-    assert sizes == [0, 0, 1, 5, 5, 3]
+    assert sum(sizes[:3]) == sum(len(each) >= 60 for each in [*SENTENCES, "b " * 30])  # characters; 60 tokens fit
+    assert sizes[3:] == [5, 5, 3]
 
 
 def test_a_large_file_is_shared_out_and_nothing_changes(run, folder, tmp_path, capfd):
@@ -356,7 +357,7 @@ def test_windows_of_a_pipe():
     with os.fdopen(reading, "rb") as source, patch.object(sys, "stdin", io.TextIOWrapper(source)):
         text, asked = text_input.TextInput(None), []
         assert (text.total, text.is_terminal) == (None, False)
-        windows = text.windows(before_waiting=lambda: asked.append(True))
+        windows = text.windows(1024, lambda: asked.append(True))
         os.write(writing, b"a\nb\nc")
         assert next(windows) == [b"a", b"b"]
         os.write(writing, b"d\n")
