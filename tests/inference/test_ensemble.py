@@ -76,17 +76,6 @@ def test_scores_are_logarithms_of_the_mean_probabilities(settings, members):
     torch.testing.assert_close(scores.flatten(), predicted.sum(dim=(1, 2)).float(), rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("settings", [{"num_beams": 1}, {"num_beams": 4, "num_return_sequences": 2}], ids=str)
-def test_a_model_with_itself_is_that_model(settings, size, members):
-    for member in members:
-        ids = [sentence.tolist() for sentence in BATCH]
-        tokens, scores = generate_batch(Ensemble([member] * size), ids, True, max_new_tokens=8, **settings)
-        expected, expected_scores = generate_batch(member, ids, True, max_new_tokens=8, **settings)
-        assert torch.equal(tokens, expected)
-        torch.testing.assert_close(scores, expected_scores)
-
-
 @pytest.mark.parametrize("beams", [1, 3])
 def test_batches_do_not_matter(beams, members, monkeypatch):
     monkeypatch.setattr(cache, "_GROWTH", 3)  # hidden slots are dropped

@@ -62,25 +62,6 @@ def test_batches_and_order_do_not_matter(batches, translator, folders):
     assert load(folders["one"], **batches, **options)(sentences[::-1]) == expected[::-1]
 
 
-def test_batches_are_of_like_length_within_their_bounds(translator, monkeypatch):
-    seen = []
-    forward = translator.forward
-    monkeypatch.setattr(
-        translator, "forward", lambda batch, **options: seen.append(batch["ids"]) or forward(batch, **options)
-    )
-    done = []
-    translator([*SENTENCES, ""], batch_tokens=60, progress=done.append, max_new_tokens=4)
-    lengths = [[len(row) for row in batch] for batch in seen]
-    every = [len(row) for row in translator.tokenizer(SENTENCES).input_ids]
-    assert list(chain(*lengths)) == sorted(every, reverse=True)
-    assert all(len(batch) * batch[0] <= 60 for batch in lengths)
-    assert 3 < len(lengths) < len(SENTENCES)
-    assert done == [1, *map(len, lengths)]  # the empty one first
-    seen.clear()
-    translator(SENTENCES, batch_size=5, max_new_tokens=4)
-    assert [len(batch) for batch in seen] == [5, 5, 2]
-
-
 def test_shapes(translator):
     first, second = translator(SENTENCES[:2])
     assert translator(SENTENCES[0]) == [first]
