@@ -70,14 +70,14 @@ def main(
     revision: Annotated[str | None, typer.Option(help="a branch, tag or commit of a Hub repository")] = None,
     keep_going: _KeepGoing = False,
     format: _Format = None,
-    language: Annotated[str | None, typer.Option(help="of a document, such as en (default: as the model says)")] = None,
+    language: Annotated[str | None, typer.Option(help="of a document, such as en (default: the model's)")] = None,
     workers: _Workers = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no prompt")] = False,
     debug: Debug = False,
 ) -> None:
     """
-    Translate text line by line: a line out for each line in, empty ones included, as soon as it is translated. A line
-    without a letter or a digit stays as it is.
+    Translate text line by line: one line out for each line in, empty ones included, as soon as it is translated. A line
+    without a letter or a digit stays unchanged.
 
     With --n-best N, N rows are written for each line, best first: line number and rank, both from 1, score and text,
     separated by tabs. Rows for an empty line have no text. A score is the natural logarithm of the translation's
@@ -98,6 +98,8 @@ def main(
         _check_options(input, output, length_penalty, format, scores or n_best or alignments, language)
         if None not in (batch_size, batch_tokens):
             raise UserError("--batch-size counts sentences, --batch-tokens their tokens; give one of them")
+        if n_best is not None and num_beams is not None and n_best > num_beams:
+            raise UserError(f"--n-best {n_best}: --num-beams is {num_beams}; it must be at least as large")
         if revision is not None and len(names) > 1:
             raise UserError(f"--revision {revision}: it applies to one model, but {len(names)} are given")
         if revision is not None and Path(model).is_dir():
@@ -106,32 +108,30 @@ def main(
         from ..apps.translate.lines import is_large, opened_output, translate_lines
         from ..inference.translate import Translator
 
-        path, is_document = None if input is None else Path(input), format in FORMATS
+        path = None if input is None else Path(input)
         with opened_output(None if output is None else Path(output)) as file:
+            count, settings = 0, {}
             if workers == 0 or (workers is None and not is_large(path)):
-                translator, count, sharing = Translator.load(names, revision), 0, {}
+                translator = Translator.load(names, revision)
             else:
                 from ..apps.translate.workers import Pool, before_forking, worker_count
 
                 with before_forking() as cores:
                     translator = Translator.load(names, revision)
                     count = worker_count(workers, translator.can_fork, cores)
-                    sharing = Pool([translator], count, cores).sharing(translator)
-            settings: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty}
-            settings |= {"max_new_tokens": max_new_tokens, "batch_size": batch_size, "batch_tokens": batch_tokens}
-            settings = {name: value for name, value in settings.items() if value is not None} | sharing
-            if batch_size is not None:
-                settings["batch_tokens"] = None
+                    settings = Pool([translator], count, cores).sharing(translator)
+            given = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
+            settings |= {name: value for name, value in given.items() if value is not None}
+            if batch_size is not None or batch_tokens is not None:
+                settings |= {"batch_size": batch_size, "batch_tokens": batch_tokens}
             if n_best is not None:
                 settings["num_beams"] = num_beams or max(n_best, translator.num_beams)
-                if n_best > settings["num_beams"]:
-                    raise UserError(f"--n-best {n_best}: --num-beams is {num_beams}; it must be at least as large")
             settings |= {"num_return_sequences": n_best or 1, "scores": scores or n_best is not None}
             if alignments or format in WITH_INLINE_MARKUP:
                 settings["align"] = n_best or 1
                 with as_user_error(kinds=ValueError):  # for alignment_heads that the model does not have
                     _ = translator.aligner
-            if is_document:
+            if format in FORMATS:
                 from ..apps.documents.translation import translated_document
 
                 languages = _languages(translator.source_tokenizer.init_kwargs, format, language)

@@ -34,7 +34,7 @@ class Aligner:
     averages the heads in the generation config's `alignment_heads`, as Whisper names it, or all heads if it has none.
 
     Args:
-        model: a translator, but not an ensemble. Whatever its attention implementation, the pass uses eager attention.
+        model: a translator, but not an ensemble. The pass uses eager attention, whichever implementation is set.
         source_tokenizer, target_tokenizer: one object if they are shared.
 
     Raises:

@@ -109,7 +109,7 @@ def test_inherited_loops_find_the_same(settings, members, loops):
     assert len(loops) == 1
 
 
-def test_what_an_ensemble_does_not_take(members):
+def test_arguments_that_an_ensemble_refuses(members):
     ensemble, positions = Ensemble(members), torch.zeros_like(SOURCE["input_ids"])
     with pytest.raises(ValueError, match="output_attentions, position_ids: an ensemble does not take this"):
         ensemble.generate(**SOURCE, position_ids=positions, output_attentions=True)
@@ -128,7 +128,7 @@ def test_probabilities_that_vanish_are_averaged_without_overflow(members):
     assert (logits[..., 7].exp() >= 0.5 - 1e-6).all()
 
 
-def test_what_members_share(members):
+def test_members_share_the_widest_type_and_the_fewest_positions(members):
     ensemble = Ensemble([members[0].half(), members[1].float(), members[2].float()])
     assert ensemble.dtype == torch.float32
     assert {parameter.dtype for parameter in ensemble.parameters()} == {torch.float32}

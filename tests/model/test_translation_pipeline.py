@@ -257,21 +257,6 @@ def test_learned_positions_end_translations(tmp_path):
     assert translator("a", return_scores=True) == translator("a", return_scores=True, max_new_tokens=10) == nine
 
 
-def test_the_config_is_never_another_s(folders, monkeypatch):
-    """Reading the decoder's vocabulary does not change the config, which other threads may use."""
-    model = AutoModelForSeq2SeqLM.from_pretrained(folders["two"])
-    own, seen = model.config, []
-    inherited = GenerationMixin._get_logits_processor
-
-    def look(self, *args, **kwargs):
-        seen.append((self.config.get_text_config().vocab_size, self.config is own, own.vocab_size))
-        return inherited(self, *args, **kwargs)
-
-    monkeypatch.setattr(GenerationMixin, "_get_logits_processor", look)
-    model.generate(torch.tensor([[5, 2]]))
-    assert seen == [(330, True, 300)]
-
-
 def test_a_source_as_long_as_the_model_takes(translator):
     sentence = "b"
     while len(translator.tokenizer(sentence).input_ids) < 60:

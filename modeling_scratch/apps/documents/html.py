@@ -203,7 +203,7 @@ def shielded(tokens: Sequence[Token]) -> list[Token]:
 
 
 def _is_footnote(tokens: Sequence[Token], place: int, end: int) -> bool:
-    """Whether the element from `place` to `end` is a footnote's number or mark, and has nothing else to translate."""
+    """Whether the element from `place` to `end` is a footnote's number or mark, with nothing else to translate."""
     name = tokens[place].name
     if (
         name not in _FOOTNOTE
@@ -215,10 +215,10 @@ def _is_footnote(tokens: Sequence[Token], place: int, end: int) -> bool:
 
 
 def _is_marked(token: Markup) -> bool:
-    """Whether a start tag says that its element must not be translated, attributes included."""
+    """Whether a start tag marks its element, attributes included, as not to be translated."""
     attributes = _attributes(token.raw)
-    says_no = attributes.get("translate", ("",))[0].lower() == "no"
-    return says_no or "notranslate" in attributes.get("class", ("",))[0].split()
+    is_no = attributes.get("translate", ("",))[0].lower() == "no"
+    return is_no or "notranslate" in attributes.get("class", ("",))[0].split()
 
 
 def _ends(tokens: Sequence[Token]) -> dict[int, int]:

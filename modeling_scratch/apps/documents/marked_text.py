@@ -20,7 +20,7 @@ _OPENING = "([{«„"
 
 
 def has_language(text: str) -> bool:
-    """Whether a text says something besides addresses and the like."""
+    """Whether a text has letters or digits outside addresses, footnote references and checkboxes."""
     return says_something(_PROTECTED.sub("", text))
 
 

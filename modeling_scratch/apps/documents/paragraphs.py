@@ -52,9 +52,9 @@ TranslateParagraphs = Callable[[list[str]], list[Translated]]
 
 def cut(text: str, language: str) -> list[Piece]:
     """
-    The sentences of a text of any length, with all its white space. What says nothing is not a sentence, nor is the
-    number at the beginning of a line of text. Punctuation that directly follows a sentence, such as the colon after
-    "Why?:", is not part of the next one.
+    The sentences of a text of any length, with all its white space. A part without a letter or a digit is not a
+    sentence, nor is the number at the beginning of a line of text. Punctuation that directly follows a sentence, such
+    as the colon after "Why?:", is not part of the next one.
 
     Args:
         language: an ISO 639 code, with or without a region; sentencex has rules for some 240 languages, and general
@@ -152,7 +152,7 @@ class Paragraphs:
             for (first_source, first_target), each in zip(starts, translations, strict=True)
             for source, target in each.links
         ]
-        if links:  # what is no sentence stays, word by word
+        if links:  # everything else stays, word by word
             for (first_source, first_target), piece in zip(starts, row, strict=True):
                 words = range(0 if piece.sentence else len(piece.before.split()))
                 links += [(first_source + word, first_target + word) for word in words]

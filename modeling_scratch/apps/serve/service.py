@@ -35,8 +35,8 @@ from ..documents import FORMATS, WITH_INLINE_MARKUP
 from ..translate.workers import Pool
 from .batcher import Batcher, Busy
 from .engines import Direction, Directions
+from .parameters import as_text, check_key, number_of, read_parameters, text_of
 from .readers import ReaderLost, Readers, cut_into_sentences, likelihoods
-from .requests import as_text, check_key, number_of, read_parameters, text_of
 from .texts import aside_if_long, translate_sentences, translate_texts
 
 logger = logging.getLogger(__name__)
@@ -88,8 +88,8 @@ AUTO = "auto"
 _MOST_ALTERNATIVES = 8
 _MOST_BEAMS = 16
 _LIKELIHOODS = 3  # languages that /detect returns
-_CLEARLY = 10  # times as likely as another language; less says nothing of a single word
-_LEAST_LIKELY = 0.001  # smaller probabilities say nothing of each other
+_CLEARLY = 10  # times as likely as another language; a single word often has a lower ratio by chance
+_LEAST_LIKELY = 0.001  # the ratio of smaller probabilities means nothing
 _LEAST_SECONDS = 5.0  # of processor time to read a text; loading the detector takes one
 _CHARACTERS_PER_SECOND = 10_000  # that are read even on a slow processor, several times over
 _SECONDS_BETWEEN_WARNINGS = 60.0
@@ -169,7 +169,7 @@ class Service:
             exception_handlers={HTTPException: _explain, 500: _apologize},
             lifespan=self._lifespan,
         )
-        # Outermost, so that Starlette's own error responses are counted too.
+        # Outermost, to count Starlette's own error responses too.
         self.app = Counted(app, self.metrics, {route.path for route in routes})
 
     @asynccontextmanager
@@ -181,15 +181,15 @@ class Service:
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """
-        Log an error that the event loop met. Out of file descriptors, it accepts no connection for a second, and then
-        tries again, and would report each failure with a traceback.
+        Log an error of the event loop. When it runs out of file descriptors, it retries every second, and by default
+        logs each failure with a traceback; here, one warning a minute.
         """
         if context["message"] != _ACCEPTING:
             loop.default_exception_handler(context)
         elif (now := loop.time()) > self._next_warning:
             self._next_warning = now + _SECONDS_BETWEEN_WARNINGS
             reason = context["exception"].strerror
-            logger.warning(f"no more connections can be accepted: {reason}; it tries again (ulimit -n sets the limit)")
+            logger.warning(f"cannot accept more connections: {reason}; retrying (ulimit -n sets the limit)")
 
     # -- LibreTranslate's interface (https://docs.libretranslate.com/api/operations/translate/) -----------------------
 
@@ -213,7 +213,7 @@ class Service:
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
     async def detect(self, request: Request) -> Response:
-        """How likely `q` is in each of the languages of the service, among all that the detector knows."""
+        """The most likely languages of `q` among those of the service, with their probabilities."""
         text = text_of(await self._parameters(request), "q")
         self._check_length([text])
         names = list(self.directions.names)
@@ -255,7 +255,7 @@ class Service:
     async def health(self, request: Request) -> Response:
         """Whether all workers are running. HTTPException 503 if not."""
         if not self.pool.is_whole:
-            raise HTTPException(503, "a process that translates has ended; the service's log says which")
+            raise HTTPException(503, "a process that translates has ended; see the service's log")
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(self, request: Request) -> Response:
@@ -270,7 +270,7 @@ class Service:
         return Response(self.page[name], media_type=_PAGE[name], headers=_NO_CACHE)
 
     async def describe_models(self, request: Request) -> Response:
-        """What the page knows about the service and its models."""
+        """The service and its models, for the page."""
         directions = [
             each.described
             | {"search": {"numBeams": each.engine.num_beams}, "isAligned": isinstance(each.engine, Translator)}
@@ -319,7 +319,7 @@ class Service:
     async def _translated(
         self, texts: list[str], format: str, source: str, target: str, several: int
     ) -> tuple[dict[str, Any], list[list[str]]]:
-        """The answer so far, with the languages that were detected, and the translations of each text, best first."""
+        """The answer with the languages that were detected, and the translations of each text, best first."""
         answer: dict[str, Any] = {}
         groups = {source: list(range(len(texts)))}  # the places of the texts in each language
         if source == AUTO:
@@ -329,7 +329,7 @@ class Service:
                 groups[language].append(place)
         found = [[text] * several for text in texts]
         for source, places in groups.items():
-            if self.directions.is_one_language(source, target):  # the texts stay, as for LibreTranslate
+            if self.directions.is_one_language(source, target):  # the texts stay, as in LibreTranslate
                 continue
             direction = self._direction(source, target)
             some, align = [texts[place] for place in places], format in WITH_INLINE_MARKUP
@@ -340,14 +340,13 @@ class Service:
 
     async def _detected(self, texts: list[str], target: str) -> list[tuple[str, float]]:
         """
-        The language of each text that is to be translated into `target`, with its probability: the most likely of those
-        that are translated into `target`; or `target` itself if the text is clearly in that, which the detector can
-        tell if it knows all of them.
+        The language of each text, with its probability: the most likely of those that are translated into `target`; or
+        `target` itself if the text is clearly in that language, and the detector knows all of them.
         """
         find, is_one_language = self.directions.find, self.directions.is_one_language
         sources = [each for each in self.directions.names if find(each, target)]
         if not sources:
-            self._direction(AUTO, target)  # says what is served
+            self._direction(AUTO, target)  # raises an error that lists the directions
         names = sources + [each for each in self.directions.names if is_one_language(each, target)]
         found = []
         for row in await self.readers(likelihoods, texts, names):
@@ -398,4 +397,4 @@ async def _explain(request: Request, error: HTTPException) -> Response:
 
 
 async def _apologize(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "this is a bug of the service; its log says more"}, status_code=500)
+    return JSONResponse({"error": "this is a bug of the service; see its log"}, status_code=500)

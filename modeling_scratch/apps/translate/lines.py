@@ -121,7 +121,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
     only when it is complete, with the permissions of the one it replaces.
     """
     if path is None:
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # in any locale
         yield sys.stdout
         sys.stdout.flush()
         return
@@ -208,8 +208,8 @@ def _decoded(lines: Sequence[bytes], first: int) -> tuple[list[str], dict[int, s
 
 def _check_file(text: TextInput, translator: Translator) -> None:
     """
-    UserError for the first line that cannot be translated. Tokenizes only lines that may be too long: a token has at
-    least one byte, and there is one more at the end.
+    UserError for the first line that cannot be translated. Only lines that may be too long are tokenized for this: each
+    token but the end token takes at least one byte.
     """
     first = 0
     for lines in text.windows(WINDOW):

@@ -74,8 +74,8 @@ def test_entities_stay_where_characters_would_not_do():
 def test_what_is_protected_is_not_read():
     translate = Shouting()
     translate_document(PAGE, "html", translate)
-    said = "\n".join(translate.given)
-    assert not any(part in said for part in ("secret", "<b", "&amp;", "color"))
+    given = "\n".join(translate.given)
+    assert not any(part in given for part in ("secret", "<b", "&amp;", "color"))
 
 
 @pytest.mark.parametrize(
