@@ -11,7 +11,7 @@ from huggingface_hub import resolve_revision
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError
-from ..languages import says_something
+from ..languages import is_translatable
 from ..loading import best_device, load_config, load_tokenizers, load_translator
 from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, setting_of, tokenize
 from ..model.configuration_scratch import ScratchConfig
@@ -201,7 +201,7 @@ def tokenize_texts(
     Raises:
         ValueError: a text is not a string, is not valid Unicode, or has more than `limit` tokens.
     """
-    return tokenize(tokenizer, [text if says_something(text) else "" for text in texts], limit)
+    return tokenize(tokenizer, [text if is_translatable(text) else "" for text in texts], limit)
 
 
 def check_is_scratch(name: str, **options) -> None:

@@ -7,7 +7,7 @@ from html import unescape
 from html.parser import HTMLParser
 
 from ...errors import UserError, beginning
-from ...languages import says_something
+from ...languages import is_translatable
 from .document import Document
 from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
@@ -57,7 +57,7 @@ def html_tokens(text: str) -> list[Token]:
             if is_word and tokens and (tokens[-1].kind, tokens[-1].name) == ("close", "a"):
                 tokens.append(Markup("break", ""))  # two links, as of a menu, are not one word
             is_word = False
-        is_word |= token.kind == "text" and says_something(token.plain) and not is_footnote("a", token.plain)
+        is_word |= token.kind == "text" and is_translatable(token.plain) and not is_footnote("a", token.plain)
         tokens.append(token)
     return tokens
 

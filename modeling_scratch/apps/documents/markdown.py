@@ -9,7 +9,7 @@ from markdown_it.rules_block import StateBlock, reference
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
-from ...languages import says_something
+from ...languages import is_translatable
 from .document import Document
 from .html import html_tokens, is_footnote, shielded, write_html
 from .marked_text import Markup, Slot, Text, Token, has_language
@@ -210,7 +210,7 @@ class _Reader:
             text = content[start + 1 : label]
             if name != "link":
                 tokens = _tokens_of(name, raw(start, end), blocks)
-            elif text[:1] == "^" or is_footnote("a", text) or not says_something(text):
+            elif text[:1] == "^" or is_footnote("a", text) or not is_translatable(text):
                 tokens = [Markup("atom", raw(start, end))]
             else:
                 closing = raw(label, end)

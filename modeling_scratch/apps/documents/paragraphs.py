@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...languages import WITHOUT_SPACES, base_language, says_something
+from ...languages import WITHOUT_SPACES, base_language, is_translatable
 
 # What sentencex cuts: names such as .NET or System.IO.File, parameters in addresses, German ordinals ("Im 19.
 # Jahrhundert"), which these words precede.
@@ -68,7 +68,7 @@ def cut(text: str, language: str) -> list[Piece]:
         part = text[start : start + len(part)]
         start += len(part)
         is_number = begins and start < len(text) and _NUMBER.fullmatch(part)
-        sentence = part.strip() if says_something(part) and not is_number else ""
+        sentence = part.strip() if is_translatable(part) and not is_number else ""
         sentence = sentence.lstrip(_CLOSING).lstrip() if follows else sentence
         before, _, after = part.partition(sentence) if sentence else (part, "", "")
         pieces.append(Piece(before, sentence, after))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...languages import says_something
+from ...languages import is_translatable
 from .document import Document
 from .marked_text import Paragraph, Token, paragraph_of, split_white_space, units
 from .paragraphs import Translated
@@ -99,6 +99,6 @@ def _unit(tokens: list[Token]) -> _Unit:
     before, within, after = split_white_space(tokens)
     label = _label(within)
     paragraph = paragraph_of(within[label:])
-    if not says_something(paragraph.text):
+    if not is_translatable(paragraph.text):
         return _Unit(tokens)
     return _Unit([*before, *within[:label]], paragraph, "".join(token.raw for token in within[label:]), after)
