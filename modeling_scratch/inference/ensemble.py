@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..files import temporary_folder
 from ..loading import load_tokenizers, load_translator
 from ..model.cache import SearchCache
-from ..model.modeling_scratch import ScratchForConditionalGeneration, search
+from ..model.modeling_scratch import search
 from ..model.pretrained import ScratchPreTrainedModel
 from .translate import check_is_scratch
 
@@ -85,14 +85,14 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
         members: must share a target vocabulary; all are converted to the widest of their dtypes.
     """
 
-    def __init__(self, members: Sequence[ScratchForConditionalGeneration]):
+    def __init__(self, members: Sequence[PreTrainedModel]):
         # Only learned positions have a limit.
         learned = [member for member in members if member.config.position_embedding_type == "learned"] or members
         config = copy.deepcopy(learned[0].config)
         config.max_position_embeddings = min(member.config.max_position_embeddings for member in learned)
         super().__init__(config)
         dtype = reduce(torch.promote_types, (member.dtype for member in members))
-        self.members = nn.ModuleList(member.to(dtype) for member in members)
+        self.members = nn.ModuleList(member.to(dtype=dtype) for member in members)
         self.encoder = EnsembleEncoder([member.get_encoder() for member in members])
         self.generation_config = copy.deepcopy(members[0].generation_config)
         self.train(members[0].training)
@@ -170,8 +170,8 @@ def load_together(
     """
     options = [{"revision": revision} for revision in revisions or [None] * len(names)]
     if len(names) == 1:
-        tokenizers = load_tokenizers(names[0], **options[0])
-        return load_translator(names[0], **options[0]), *tokenizers
+        source, target = load_tokenizers(names[0], **options[0])
+        return load_translator(names[0], **options[0]), source, target
     for name, each in zip(names, options, strict=True):
         check_is_scratch(name, **each)
     # Compared before weights are loaded, or downloaded.

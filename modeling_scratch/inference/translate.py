@@ -72,12 +72,12 @@ class Translator:
         if len(names) > 1:
             from .ensemble import load_together
 
-            model, *tokenizers = load_together(names, commits)
+            model, source, target = load_together(names, commits)
         else:
             check_is_scratch(names[0], revision=commits[0])
-            tokenizers = load_tokenizers(names[0], revision=commits[0])
+            source, target = load_tokenizers(names[0], revision=commits[0])
             model = load_translator(names[0], revision=commits[0])
-        return cls(model.to(best_device()), *tokenizers)
+        return cls(model.to(device=best_device()), source, target)
 
     @property
     def limit(self) -> int:
@@ -174,12 +174,12 @@ class Translator:
             align: how many of the best translations of each text get `weights`.
             generation: arguments of `model.generate`.
         """
-        sequences, numbers = generate_batch(self.model, tokens, scores, **generation)
+        sequences, log_probabilities = generate_batch(self.model, tokens, scores, **generation)
         several = sequences.shape[1]  # (batch_size, num_return_sequences, target_length)
         ends = self.model.generation_config.eos_token_id
         ends = torch.tensor([] if ends is None else ends, dtype=sequences.dtype, device=sequences.device)
         is_whole = torch.isin(sequences[..., 1:], ends).any(dim=-1).flatten().tolist()
-        numbers = [0.0] * len(is_whole) if numbers is None else numbers.flatten().tolist()
+        numbers = [0.0] * len(is_whole) if log_probabilities is None else log_probabilities.flatten().tolist()
         strings = self.target_tokenizer.batch_decode(sequences.flatten(0, 1), skip_special_tokens=True)
         found = [
             Translation(text, score, not whole) for text, score, whole in zip(strings, numbers, is_whole, strict=True)
