@@ -92,7 +92,8 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
         config.max_position_embeddings = min(member.config.max_position_embeddings for member in learned)
         super().__init__(config)
         dtype = reduce(torch.promote_types, (member.dtype for member in members))
-        self.members = nn.ModuleList(member.to(dtype=dtype) for member in members)
+        # Transformers wraps `to` in a way that hides its type.
+        self.members = nn.ModuleList(member.to(dtype) for member in members)  # type: ignore[arg-type]
         self.encoder = EnsembleEncoder([member.get_encoder() for member in members])
         self.generation_config = copy.deepcopy(members[0].generation_config)
         self.train(members[0].training)

@@ -77,7 +77,7 @@ class Translator:
             check_is_scratch(names[0], revision=commits[0])
             source, target = load_tokenizers(names[0], revision=commits[0])
             model = load_translator(names[0], revision=commits[0])
-        return cls(model.to(device=best_device()), source, target)
+        return cls(model.to(best_device()), source, target)  # type: ignore[arg-type]
 
     @property
     def limit(self) -> int:
