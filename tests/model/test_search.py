@@ -83,22 +83,6 @@ def test_a_processor_with_an_argument_for_each_row(beams, make_wide_model, sente
     assert len(loops) == 1
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-def test_models_on_several_devices_and_masks_of_four_dimensions_take_the_inherited_loop(
-    beams, make_wide_model, sentences, loops
-):
-    model, (ids, mask) = enliven(make_wide_model(), 1), padded(sentences, 9)
-    options = {"num_beams": beams, "max_new_tokens": 12, "do_sample": False}
-    expected = model.generate(ids, attention_mask=mask, **options)
-    assert len(loops) == 1
-    embeds = model.get_input_embeddings()(ids)
-    whole = mask[:, None, None]
-    assert torch.equal(model.generate(inputs_embeds=embeds, attention_mask=whole, **options), expected)
-    model.hf_device_map = {"model.decoder.layers.0": 0, "model.decoder.layers.1": 1}
-    assert torch.equal(model.generate(ids, attention_mask=mask, **options), expected)
-    assert len(loops) == 1
-
-
 @pytest.mark.parametrize("name", ["greedy", "several", "two ends", "opus", "repetition", "several sampled", "short"])
 def test_the_probability_of_each_translation_is_the_model_s(name, models):
     """Compared with a forward pass over the translation, whatever the processors did."""
