@@ -16,7 +16,6 @@ from modeling_scratch.hub.card import build_card
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.training import evaluation
 from modeling_scratch.training.finish import changes
 from modeling_scratch.training.folder import RunFolder, append_record, write_translations
 from modeling_scratch.training.log import RunLog
@@ -221,7 +220,7 @@ def test_scoring_without_enough_memory(finished, monkeypatch, capsys):
     def generate(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
-    monkeypatch.setattr(evaluation, "generate_batch", generate)
+    monkeypatch.setattr(Translator, "translate_batch", generate)
     with pytest.raises(SystemExit) as ended:
         run_training(evaluate=str(finished))
     assert ended.value.code == 2
