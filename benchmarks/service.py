@@ -1,5 +1,5 @@
 """
-What a service costs: sentences a second of one batch job (the pipeline, all sentences at once) and of `scratch serve`
+What a service costs: sentences a second of one batch job (all sentences at once) and of `scratch serve`
 with several clients, each of which sends a text and waits for its translation. In turn, several rounds; then the
 latency of one client alone.
 
@@ -22,14 +22,21 @@ from pathlib import Path
 
 JOB = """
 import sys, time
-from modeling_scratch.apps.serve.engines import ENGINES, Search
-translate = ENGINES[sys.argv[2]](sys.argv[1]).translate
+from modeling_scratch.apps.serve.engines import ENGINES
+from modeling_scratch.inference.translate import Translator
+
+engine = ENGINES[sys.argv[2]](sys.argv[1])
+def translate(sentences):
+    if isinstance(engine, Translator):
+        return engine.translate(sentences)
+    return engine.translate_batch(sentences, engine.tokenize(sentences))
+
 sentences = open(sys.argv[3], encoding="utf-8").read().splitlines()
-translate(sentences[:64], Search())
+translate(sentences[:64])
 print(flush=True)
 for _ in sys.stdin:
     start = time.perf_counter()
-    translate(sentences, Search())
+    translate(sentences)
     print(time.perf_counter() - start, flush=True)
 """
 

@@ -152,10 +152,10 @@ def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up:
     from modeling_scratch.data.batches import EpochBatches, PairCollator
     from modeling_scratch.data.sources import load_pairs
     from modeling_scratch.data.tokenizer import PairTokenizer, texts, tokenize_pairs
+    from modeling_scratch.inference.translate import Translator, best_texts
     from modeling_scratch.loading import load_tokenizers
     from modeling_scratch.metrics import score
     from modeling_scratch.recipe.reading import load_recipe, model_fields
-    from modeling_scratch.training.evaluation import translate
     from modeling_scratch.training.processes import make_accelerator
 
     recipe = load_recipe(trainer_commands.RECIPE, overrides)
@@ -194,7 +194,7 @@ def train_seq2seqtrainer(overrides: list[str], bleu: float, every: int, give_up:
             minutes = (began - self.began - self.evaluating) / 60
             sources, references = texts(pairs["validation"])
             settings = {"max_new_tokens": recipe.evaluation.max_new_tokens, "num_beams": 1, "do_sample": False}
-            translations = translate(model, *tokenizers, sources, **settings)
+            translations = best_texts(Translator(model, *tokenizers).translate(sources, batch_size=128, **settings))
             found = score(sources, translations, references, final=False)["bleu"]
             curve.append((minutes, found))
             said = f"update {state.global_step}, {minutes:.1f} minutes, BLEU {found:.2f}"

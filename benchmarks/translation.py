@@ -1,8 +1,8 @@
 """
-Translates a whole file of sentences, from text to text: with this project's pipeline, in one process and with a worker
+Translates a whole file of sentences, from text to text: by this project, in one process and with a worker
 per core, as `scratch translate` does for files; with MarianMTModel and the same weights, as in its documentation, in
 batches of 64 in the order of the file; and with the model converted to CTranslate2, in float32 and in int8. In turn,
-several rounds, with the BLEU of each and the share of its translations that are the pipeline's.
+several rounds, with the BLEU of each and the share of its translations that are the same as ours.
 
     python benchmarks/translation.py FOLDER SOURCES REFERENCES
 
@@ -31,14 +31,17 @@ CT2_TOKENS = 512  # per batch: about the fastest of those tried, 256 to 4,096
 THREADS = torch.get_num_threads()
 
 
-def with_pipeline(folder: str, workers: int | None) -> Translate:
-    from modeling_scratch.apps.translate.pipeline import load_pipeline_with_workers
+def with_this_project(folder: str, workers: int | None) -> Translate:
+    from modeling_scratch.apps.translate.workers import Pool, before_forking, worker_count
+    from modeling_scratch.inference.translate import Translator, best_texts
 
-    pipeline = load_pipeline_with_workers([folder], None, workers)
+    with before_forking() as cores:
+        translator = Translator.load([folder])
+        pool = Pool([translator], worker_count(workers, translator.can_fork, cores), cores)
 
     def translate(sources: list[str], beams: int) -> list[str]:
-        found = pipeline(sources, num_beams=beams, do_sample=False, max_new_tokens=MOST_TOKENS)
-        return [each["translation_text"] for each in found]
+        settings = {"num_beams": beams, "do_sample": False, "max_new_tokens": MOST_TOKENS}
+        return best_texts(translator.translate(sources, **pool.sharing(translator), **settings))
 
     return translate
 
@@ -145,8 +148,8 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as work:
         contenders = {
-            "modeling_scratch": with_pipeline(options.folder, workers=None),  # first: it forks
-            "modeling_scratch, one process": with_pipeline(options.folder, workers=0),
+            "modeling_scratch": with_this_project(options.folder, workers=None),  # first: it forks
+            "modeling_scratch, one process": with_this_project(options.folder, workers=0),
             f"MarianMT, batches of {BATCH_SIZE}": with_marian(options.folder),
             "CTranslate2, float32": with_ctranslate2(options.folder, "float32", Path(work)),
             "CTranslate2, int8": with_ctranslate2(options.folder, "int8", Path(work)),

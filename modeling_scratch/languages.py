@@ -50,7 +50,7 @@ def base_language(tag: str) -> str:
     return "zh" if code == "cmn" else code  # Mandarin, the standard language of zh
 
 
-def says_something(text: str) -> bool:
+def is_translatable(text: str) -> bool:
     """
     Whether a text has a letter or a digit and so goes to the model: 12:30 does, since other languages may write it
     differently. White space, punctuation and symbols on their own are kept as they are.

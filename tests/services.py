@@ -10,27 +10,26 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from modeling_scratch.apps.serve.engines import Hypothesis
 from modeling_scratch.apps.serve.service import Service
 from modeling_scratch.commands.serve import listening, make_server
+from modeling_scratch.inference.translate import Translation
 
 
 class Slow:
     """An engine that translates when it is told to, and fails on one sentence."""
 
     def __init__(self):
-        self.go, self.batches, self.num_beams, self.can_align = threading.Event(), [], 1, False
-        self.limit = 1
+        self.go, self.batches, self.num_beams, self.limit = threading.Event(), [], 1, 1
 
-    def lengths(self, sentences):
-        return [1 for _ in sentences]
+    def tokenize(self, texts):
+        return [[1] for _ in texts]
 
-    def translate(self, sentences, search):
-        self.batches.append(list(sentences))
+    def translate_batch(self, texts, tokens, **settings):
+        self.batches.append(texts)
         self.go.wait(10)
-        if "bad" in sentences:
+        if "bad" in texts:
             raise RuntimeError("bad")
-        return [[Hypothesis(sentence.upper(), 0.0, False)] for sentence in sentences]
+        return [[Translation(text.upper())] for text in texts]
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Translators whose translations are known, for documents."""
 
-from modeling_scratch.apps.translate.paragraphs import Translated
+from modeling_scratch.apps.documents.paragraphs import Translated
 
 
 class Shouting:

@@ -26,11 +26,12 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.apps.experiments import improve as corpus_translation
 from modeling_scratch.commands import cli, improve, train
 from modeling_scratch.data.batches import worker_options
+from modeling_scratch.inference.translate import Translator
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import curves, folder, processes
 from modeling_scratch.training import processes as agreement
 from modeling_scratch.training.compilation import compile_layers, example_batch
-from modeling_scratch.training.evaluation import score_model, translate
+from modeling_scratch.training.evaluation import score_model
 from modeling_scratch.training.fused_loss import fused_cross_entropy
 from modeling_scratch.training.processes import explained_loss_of_a_process
 from modeling_scratch.training.stopping import StopRequest
@@ -191,13 +192,15 @@ def count_graphs(file: str) -> None:
 def translate_in_shards(folder: str, shards: str, sentences: list[str], size: int) -> None:
     """Translate sentences in shards, and note how many each call translated."""
 
-    def noted(model, source_tokenizer, target_tokenizer, part, **options):
+    translate = Translator.translate
+
+    def noted(self, part, *arguments, **options):
         with Path(f"{shards}.calls").open("a") as file:
             file.write(f"{len(part)}\n")
-        return translate(model, source_tokenizer, target_tokenizer, part, **options)
+        return translate(self, part, *arguments, **options)
 
     accelerator = processes.make_accelerator()
-    with patch.object(corpus_translation, "SHARD", size), patch.object(corpus_translation, "translate", noted):
+    with patch.object(corpus_translation, "SHARD", size), patch.object(Translator, "translate", noted):
         translation = corpus_translation.ShardedTranslation(Path(shards), sentences, "translating")
         translation.complete(load_recipe(Path(folder) / "recipe.yaml"), accelerator, StopRequest())
     cli.wait_for_threads()

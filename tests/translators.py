@@ -21,6 +21,7 @@ from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, Scr
 from modeling_scratch.commands import translate
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.inference.translate import Translator, best_texts
 from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
 from modeling_scratch.training.fused_loss import fused_cross_entropy
 
@@ -65,6 +66,11 @@ def made_once(target_size: int | None, updates: int, **fields) -> Path:
 
 def load(folder, **options) -> ScratchTranslationPipeline:
     return pipeline("translation", model=str(folder), pipeline_class=ScratchTranslationPipeline, **options)
+
+
+def best(model, source_tokenizer, target_tokenizer, texts: list[str], **options) -> list[str]:
+    """The best translation of each text."""
+    return best_texts(Translator(model, source_tokenizer, target_tokenizer).translate(texts, **options))
 
 
 def by_hand(folder: Path, sentences: list[str], **generation) -> list[str]:

@@ -20,7 +20,7 @@ def main(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="a model folder or Hub name for each direction; en:de=FOLDER if it does not say its languages"
+            help="a model folder or Hub name for each direction; en:de=FOLDER if it does not name its languages"
         ),
     ],
     host: Annotated[str, typer.Option(help="an address of this machine; 0.0.0.0: all of them")] = "127.0.0.1",
@@ -54,29 +54,31 @@ def main(
         if api_key == "":
             raise UserError("--api-key: it is empty")
         if api_key and api_key != api_key.encode(errors="replace").decode():
-            raise UserError("--api-key: it is not UTF-8 text, which is all that requests can send")
+            raise UserError("--api-key: it must be UTF-8 text, since requests cannot send anything else")
         if not 0 < timeout <= _LONGEST_TIMEOUT:
             raise UserError(f"--timeout {timeout:g}: it must be more than 0 and at most {_LONGEST_TIMEOUT:,} seconds")
         from ..apps.serve.engines import ENGINES, Directions, load_direction
         from ..apps.serve.service import Limits, Service
-        from ..apps.translate.workers import before_forking, start_workers
+        from ..apps.translate.workers import Pool, before_forking, worker_count
 
         with listening(host, port) as listener:  # first: fails fast if the port is taken
-            with before_forking() as threads:
+            with before_forking() as cores:
                 load = ENGINES[engine]
                 if engine == "ctranslate2":  # its threads are its own
-                    load = partial(load, threads=threads)
+                    load = partial(load, threads=cores)
                 directions = Directions(load_direction(model, load) for model in models)
-                forked = start_workers([each.engine for each in directions.all], workers, threads, listener)
+                engines = [each.engine for each in directions.all]
+                count = worker_count(workers, all(each.can_fork for each in engines), cores)
+                pool = Pool(engines, count, cores, listener)
             limits = Limits(max_characters, max_waiting, timeout)
-            service = Service(directions, limits, api_key, tuple(allow_origin or ()), forked)
+            service = Service(directions, limits, api_key, tuple(allow_origin or ()), pool)
             _run(service.app, listener)
 
 
 class _Listener(socket.socket):
     """
     A listening socket that keeps its backlog. asyncio would set it to the number of connections that it accepts in a
-    row, which is one here: out of file descriptors, it fails, and plans to try again, as many times.
+    row, which is one here: each failure for lack of file descriptors would schedule that many retries.
     """
 
     def listen(self, backlog: int = 0) -> None:

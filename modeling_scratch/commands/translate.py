@@ -5,14 +5,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from ..apps.documents import ENDINGS, FORMATS, WITH_INLINE_MARKUP
-from ..errors import UserError
+from ..errors import UserError, as_user_error
 from .cli import Debug, log_to_terminal, one_line_errors
 
 logger = logging.getLogger(__name__)
@@ -75,14 +74,14 @@ def main(
     revision: Annotated[str | None, typer.Option(help="a branch, tag or commit of a Hub repository")] = None,
     keep_going: _KeepGoing = False,
     format: _Format = None,
-    language: Annotated[str | None, typer.Option(help="of a document, such as en (default: as the model says)")] = None,
+    language: Annotated[str | None, typer.Option(help="of a document, such as en (default: the model's)")] = None,
     workers: _Workers = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar and no prompt")] = False,
     debug: Debug = False,
 ) -> None:
     """
-    Translate text line by line: a line out for each line in, empty ones included, as soon as it is translated. A line
-    without a letter or a digit stays as it is.
+    Translate text line by line: one line out for each line in, empty ones included, as soon as it is translated. A line
+    without a letter or a digit stays unchanged.
 
     With --n-best N, N rows are written for each line, best first: line number and rank, both from 1, score and text,
     separated by tabs. Rows for an empty line have no text. A score is the natural logarithm of the translation's
@@ -92,35 +91,71 @@ def main(
     Models with the same tokenizers translate as an ensemble, by the mean of their probabilities; the first one aligns.
 
     Nothing is truncated: a line with too many tokens for the model is an error, in a file before anything is
-    translated; with --keep-going it is left empty. A translation that reaches its greatest length is a warning.
+    translated; with --keep-going it is left empty. A translation that reaches the maximum length is a warning.
 
-    A document (--format) is translated sentence by sentence. All else in it stays; with --keep-going, so does a
+    A document (--format) is translated sentence by sentence. Everything else in it stays; with --keep-going, so does a
     sentence that cannot be translated.
     """
     log_to_terminal()
     with one_line_errors(debug), quiet_broken_pipe():
-        settings = {"batch_size": batch_size, "batch_tokens": batch_tokens}
-        _check_options(input, output, length_penalty, format, scores or n_best or alignments, language, settings)
+        names = [model, *(others or [])]
+        _check_options(input, output, length_penalty, format, scores or n_best or alignments, language)
+        if None not in (batch_size, batch_tokens):
+            raise UserError("--batch-size counts sentences, --batch-tokens their tokens; give one of them")
+        if n_best is not None and num_beams is not None and n_best > num_beams:
+            raise UserError(f"--n-best {n_best}: --num-beams is {num_beams}; it must be at least as large")
+        if revision is not None and len(names) > 1:
+            raise UserError(f"--revision {revision}: it applies to one model, but {len(names)} are given")
+        if revision is not None and Path(model).is_dir():
+            raise UserError(f"--revision {revision}: {model} is a folder; only a repository on the Hub has revisions")
 
-        from ..apps.documents.whole import SentenceTranslator, translated_document
-        from ..apps.translate import lines as text_input
-        from ..apps.translate import lines as text_output
-        from ..apps.translate.pipeline import load_pipeline_with_workers
+        from ..apps.translate.lines import is_large, opened_output, translate_lines
+        from ..inference.translate import Translator
 
-        with text_output.opened_output(None if output is None else Path(output)) as file:
-            path = None if input is None else Path(input)
-            count = text_input.workers_for(path) if workers is None else workers
-            pipeline = load_pipeline_with_workers([model, *(others or [])], revision, count)
-            settings |= {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
-            options = text_output.pipeline_options(pipeline, settings, n_best, scores)
-            aligner = text_output.make_aligner(pipeline) if alignments or format in WITH_INLINE_MARKUP else None
-            if format in FORMATS:
-                languages = text_output.languages_of(pipeline, format, language)
-                translate = SentenceTranslator(pipeline, aligner, options, keep_going, quiet)
-                file.write(translated_document(path, format, languages, translate))
+        path = None if input is None else Path(input)
+        with opened_output(None if output is None else Path(output)) as file:
+            count, settings = 0, {}
+            if workers == 0 or (workers is None and not is_large(path)):
+                translator = Translator.load(names, revision)
             else:
-                rows = partial(text_output.write_rows, n_best=n_best is not None, scores=scores)
-                text_output.translate_lines(path, pipeline, options, rows, file, keep_going, quiet, aligner)
+                from ..apps.translate.workers import Pool, before_forking, worker_count
+
+                with before_forking() as cores:
+                    translator = Translator.load(names, revision)
+                    count = worker_count(workers, translator.can_fork, cores)
+                    settings = Pool([translator], count, cores).sharing(translator)
+            given = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
+            settings |= {name: value for name, value in given.items() if value is not None}
+            if batch_size is not None or batch_tokens is not None:
+                settings |= {"batch_size": batch_size, "batch_tokens": batch_tokens}
+            if n_best is not None:
+                settings["num_beams"] = num_beams or max(n_best, translator.num_beams)
+            settings |= {"num_return_sequences": n_best or 1, "scores": scores or n_best is not None}
+            if alignments or format in WITH_INLINE_MARKUP:
+                settings["align"] = n_best or 1
+                with as_user_error(kinds=ValueError):  # for alignment_heads that the model does not have
+                    _ = translator.aligner
+            if format in FORMATS:
+                from ..apps.documents.translation import translated_document
+
+                languages = _languages(translator.source_tokenizer.init_kwargs, format, language)
+                file.write(translated_document(path, format, languages, translator, settings, keep_going, quiet))
+            else:
+                columns = (n_best is not None, scores, alignments)
+                translate_lines(path, file, translator, settings, *columns, keep_going, quiet, max(1, 2 * count))
+
+
+def _languages(named: dict[str, Any], format: str, language: str | None) -> tuple[str, str | None]:
+    """
+    The source language (default: the tokenizer's) and the target language. UserError if the source is unknown.
+
+    Args:
+        named: the settings that the tokenizer was saved with.
+    """
+    source = language or named.get("source_lang")
+    if source is None:
+        raise UserError(f"--format {format}: the model does not name its source language; add --language, such as en")
+    return source, named.get("target_lang")
 
 
 def _check_options(
@@ -130,20 +165,14 @@ def _check_options(
     format: str | None,
     has_columns: bool | int | None,
     language: str | None,
-    sizes: dict[str, int | None],
 ) -> None:
     """UserError for options that are invalid or incompatible."""
-    if None not in sizes.values():
-        raise UserError("--batch-size counts sentences, --batch-tokens their tokens; give one of them")
     if "" in (input, output):
         raise UserError("--input and --output take the name of a file, not an empty one")
     if length_penalty is not None and not abs(length_penalty) <= _LARGEST_PENALTY:
         raise UserError(f"--length-penalty {length_penalty}: it must be a number, at most {_LARGEST_PENALTY}")
     if format in FORMATS and has_columns:
-        raise UserError(
-            f"--format {format}: scores, n-best lists and alignments are of lines; leave --scores, --n-best and "
-            "--alignments out"
-        )
+        raise UserError(f"--format {format}: --scores, --n-best and --alignments are for lines; leave them out")
     if language is not None and format not in FORMATS:
         raise UserError("--language is for documents: add --format, such as --format text")
     if format is None and input is not None and (kind := ENDINGS.get(Path(input).suffix.lower())):

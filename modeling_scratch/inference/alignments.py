@@ -34,7 +34,7 @@ class Aligner:
     averages the heads in the generation config's `alignment_heads`, as Whisper names it, or all heads if it has none.
 
     Args:
-        model: a translator, but not an ensemble. Whatever its attention implementation, the pass uses eager attention.
+        model: a translator, but not an ensemble. The pass uses eager attention, whichever implementation is set.
         source_tokenizer, target_tokenizer: one object if they are shared.
 
     Raises:
@@ -100,8 +100,8 @@ class Aligner:
             "decoder_input_ids": [torch.tensor([start, *target.ids[:-1]]) for _, target in pairs],
         }
         # Any id would do for padding: the mask hides it in sources, and in targets no step sees a later token.
-        inputs = {name: pad_sequence(rows, batch_first=True).to(self.model.device) for name, rows in inputs.items()}
-        outputs = self.model(**inputs, output_attentions=True, use_cache=False)
+        padded = {name: pad_sequence(rows, batch_first=True).to(self.model.device) for name, rows in inputs.items()}
+        outputs = self.model(**padded, output_attentions=True, use_cache=False)
         # (layers, batch_size, heads, target_length, source_length)
         attention = torch.stack([layer.float().cpu() for layer in outputs.cross_attentions])
         for row, (source, target) in enumerate(pairs):

@@ -14,11 +14,11 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..errors import UserError
 from ..files import temporary_folder
-from ..loading import load_config, load_tokenizers, load_translator
+from ..loading import load_tokenizers, load_translator
 from ..model.cache import SearchCache
-from ..model.configuration_scratch import ScratchConfig
-from ..model.modeling_scratch import ScratchForConditionalGeneration, search
+from ..model.modeling_scratch import search
 from ..model.pretrained import ScratchPreTrainedModel
+from .translate import check_is_scratch
 
 # Fields of the generation config that the search uses, and that comparing tokenizers does not cover.
 _TOKENS = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
@@ -85,14 +85,15 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
         members: must share a target vocabulary; all are converted to the widest of their dtypes.
     """
 
-    def __init__(self, members: Sequence[ScratchForConditionalGeneration]):
+    def __init__(self, members: Sequence[PreTrainedModel]):
         # Only learned positions have a limit.
         learned = [member for member in members if member.config.position_embedding_type == "learned"] or members
         config = copy.deepcopy(learned[0].config)
         config.max_position_embeddings = min(member.config.max_position_embeddings for member in learned)
         super().__init__(config)
         dtype = reduce(torch.promote_types, (member.dtype for member in members))
-        self.members = nn.ModuleList(member.to(dtype) for member in members)
+        # Transformers wraps `to` in a way that hides its type.
+        self.members = nn.ModuleList(member.to(dtype) for member in members)  # type: ignore[arg-type]
         self.encoder = EnsembleEncoder([member.get_encoder() for member in members])
         self.generation_config = copy.deepcopy(members[0].generation_config)
         self.train(members[0].training)
@@ -155,35 +156,23 @@ class Ensemble(ScratchPreTrainedModel, GenerationMixin):
         return Seq2SeqLMOutput(logits=torch.stack(members).logsumexp(dim=0) - math.log(len(members)))
 
 
-def first_member(model: PreTrainedModel) -> PreTrainedModel:
-    """The first member of an ensemble, whose attention stands for all; any other model unchanged."""
-    return model.members[0] if isinstance(model, Ensemble) else model
-
-
-def check_is_scratch(name: str, **options) -> None:
-    """UserError if a model folder or Hub name holds another kind of model."""
-    config = load_config(name, **options)
-    if config.model_type != ScratchConfig.model_type:
-        raise UserError(f"{name} is a {config.model_type} model; this takes a {ScratchConfig.model_type} model")
-
-
 def load_together(
     names: Sequence[str], revisions: Sequence[str | None] | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
     """
-    The model in a folder or on the Hub, or an Ensemble of several, with the source and target tokenizers.
+    The Ensemble of the models in folders or on the Hub, or a single one, with the source and target tokenizers.
 
     Args:
         revisions: a branch, tag or commit of each; None: the default.
 
     Raises:
-        UserError: a model cannot be loaded; or it differs from the first in its kind, tokenizers, vocabulary or special
-            tokens.
+        UserError: a model cannot be loaded; or, of several, it is of another kind, or differs from the first in its
+            tokenizers, vocabulary or special tokens.
     """
     options = [{"revision": revision} for revision in revisions or [None] * len(names)]
     if len(names) == 1:
-        tokenizers = load_tokenizers(names[0], **options[0])
-        return load_translator(names[0], **options[0]), *tokenizers
+        source, target = load_tokenizers(names[0], **options[0])
+        return load_translator(names[0], **options[0]), source, target
     for name, each in zip(names, options, strict=True):
         check_is_scratch(name, **each)
     # Compared before weights are loaded, or downloaded.

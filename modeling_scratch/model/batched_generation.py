@@ -92,6 +92,16 @@ def setting_of(model: PreTrainedModel, generation: dict[str, Any], name: str) ->
     return next((value for value in given if value is not None), None)
 
 
+def _length_limit(model: PreTrainedModel, generation: dict[str, Any]) -> dict[str, int]:
+    """The setting that ends translations where learned positions end."""
+    longest = setting_of(model, generation, "max_new_tokens")
+    if longest is None:
+        longest = (setting_of(model, generation, "max_length") or 0) - 1  # it counts the start token
+    limit = model.config.max_position_embeddings
+    is_learned = getattr(model.config, "position_embedding_type", None) == "learned"
+    return {"max_new_tokens": limit} if is_learned and longest > limit else {}
+
+
 @torch.no_grad()
 def generate_batch(
     model: PreTrainedModel, ids: list[list[int]], return_scores: bool = False, **generation
@@ -101,7 +111,7 @@ def generate_batch(
 
     Args:
         ids: the source tokens of each sentence.
-        generation: arguments of `model.generate`.
+        generation: arguments of `model.generate`. The length is limited to what learned positions allow.
 
     Returns:
         Target tokens, (batch_size, num_return_sequences, target_length), with the decoder's start token; and scores,
@@ -118,8 +128,9 @@ def generate_batch(
         "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),  # 1: attend
     }
     inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
+    generation = generation | _length_limit(model, generation)
     if return_scores:
-        generation = generation | {"return_dict_in_generate": True}
+        generation["return_dict_in_generate"] = True
     if training := model.training:  # changing the mode of all modules takes as long as half a step
         model.eval()
     try:

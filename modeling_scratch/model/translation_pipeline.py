@@ -193,7 +193,6 @@ class ScratchTranslationPipeline(Pipeline):
         several = several or 1
         if forward.get("return_scores") is None:
             forward["return_scores"] = several > 1
-        forward |= self._length_limit(forward)
         translate = partial(self._translate, limits=limits, several=several, forward=forward, progress=progress)
         if isinstance(inputs, str):
             return translate([inputs])[0]
@@ -210,16 +209,6 @@ class ScratchTranslationPipeline(Pipeline):
         else:
             ahead = batch_size * _BATCHES_AHEAD if batch_size > 1 else 1  # one by one: each before the next is read
         return self._stream(iter(inputs), ahead, translate)
-
-    def _length_limit(self, forward: dict[str, Any]) -> dict[str, int]:
-        """The setting that ends translations where learned positions end."""
-        config, setting = self.model.config, partial(setting_of, self.model, forward)
-        longest = setting("max_new_tokens")
-        if longest is None:
-            longest = (setting("max_length") or 0) - 1  # it counts the start token
-        is_learned = getattr(config, "position_embedding_type", None) == "learned"
-        limit = config.max_position_embeddings
-        return {"max_new_tokens": limit} if is_learned and longest > limit else {}
 
     @staticmethod
     def _stream(inputs: Iterator[str], ahead: int, translate: Callable[..., list[list]]) -> Iterator[list[dict]]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -23,10 +24,9 @@ from ..data.batches import PairCollator, make_loader, plan_batches
 from ..data.sources import load_split
 from ..data.tokenizer import pair_lengths, texts
 from ..errors import Stopped, as_user_error
-from ..inference.ensemble import first_member, load_together
-from ..languages import says_something
+from ..inference.ensemble import load_together
+from ..inference.translate import Batch, Translations, Translator, best_texts
 from ..metrics import METRICS, rank, score
-from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, tokenize
 from ..recipe.schema import EvaluationSection, Recipe
 from .alignment_scores import alignment_scores
 from .compilation import not_compiled
@@ -65,62 +65,44 @@ def evaluating(model: nn.Module, accelerator: Accelerator | None) -> Iterator[No
             model.forward = wrapped
 
 
-def translate(
-    model: nn.Module,
-    source_tokenizer: PreTrainedTokenizerBase,
-    target_tokenizer: PreTrainedTokenizerBase,
-    sentences: list[str],
-    batch_size: int = 128,
-    batch_tokens: int = DEFAULT_BATCH_TOKENS,
-    accelerator: Accelerator | None = None,
-    stop: StopRequest | None = None,
-    **generation,
+def translate_on_processes(
+    translator: Translator, sentences: list[str], accelerator: Accelerator, stop: StopRequest | None = None, **options
 ) -> list[str]:
     """
-    Translate sentences, in batches of similar lengths. Several processes share the batches, which do not depend on the
+    Translate sentences on all processes, which call this together. They share the batches, which do not depend on the
     number of processes, so neither do the translations.
 
     Args:
-        model: not wrapped (see Accelerator.unwrap_model).
-        batch_size: the most sentences in a batch, since memory grows with their number too.
-        batch_tokens: the most source tokens in a batch, padding included.
-        accelerator: splits the batches among its processes, and shows a progress bar on the main process's terminal;
-            None: this process translates all.
+        translator: its model is not wrapped (see Accelerator.unwrap_model).
         stop: once made, ends `generate` at its next token.
-        generation: arguments of `model.generate`.
+        options: of `Translator.translate`.
 
     Returns:
-        The translations, in the order of the sentences; what says nothing stays as it is, as in commands.
+        The best translation of each sentence, in order, on every process.
 
     Raises:
         ValueError: a sentence exceeds learned positions.
-        Stopped: a process was asked to stop. Without an accelerator nothing is raised, and translations are incomplete.
+        Stopped: a process was asked to stop.
     """
-    rank, processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
-    # Only learned positions limit the source length; others extend beyond max_position_embeddings.
-    learned = getattr(model.config, "position_embedding_type", None) == "learned"
-    said = [sentence if says_something(sentence) else "" for sentence in sentences]
-    ids = tokenize(source_tokenizer, said, model.config.max_position_embeddings if learned else None)
-    batches = batches_by_length([len(row) for row in ids], batch_size, batch_tokens)
-    mine, rounds = batches[rank::processes], range(-(-len(batches) // processes))
-    generation["synced_gpus"] = is_sharded(accelerator)
+    rank, processes, sharded = accelerator.process_index, accelerator.num_processes, is_sharded(accelerator)
+    options["synced_gpus"] = sharded
     if stop is not None:
-        generation["stopping_criteria"] = StoppingCriteriaList([StopDecoding(stop)])
-    translated = [(index, sentences[index].strip()) for index, row in enumerate(ids) if not row and rank == 0]
-    hidden = None if accelerator is not None and accelerator.is_main_process else True  # None: shown on a terminal
-    for number in tqdm(rounds, desc="translating", leave=False, disable=hidden):
+        options["stopping_criteria"] = StoppingCriteriaList([StopDecoding(stop)])
+
+    def share(batches: list[Batch], settings: dict[str, Any]) -> list[Translations]:
+        found, hidden = [], None if accelerator.is_main_process else True  # None: shown on a terminal
+        for first in tqdm(range(0, len(batches), processes), desc="translating", leave=False, disable=hidden):
+            leave_if_asked(stop, accelerator)
+            number = first + rank
+            if number < len(batches) or sharded:  # sharded processes must all run the model, if only on the first batch
+                with evaluating(translator.model, accelerator):
+                    batch = batches[number] if number < len(batches) else batches[0]
+                    found.append((number, translator.translate_batch(*batch, **settings)))
         leave_if_asked(stop, accelerator)
-        batch = mine[number] if number < len(mine) else []
-        if batch or is_sharded(accelerator):
-            with evaluating(model, accelerator):
-                sequences, _ = generate_batch(model, [ids[index] for index in batch or batches[0]], **generation)
-            if batch:  # for no rows, `batch_decode` returns one text
-                texts = target_tokenizer.batch_decode(sequences[: len(batch), 0], skip_special_tokens=True)
-                translated += zip(batch, texts, strict=True)
-    leave_if_asked(stop, accelerator)
-    if processes > 1:
-        translated = gather_object(translated)
-    return [text for _, text in sorted(translated)]
+        found = sorted(gather_object(found) if processes > 1 else found, key=itemgetter(0))
+        return [translations for _, translations in found[: len(batches)]]
+
+    return best_texts(translator.translate(sentences, map_batches=share, **options))
 
 
 def translate_and_score(
@@ -139,7 +121,7 @@ def translate_and_score(
     Args:
         explained: a context for the translating alone, which explains its errors.
         final: include what `metrics.score` leaves out during training.
-        options: of `translate`, whose errors these are too.
+        options: of `translate_on_processes`, which raises the same errors.
 
     Returns:
         The translations; and their number, `sentences`, with their scores as `metrics.score` names them.
@@ -148,7 +130,7 @@ def translate_and_score(
     section = recipe.evaluation
     options |= section.batch_limits() | {"accelerator": accelerator}
     with explained:
-        translations = translate(model, *tokenizers, sources, **options)
+        translations = translate_on_processes(Translator(model, *tokenizers), sources, **options)
     asked = {"chosen": section.metric, "also": section.also, "language": recipe.data.target_language}
     score_them = partial(score, sources, translations, references, final, **asked)
     scores = on_main(accelerator, score_them, "scoring the translations")
@@ -176,7 +158,7 @@ def score_model(
         given = (recipe, model, tokenizers, pairs, accelerator, explained)
         translations, scores = translate_and_score(*given, **generation)
         with evaluating(model, accelerator):
-            scores |= alignment_scores(recipe, first_member(model), tokenizers, split, pairs)
+            scores |= alignment_scores(recipe, getattr(model, "members", [model])[0], tokenizers, split, pairs)
         results[split] = {"translations": translations, **scores}
     return results
 

@@ -1,4 +1,4 @@
-"""Several models on one command line: what goes together, what is refused, and what one of them says alone."""
+"""Several models on one command line: together, refused, and each alone."""
 
 import json
 import re
@@ -47,15 +47,15 @@ def test_models_translate_together(run, folder, other):  # noqa: F811
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 1, "scores": True}, {"n_best": 3}], ids=str)
-def test_a_model_with_itself_says_what_it_says_alone(options, run, folder):  # noqa: F811
-    code, alone, said = run(lines(*SENTENCES), **options)
+def test_a_model_with_itself_translates_as_alone(options, run, folder):  # noqa: F811
+    code, alone, message = run(lines(*SENTENCES), **options)
     together = run(lines(*SENTENCES), others=[str(folder)], **options)
-    assert (together[0], together[2]) == (code, said) == (0, said)
+    assert (together[0], together[2]) == (code, message) == (0, message)
     same_rows(together[1], alone)
 
 
 @pytest.mark.parametrize(
-    ("file", "values", "said"),
+    ("file", "values", "message"),
     [
         ("config.json", {"model_type": "t5"}, "is a t5 model; this takes a scratch model"),
         ("generation_config.json", {"eos_token_id": 3}, "its eos_token_id is 3, but that of {first} is 2"),
@@ -64,7 +64,7 @@ def test_a_model_with_itself_says_what_it_says_alone(options, run, folder):  # n
         ("target_tokenizer/tokenizer.json", None, "its target tokenizer is not that of {first}; models that"),
     ],
 )
-def test_what_does_not_go_together(file, values, said, run, folder, tmp_path):  # noqa: F811
+def test_models_that_differ_are_refused(file, values, message, run, folder, tmp_path):  # noqa: F811
     differs = tmp_path / "differs"
     shutil.copytree(folder, differs)
     if values is None:
@@ -74,7 +74,7 @@ def test_what_does_not_go_together(file, values, said, run, folder, tmp_path):  
     code, output, error = run(others=[str(folder), str(differs)])
     assert (code, output, error.count("\n")) == (2, b"", 1)
     assert f"{differs}" in error
-    assert said.format(first=folder) in error
+    assert message.format(first=folder) in error
 
 
 def test_a_run_with_itself_has_its_scores(trained, tmp_path, capsys):

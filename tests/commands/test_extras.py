@@ -14,9 +14,9 @@ import pytest
 from conftest import ROOT
 from packaging.requirements import Requirement
 from transformers import AutoModelForSeq2SeqLM
+from translators import best
 
 from modeling_scratch.loading import load_tokenizers
-from modeling_scratch.training.evaluation import translate
 
 SITE = Path(sysconfig.get_paths()["purelib"])
 
@@ -71,7 +71,7 @@ def test_translate(run_base, trained):
     result = run_base("modeling_scratch", "translate", str(trained), text="The dog sees the cat.\n\nA bird.\n")
     assert result.returncode == 0, result.stderr
     model, tokenizers = AutoModelForSeq2SeqLM.from_pretrained(trained), load_tokenizers(str(trained))
-    first, second = translate(model, *tokenizers, ["The dog sees the cat.", "A bird."])
+    first, second = best(model, *tokenizers, ["The dog sees the cat.", "A bird."])
     assert result.stdout.split("\n") == [first, "", second, ""]
 
 

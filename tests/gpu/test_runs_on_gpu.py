@@ -24,10 +24,10 @@ from safetensors.torch import load_file
 from services import post, running
 from transformers import AutoModelForSeq2SeqLM
 
-from modeling_scratch.apps.serve.engines import Directions, TorchEngine, load_direction
+from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
-from modeling_scratch.apps.translate.pipeline import load_pipeline
-from modeling_scratch.apps.translate.workers import start_workers
+from modeling_scratch.apps.translate.workers import worker_count
+from modeling_scratch.inference.translate import Translator, best_texts
 from modeling_scratch.training import compilation
 from modeling_scratch.training import run as training_run
 from modeling_scratch.training.checkpoints import SCALER, Progress, read_progress
@@ -265,12 +265,11 @@ def trained_on_gpu(tmp_path_factory):
 def test_translations_are_those_of_the_cpu(trained_on_gpu):
     (stem,) = [each.partition("=")[2] for each in few_sentences() if each.startswith("data.test_files")]
     sentences = Path(f"{stem}.en").read_text().splitlines()
-    pipeline = load_pipeline([str(trained_on_gpu)])
-    assert pipeline.model.double().device.type == "cuda"
-    found = [row["translation_text"] for row in pipeline(sentences, num_beams=3)]
-    pipeline.model.cpu()
-    pipeline.device = torch.device("cpu")
-    expected = [row["translation_text"] for row in pipeline(sentences, num_beams=3)]
+    translator = Translator.load([str(trained_on_gpu)])
+    assert translator.model.double().device.type == "cuda"
+    found = best_texts(translator.translate(sentences, num_beams=3))
+    translator.model.cpu()
+    expected = best_texts(translator.translate(sentences, num_beams=3))
     assert len(set(expected)) > 5
     assert found == expected
 
@@ -282,9 +281,9 @@ def test_evaluation_scores_as_the_run_did(trained_on_gpu, capsys):
 
 
 def test_the_service_translates_on_the_gpu(trained_on_gpu):
-    direction = load_direction(f"en:de={trained_on_gpu}", TorchEngine)
-    assert direction.engine.pipeline.model.device.type == "cuda"
-    assert start_workers([direction.engine], None, cores=2) == []  # the service translates itself
+    direction = load_direction(f"en:de={trained_on_gpu}", load_torch_engine)
+    assert direction.engine.model.device.type == "cuda"
+    assert worker_count(None, direction.engine.can_fork, cores=2) == 0  # the service translates itself
     with running(Service(Directions([direction]), Limits())) as url:
         status, answer = post(f"{url}/translate", {"q": "The cat sleeps.", "source": "en", "target": "de"})
     assert (status, bool(answer["translatedText"])) == (200, True)

@@ -76,17 +76,6 @@ def test_scores_are_logarithms_of_the_mean_probabilities(settings, members):
     torch.testing.assert_close(scores.flatten(), predicted.sum(dim=(1, 2)).float(), rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("settings", [{"num_beams": 1}, {"num_beams": 4, "num_return_sequences": 2}], ids=str)
-def test_a_model_with_itself_is_that_model(settings, size, members):
-    for member in members:
-        ids = [sentence.tolist() for sentence in BATCH]
-        tokens, scores = generate_batch(Ensemble([member] * size), ids, True, max_new_tokens=8, **settings)
-        expected, expected_scores = generate_batch(member, ids, True, max_new_tokens=8, **settings)
-        assert torch.equal(tokens, expected)
-        torch.testing.assert_close(scores, expected_scores)
-
-
 @pytest.mark.parametrize("beams", [1, 3])
 def test_batches_do_not_matter(beams, members, monkeypatch):
     monkeypatch.setattr(cache, "_GROWTH", 3)  # hidden slots are dropped
@@ -120,7 +109,7 @@ def test_inherited_loops_find_the_same(settings, members, loops):
     assert len(loops) == 1
 
 
-def test_what_an_ensemble_does_not_take(members):
+def test_arguments_that_an_ensemble_refuses(members):
     ensemble, positions = Ensemble(members), torch.zeros_like(SOURCE["input_ids"])
     with pytest.raises(ValueError, match="output_attentions, position_ids: an ensemble does not take this"):
         ensemble.generate(**SOURCE, position_ids=positions, output_attentions=True)
@@ -139,7 +128,7 @@ def test_probabilities_that_vanish_are_averaged_without_overflow(members):
     assert (logits[..., 7].exp() >= 0.5 - 1e-6).all()
 
 
-def test_what_members_share(members):
+def test_members_share_the_widest_type_and_the_fewest_positions(members):
     ensemble = Ensemble([members[0].half(), members[1].float(), members[2].float()])
     assert ensemble.dtype == torch.float32
     assert {parameter.dtype for parameter in ensemble.parameters()} == {torch.float32}

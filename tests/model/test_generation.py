@@ -102,26 +102,6 @@ def test_a_wide_beam_finds_the_best_of_all_translations(length_penalty, make_wid
     assert output.sequences_scores.item() == pytest.approx(best_score.item(), abs=1e-5)
 
 
-def test_n_best_lists_come_with_their_scores(make_model, batch):
-    model = make_model(init_std=0.3)
-    output = model.generate(
-        **batch,
-        num_beams=4,
-        num_return_sequences=4,
-        length_penalty=0.6,
-        max_new_tokens=8,
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
-    assert output.sequences.shape[0] == 12
-    lengths = ((output.sequences[:, 1:] == EOS).cumsum(1) - (output.sequences[:, 1:] == EOS).long() == 0).sum(1)
-    kept = torch.arange(output.sequences.shape[1] - 1) < lengths[:, None]
-    expected = (log_probabilities(model, batch, output.sequences) * kept).sum(1) / lengths**0.6
-    torch.testing.assert_close(output.sequences_scores, expected, rtol=0, atol=1e-5)
-    ranked = output.sequences_scores.view(3, 4)
-    assert torch.equal(ranked, ranked.sort(dim=1, descending=True).values)
-
-
 def test_forced_prefix(make_wide_model, one):
     model = make_wide_model(init_std=0.3)
     prefix = torch.tensor([[START, 9, 11]])
@@ -154,20 +134,6 @@ def test_speculative_decoding_changes_nothing(helper, fields, make_wide_model, o
     assert torch.equal(model.generate(**one, max_new_tokens=20, **options), expected)
     assert ("assistant" in steps) == (helper == "assistant")
     assert helper == "assistant" or max(steps[1:]) > 1  # several proposed tokens are checked in one step
-
-
-@two_choices_and_slowly_every
-def test_transition_scores(fields, make_model, batch):
-    """`compute_transition_scores` agrees with a plain forward pass."""
-    model = make_model(**fields)
-    options = {"max_new_tokens": 6, "min_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
-    output = model.generate(**batch, num_beams=3, **options)
-    scores = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
-    expected = log_probabilities(model, batch, output.sequences)
-    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-4)
-    sampled = model.generate(**batch, do_sample=False, **options)
-    scores = model.compute_transition_scores(sampled.sequences, sampled.scores, normalize_logits=True)
-    assert scores.shape == (3, 6)
 
 
 # -- inputs and outputs --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 from conftest import padded
-from search_cases import Large, enliven, inherited, log_probabilities
+from search_cases import enliven, inherited, log_probabilities
 from transformers import (
     GenerationConfig,
     GenerationMixin,
@@ -17,7 +17,6 @@ from transformers import (
     StoppingCriteria,
     StoppingCriteriaList,
 )
-from transformers.modeling_outputs import BaseModelOutput
 
 from modeling_scratch.data.tokenizer import train_tokenizer
 from modeling_scratch.model import modeling_scratch as modeling
@@ -81,17 +80,6 @@ def test_a_length_that_is_given_counts_more_than_the_model_s_own(settings, model
         model.generation_config.update(eos_token_id=None, max_new_tokens=9)
         lengths = [{}, {"max_length": 5}, {"max_length": 5, "max_new_tokens": 7}]
         assert [model.generate(**source, **settings, **each).shape[1] for each in lengths] == [10, 5, 8]
-
-
-@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
-def test_other_ends_than_a_token(settings, models, loops):
-    for model, source in models():
-        model.generation_config.eos_token_id = None
-        options = {"max_new_tokens": 12, "do_sample": False, "stopping_criteria": StoppingCriteriaList([Large()])}
-        assert torch.equal(
-            model.generate(**source, **options | settings), inherited(model, **source, **options | settings)
-        )
-    assert len(loops) == 2
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -177,12 +165,6 @@ def test_masks_of_another_shape_are_refused(shape, models):
         model.generate(encoder_outputs=encoded, attention_mask=torch.ones(shape).long(), max_new_tokens=4)
 
 
-def test_errors_are_those_of_the_inherited_loops(models):
-    model, source = next(iter(models()))
-    with pytest.raises(ValueError, match="low_memory"):
-        model.generate(**source, num_beams=2, low_memory=True)
-
-
 @pytest.mark.parametrize("beams", [1, 3])
 def test_an_empty_batch_is_named(beams, models):
     model, source = next(iter(models()))
@@ -202,37 +184,6 @@ def test_streams_come_from_the_inherited_loop(make_wide_model, sentences, loops)
     assert torch.cat([token.flatten() for token in streamer[:-1]]).tolist() == found[0].tolist()
     assert streamer[-1] == "end"
     assert loops == []
-
-
-def test_end_tokens_in_any_form(make_wide_model, sentences, loops):
-    model, (ids, mask) = enliven(make_wide_model(), 1), padded(sentences, 9)
-    options = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False}
-    for beams in (1, 3):
-        expected = inherited(model, input_ids=ids, num_beams=beams, eos_token_id=[2, 5], **options)
-        for eos in (torch.tensor([2, 5]), [2, 5]):
-            assert torch.equal(model.generate(ids, num_beams=beams, eos_token_id=eos, **options), expected)
-    assert len(loops) == 4
-
-
-def test_a_streamer_with_beams_is_refused(make_wide_model, sentences):
-    class Streamer:
-        put = end = None
-
-    with pytest.raises(ValueError, match="`streamer` cannot be used with beam search"):
-        make_wide_model().generate(padded(sentences, 9)[0], num_beams=2, streamer=Streamer())
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_encoder_outputs_in_any_form(beams, make_wide_model, sentences, loops):
-    model, (ids, mask) = enliven(make_wide_model(), 1), padded(sentences, 9)
-    options = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "num_beams": beams}
-    expected = model.generate(ids, **options)
-    states = model.get_encoder()(ids, attention_mask=mask).last_hidden_state
-    for encoded in ((states,), BaseModelOutput(last_hidden_state=states)):
-        assert torch.equal(model.generate(encoder_outputs=encoded, **options), expected)
-    model.config.return_dict = False
-    assert torch.equal(model.generate(ids, **options), expected)
-    assert isinstance(model(ids, attention_mask=mask, decoder_input_ids=ids), tuple)
 
 
 class Halving(LogitsProcessor):
@@ -274,19 +225,6 @@ def test_without_own_search_one_warning(make_wide_model, sentences, monkeypatch,
         options = {"max_new_tokens": 5, "num_beams": beams}
         assert torch.equal(other.generate(ids, **options), model.generate(ids, **options))
     assert caplog.text.count("this release of Transformers does not support this project's search loops") == 1
-
-
-def test_arguments_that_are_spelt_out(make_wide_model, sentences, loops):
-    ids = padded(sentences, 9)[0]
-    make_wide_model().generate(ids, max_new_tokens=2, custom_generate=None, streamer=None, num_beams=2)
-    assert loops == ["beam_search"]
-
-
-def test_labels_of_the_trainer_change_nothing(make_wide_model, sentences, loops):
-    model, ids = make_wide_model(), padded(sentences, 9)[0]
-    found = model.generate(ids, max_new_tokens=5, num_beams=2, labels=ids)
-    assert torch.equal(found, model.generate(ids, max_new_tokens=5, num_beams=2))
-    assert loops == ["beam_search"] * 2
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

@@ -3,7 +3,6 @@
 import copy
 import pickle
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -180,13 +179,6 @@ def test_products_take_the_method_of_the_processor(is_amd, width, rows, on_amd, 
     assert taken == [each for each in (on_amd if is_amd else on_others,) if each]
 
 
-def test_the_processor_is_found():
-    names = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    if "vendor_id" not in names:
-        pytest.skip("the vendor of the processor is not known")
-    assert fast_cpu.is_amd_cpu() == ("AuthenticAMD" in names)
-
-
 @pytest.mark.parametrize("vocabulary", [10, 640, 1281, 5000])
 @pytest.mark.parametrize(("beams", "count"), [(1, 1), (2, 4), (5, 10)])
 def test_best_continuations(vocabulary, beams, count):
@@ -264,23 +256,6 @@ def test_copies_of_small_layers_made_meanwhile():
             assert torch.equal(each(inputs), torch.ones(2, 3))
         torch.testing.assert_close(layer(inputs), inputs @ layer[0].weight.T + layer[0].bias)
     assert "forward" not in vars(layer[0])
-
-
-def test_copies_made_meanwhile(make_wide_model, faster_layers):
-    model, inputs = make_wide_model(), torch.randn(2, 1, 32).double()
-    with torch.no_grad(), fast_products(model.modules()):
-        assert "forward" in vars(model.lm_head)
-        copied, pickled = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
-        for each in (copied, pickled):
-            each.lm_head.weight.zero_()
-            assert not each.lm_head(inputs).any()
-        assert model.lm_head(inputs).any()
-        for each in (copied, pickled):
-            dropout = each.train().model.encoder.dropout
-            assert (dropout(torch.ones(1000)) == 0).any()
-        for each in (copied, model):
-            each.lm_head.weight = torch.nn.Parameter(torch.ones_like(model.lm_head.weight))
-            torch.testing.assert_close(each.lm_head(inputs), inputs.sum(-1, keepdim=True).expand(2, 1, 61))
 
 
 def test_a_batch_without_rows_and_a_bias_with_gaps(faster_layers):

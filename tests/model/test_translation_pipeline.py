@@ -18,8 +18,8 @@ from transformers.pipelines.pt_utils import KeyDataset
 from translators import CORPUS, SENTENCES, by_hand, load, make_folder
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration, ScratchTranslationPipeline
-from modeling_scratch.apps.translate.pipeline import load_pipeline
 from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.inference.translate import Translator, best_texts
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.model.batched_generation import generate_batch
 
@@ -60,25 +60,6 @@ def test_batches_and_order_do_not_matter(batches, translator, folders):
     assert len(set(plain(expected))) > 2  # otherwise sentences that changed places would not show
     assert translator(sentences, **batches, **options) == expected
     assert load(folders["one"], **batches, **options)(sentences[::-1]) == expected[::-1]
-
-
-def test_batches_are_of_like_length_within_their_bounds(translator, monkeypatch):
-    seen = []
-    forward = translator.forward
-    monkeypatch.setattr(
-        translator, "forward", lambda batch, **options: seen.append(batch["ids"]) or forward(batch, **options)
-    )
-    done = []
-    translator([*SENTENCES, ""], batch_tokens=60, progress=done.append, max_new_tokens=4)
-    lengths = [[len(row) for row in batch] for batch in seen]
-    every = [len(row) for row in translator.tokenizer(SENTENCES).input_ids]
-    assert list(chain(*lengths)) == sorted(every, reverse=True)
-    assert all(len(batch) * batch[0] <= 60 for batch in lengths)
-    assert 3 < len(lengths) < len(SENTENCES)
-    assert done == [1, *map(len, lengths)]  # the empty one first
-    seen.clear()
-    translator(SENTENCES, batch_size=5, max_new_tokens=4)
-    assert [len(batch) for batch in seen] == [5, 5, 2]
 
 
 def test_shapes(translator):
@@ -276,21 +257,6 @@ def test_learned_positions_end_translations(tmp_path):
     assert translator("a", return_scores=True) == translator("a", return_scores=True, max_new_tokens=10) == nine
 
 
-def test_the_config_is_never_another_s(folders, monkeypatch):
-    """Reading the decoder's vocabulary does not change the config, which other threads may use."""
-    model = AutoModelForSeq2SeqLM.from_pretrained(folders["two"])
-    own, seen = model.config, []
-    inherited = GenerationMixin._get_logits_processor
-
-    def look(self, *args, **kwargs):
-        seen.append((self.config.get_text_config().vocab_size, self.config is own, own.vocab_size))
-        return inherited(self, *args, **kwargs)
-
-    monkeypatch.setattr(GenerationMixin, "_get_logits_processor", look)
-    model.generate(torch.tensor([[5, 2]]))
-    assert seen == [(330, True, 300)]
-
-
 def test_a_source_as_long_as_the_model_takes(translator):
     sentence = "b"
     while len(translator.tokenizer(sentence).input_ids) < 60:
@@ -474,8 +440,8 @@ def test_a_repository_and_its_revisions(trust, tmp_path):
             assert len(translator.target_tokenizer) == (330 if revision == "main" else 350)
             assert translator.model.hub_options["revision"].resolved == commit  # everything from one commit
             assert plain(translator(SENTENCES[:3])) == expected[revision]
-        command = load_pipeline([f"user/two-{trust}"], revision)  # scratch translate
-        assert [each["translation_text"] for each in command(SENTENCES[:3])] == expected[revision]
+        command = Translator.load([f"user/two-{trust}"], revision)  # scratch translate
+        assert best_texts(command.translate(SENTENCES[:3])) == expected[revision]
     assert trust == type(translator).__module__.startswith("transformers_modules.user.")
 
 

@@ -1,4 +1,4 @@
-"""Translations in order, each sentence once."""
+"""Evaluation: the precision of translations, and what `scratch evaluate` scores."""
 
 import copy
 import re
@@ -8,18 +8,19 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import SHALLOW, SMALL_MODEL, few_sentences
-from translators import widened
+from translators import best, widened
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
 from modeling_scratch.commands import evaluate
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.data.sources import load_split
 from modeling_scratch.data.tokenizer import train_tokenizer
+from modeling_scratch.inference.translate import Translator
 from modeling_scratch.model.cache import SearchCache
 from modeling_scratch.model.pretrained import CACHE_NAME
 from modeling_scratch.model.stacks import ScratchDecoder
 from modeling_scratch.recipe.schema import DataSection, EvaluationSection
-from modeling_scratch.training.evaluation import translate
+from modeling_scratch.training.evaluation import translate_on_processes
 from modeling_scratch.training.inputs import generation_settings
 
 SENTENCES = [pair["en"] for pair in make_corpus(36, 1, 1, seed=5)["train"]]
@@ -39,42 +40,6 @@ def translator():
     return model, tokenizer, tokenizer
 
 
-def test_order_and_batch_do_not_matter(translator):
-    together = translate(*translator, SENTENCES)
-    assert len(together) == 36
-    assert len(set(together)) > 18
-    assert translate(*translator, SENTENCES, batch_tokens=40) == together
-    assert translate(*translator, SENTENCES[::-1], batch_size=7) == together[::-1]
-    assert [translate(*translator, [sentence])[0] for sentence in SENTENCES[:5]] == together[:5]
-    assert translate(*translator, []) == []
-
-
-def test_equals_generate_one_by_one(translator):
-    model, source, target = translator
-    for sentence in SENTENCES[:3]:
-        ids = model.generate(**source([sentence], return_tensors="pt"))
-        assert translate(*translator, [sentence]) == target.batch_decode(ids, skip_special_tokens=True)
-
-
-def test_sources_are_read_as_the_pipeline_reads_them(translator, make_model):
-    together = translate(*translator, SENTENCES[:3])
-    around = [f" {SENTENCES[0]}\n", " ", *SENTENCES[1:3], ""]
-    assert translate(*translator, around) == [together[0], "", *together[1:], ""]
-
-
-def test_a_source_that_is_too_long_is_named(translator, make_model):
-    short = make_model(vocab_size=400, position_embedding_type="learned", max_position_embeddings=4)
-    with pytest.raises(ValueError, match=r"input 1 has \d+ tokens, but the model takes 4"):
-        translate(short, *translator[1:], ["a", SENTENCES[0]])
-
-
-def test_training_mode_is_restored(translator):
-    model = translator[0].train()
-    translate(*translator, SENTENCES[:1])
-    assert model.training
-    model.eval()
-
-
 @pytest.mark.parametrize(("device", "autocast"), [("cpu", False), ("cuda", True)])
 def test_mixed_precision(device, autocast, translator, monkeypatch):
     """
@@ -86,7 +51,7 @@ def test_mixed_precision(device, autocast, translator, monkeypatch):
     monkeypatch.setattr(accelerator, "autocast", bf16)
     monkeypatch.setattr(Accelerator, "device", torch.device(device))
     with bf16(enabled=autocast):
-        expected = translate(model, *translator[1:], SENTENCES)
+        expected = best(model, *translator[1:], SENTENCES)
     model._original_forward, model.forward = model.forward, bf16()(model.forward)
     prepared, forward, seen = model.forward, ScratchDecoder.forward, set()
 
@@ -96,7 +61,7 @@ def test_mixed_precision(device, autocast, translator, monkeypatch):
         return output
 
     monkeypatch.setattr(ScratchDecoder, "forward", watched)
-    assert translate(model, *translator[1:], SENTENCES, accelerator=accelerator) == expected
+    assert translate_on_processes(Translator(model, *translator[1:]), SENTENCES, accelerator) == expected
     assert seen == {(autocast, SearchCache)}
     assert model.forward is prepared
 

@@ -11,12 +11,11 @@ from datasets import Dataset
 from sacrebleu.metrics import BLEU
 from transformers import AutoModelForSeq2SeqLM
 
-from modeling_scratch.apps.translate.pipeline import load_pipeline
 from modeling_scratch.data.corpus import make_corpus
 from modeling_scratch.hub.card import build_card
+from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.training import evaluation
 from modeling_scratch.training.finish import changes
 from modeling_scratch.training.folder import RunFolder, append_record, write_translations
 from modeling_scratch.training.log import RunLog
@@ -71,7 +70,7 @@ def test_two_vocabularies(tmp_path):
     member = quick_run(tmp_path / "member", f"tokenizer.existing={run}", "optimization.max_steps=2", "seed=1")
     for name in ("tokenizer.json", "target_tokenizer/tokenizer.json"):
         assert (member / name).read_text() == (run / name).read_text()
-    load_pipeline([str(run), str(member)])  # as an ensemble
+    Translator.load([str(run), str(member)])  # as an ensemble
     source, target = load_tokenizers(str(run))
     config = AutoModelForSeq2SeqLM.from_pretrained(run).config
     assert source is not target
@@ -221,11 +220,11 @@ def test_scoring_without_enough_memory(finished, monkeypatch, capsys):
     def generate(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
-    monkeypatch.setattr(evaluation, "generate_batch", generate)
+    monkeypatch.setattr(Translator, "translate_batch", generate)
     with pytest.raises(SystemExit) as ended:
         run_training(evaluate=str(finished))
     assert ended.value.code == 2
-    assert "error: out of memory: " in capsys.readouterr().err
+    assert "out of memory" in capsys.readouterr().err
 
 
 def test_scoring_writes_nothing(finished, capsys):

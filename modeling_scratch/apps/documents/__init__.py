@@ -1,72 +1,7 @@
-"""Translates a document's text and keeps its structure; `FORMATS` has a module for each format."""
-
-import re
-import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib import import_module
-
-from ..translate.paragraphs import Translated, TranslateParagraphs
+"""Documents: their text is translated, and their structure stays. `FORMATS` has a module for each format."""
 
 # The module of each format, which has a function `read_NAME`; some need packages from an extra.
 FORMATS = {"text": "plain", "markdown": "markdown", "html": "html", "srt": "srt"}
 # Keys of FORMATS by file name suffix.
 ENDINGS = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".srt": "srt"}
 WITH_INLINE_MARKUP = {"markdown", "html"}  # formats whose tags are placed by word alignments
-_LINE_END = re.compile(r"\r\n|\r|\n")
-
-
-@dataclass(frozen=True)
-class Document:
-    """
-    A document that has been read.
-
-    Args:
-        paragraphs: its text, without markup.
-        write: returns the document with each paragraph's translation in its place; may be called again with others.
-    """
-
-    paragraphs: list[str]
-    write: Callable[[Sequence[Translated]], str]
-
-
-def read_document(text: str, format: str) -> Document:
-    """
-    Read a document. A byte order mark and the kinds of line breaks are kept.
-
-    Args:
-        format: a key of FORMATS.
-
-    Raises:
-        UserError: the document is not in this format, or too damaged to read.
-    """
-    mark = "\ufeff" if text.startswith("\ufeff") else ""
-    text = text.removeprefix(mark)
-    ends = _LINE_END.findall(text)
-    name = FORMATS[format]
-    read: Callable[[str], Document] = getattr(import_module(f".{name}", __name__), f"read_{name}")
-    document = read(_LINE_END.sub("\n", text))
-
-    def write(translations: Sequence[Translated]) -> str:
-        return mark + _with_ends(document.write(translations), ends)
-
-    return Document(document.paragraphs, write)
-
-
-def _with_ends(text: str, ends: list[str]) -> str:
-    """A text with these line breaks; with the most frequent one if it has more or fewer lines than there were."""
-    if len(set(ends)) < 2 or text.count("\n") != len(ends):
-        return text.replace("\n", statistics.mode(ends)) if ends else text
-    parts = text.split("\n")
-    return "".join(map("".join, zip(parts, [*ends, ""], strict=True)))
-
-
-def translate_document(text: str, format: str, translate: TranslateParagraphs) -> str:
-    """
-    Translate a document's text. Arguments and errors are those of `read_document`.
-
-    Args:
-        translate: called once with all paragraphs of the document, as plain text without markup.
-    """
-    document = read_document(text, format)
-    return document.write(translate(document.paragraphs))

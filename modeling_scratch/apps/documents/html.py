@@ -7,8 +7,8 @@ from html import unescape
 from html.parser import HTMLParser
 
 from ...errors import UserError, beginning
-from ...languages import says_something
-from . import Document
+from ...languages import is_translatable
+from .document import Document
 from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
 
@@ -57,7 +57,7 @@ def html_tokens(text: str) -> list[Token]:
             if is_word and tokens and (tokens[-1].kind, tokens[-1].name) == ("close", "a"):
                 tokens.append(Markup("break", ""))  # two links, as of a menu, are not one word
             is_word = False
-        is_word |= token.kind == "text" and says_something(token.plain) and not is_footnote("a", token.plain)
+        is_word |= token.kind == "text" and is_translatable(token.plain) and not is_footnote("a", token.plain)
         tokens.append(token)
     return tokens
 
@@ -203,7 +203,7 @@ def shielded(tokens: Sequence[Token]) -> list[Token]:
 
 
 def _is_footnote(tokens: Sequence[Token], place: int, end: int) -> bool:
-    """Whether the element from `place` to `end` is a footnote's number or mark, and has nothing else to translate."""
+    """Whether the element from `place` to `end` is a footnote's number or mark, with nothing else to translate."""
     name = tokens[place].name
     if (
         name not in _FOOTNOTE
@@ -215,10 +215,10 @@ def _is_footnote(tokens: Sequence[Token], place: int, end: int) -> bool:
 
 
 def _is_marked(token: Markup) -> bool:
-    """Whether a start tag says that its element must not be translated, attributes included."""
+    """Whether a start tag marks its element, attributes included, as not to be translated."""
     attributes = _attributes(token.raw)
-    says_no = attributes.get("translate", ("",))[0].lower() == "no"
-    return says_no or "notranslate" in attributes.get("class", ("",))[0].split()
+    is_no = attributes.get("translate", ("",))[0].lower() == "no"
+    return is_no or "notranslate" in attributes.get("class", ("",))[0].split()
 
 
 def _ends(tokens: Sequence[Token]) -> dict[int, int]:

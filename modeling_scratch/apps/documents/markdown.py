@@ -9,8 +9,8 @@ from markdown_it.rules_block import StateBlock, reference
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as Block
 
-from ...languages import says_something
-from . import Document
+from ...languages import is_translatable
+from .document import Document
 from .html import html_tokens, is_footnote, shielded, write_html
 from .marked_text import Markup, Slot, Text, Token, has_language
 from .regions import Region, read_regions
@@ -26,8 +26,8 @@ _APART = re.compile(
     re.MULTILINE,
 )
 _ATTRIBUTES = re.compile(r"\{[^{}\n]*\}")  # directly after a link, a picture or code
-# Attributes, as {: .x }; and LaTeX between dollar signs: on one line without a word of ordinary text, which tells it
-# from sums of money, or between two with a sign of LaTeX.
+# Attributes, as {: .x }; and LaTeX between dollar signs: on one line without a word of ordinary text, unlike sums
+# of money, or between two with a sign of LaTeX.
 _WORD = r"(?<![^\s$])[^\W\d_]{2,}(?![^\s$.,;:!?])"
 _ATOMS = re.compile(
     rf"(?<![\\$\w])(?:\$(?=[^\s$])(?:(?!{_WORD})[^$`\n])*(?<![\s\\$])\$(?![\w$])|\$\$(?=[^$`]*[\\^_=])[^$`]+\$\$)"
@@ -88,15 +88,15 @@ def _reference(state: StateBlock, first: int, last: int, silent: bool) -> bool:
 
 class _Reader:
     """
-    Finds the regions of a text. The parser tells which lines a block is on; the rules that it applies within the block
-    tell where the markup is.
+    Finds the regions of a text. The parser gives the lines of each block; the rules that it applies within the block
+    give the positions of the markup.
     """
 
     def __init__(self, text: str, begin: int):
         self.text, self.begin = text, begin
         self.lines = [begin, *(match.end() for match in re.compile("\n").finditer(text, begin)), len(text) + 1]
         self.parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-        # Nothing is rendered: an address of any kind is an address, and stays as it is written.
+        # Nothing is rendered: addresses of every kind stay as they are.
         self.parser.validateLink = lambda url: True
         self.parser.normalizeLink = self.parser.normalizeLinkText = lambda url: url
         # Blocks first. Literal text is not joined, so that each token comes from one rule.
@@ -210,7 +210,7 @@ class _Reader:
             text = content[start + 1 : label]
             if name != "link":
                 tokens = _tokens_of(name, raw(start, end), blocks)
-            elif text[:1] == "^" or is_footnote("a", text) or not says_something(text):
+            elif text[:1] == "^" or is_footnote("a", text) or not is_translatable(text):
                 tokens = [Markup("atom", raw(start, end))]
             else:
                 closing = raw(label, end)
@@ -238,7 +238,7 @@ class _Reader:
 
 
 def _tokens_of(name: str, raw: str, blocks: list[Block]) -> list[Token]:
-    """The tokens of whatever a rule has parsed, except for links."""
+    """The tokens of the text that a rule has parsed, except for links."""
     types = {block.type for block in blocks}
     if name in _DELIMITERS:
         return _delimiters(blocks)

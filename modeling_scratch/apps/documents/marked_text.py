@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import ClassVar, Literal
 
-from ...languages import says_something
+from ...languages import is_translatable
 
 # What is not language: addresses, footnote references, checkboxes of task lists.
 _PROTECTED = re.compile(
@@ -20,8 +20,8 @@ _OPENING = "([{«„"
 
 
 def has_language(text: str) -> bool:
-    """Whether a text says something besides addresses and the like."""
-    return says_something(_PROTECTED.sub("", text))
+    """Whether a text has letters or digits outside addresses, footnote references and checkboxes."""
+    return is_translatable(_PROTECTED.sub("", text))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from ..translate.paragraphs import Translated, guessed_links
 from .marked_text import Atom, Element, Markup, Paragraph
+from .paragraphs import Translated, guessed_links
 
 # Escapes text; the second argument has the characters that were entities in the source.
 Write = Callable[[str, dict[str, str]], str]

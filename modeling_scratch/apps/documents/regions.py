@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...languages import says_something
-from ..translate.paragraphs import Translated
-from . import Document
+from ...languages import is_translatable
+from .document import Document
 from .marked_text import Paragraph, Token, paragraph_of, split_white_space, units
+from .paragraphs import Translated
 from .placement import Write, placed
 
 _AFTER_LABELS = {":", "-", "–", "—", "=", "->", "=>", "→", "⇒"}  # noqa: RUF001
@@ -30,7 +30,7 @@ class Region:
 
 @dataclass(frozen=True)
 class _Unit:
-    """The tokens between two breaks: a paragraph with its source text, and what is around it; or no paragraph."""
+    """The tokens between two breaks: a paragraph with its source text and the tokens around it, or no paragraph."""
 
     before: list[Token]
     paragraph: Paragraph | None = None
@@ -43,7 +43,7 @@ def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str]) 
     The document that consists of these regions, whose paragraphs are those of all regions followed by all slots.
 
     Args:
-        joined: makes the document from the written regions, with whatever is between them.
+        joined: makes the document from the written regions, with everything between them.
     """
     rows = [[_unit(tokens) for tokens in units(region.tokens)] for region in regions]
     paragraphs = [unit.paragraph.text for row in rows for unit in row if unit.paragraph]
@@ -51,10 +51,10 @@ def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str]) 
 
     def write(translations: Sequence[Translated]) -> str:
         found = iter(translations[: len(paragraphs)])
-        said = dict(zip(slots, (each.text for each in translations[len(paragraphs) :]), strict=True))
+        slot_texts = dict(zip(slots, (each.text for each in translations[len(paragraphs) :]), strict=True))
         return joined(
             [
-                "".join(part for unit in row for part in _written(region, unit, found, said))
+                "".join(part for unit in row for part in _written(region, unit, found, slot_texts))
                 for region, row in zip(regions, rows, strict=True)
             ]
         )
@@ -62,19 +62,19 @@ def read_regions(regions: Sequence[Region], joined: Callable[[list[str]], str]) 
     return Document(paragraphs + slots, write)
 
 
-def _written(region: Region, unit: _Unit, found: Iterator[Translated], said: dict[str, str]) -> Iterator[str]:
+def _written(region: Region, unit: _Unit, found: Iterator[Translated], slot_texts: dict[str, str]) -> Iterator[str]:
     """
     The parts of a unit with its translation.
 
     Args:
         found: the translations of paragraphs; this unit takes the next one.
-        said: the translation of each slot's text.
+        slot_texts: the translation of each slot's text.
     """
 
     def raw(token: Token) -> str:
         text = token.raw
         for slot in reversed(token.slots):
-            text = text[: slot.start] + slot.write(said[slot.plain]) + text[slot.end :]
+            text = text[: slot.start] + slot.write(slot_texts[slot.plain]) + text[slot.end :]
         return text
 
     yield from map(raw, unit.before)
@@ -99,6 +99,6 @@ def _unit(tokens: list[Token]) -> _Unit:
     before, within, after = split_white_space(tokens)
     label = _label(within)
     paragraph = paragraph_of(within[label:])
-    if not says_something(paragraph.text):
+    if not is_translatable(paragraph.text):
         return _Unit(tokens)
     return _Unit([*before, *within[:label]], paragraph, "".join(token.raw for token in within[label:]), after)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pysubs2.formats.subrip import SubripFormat
 
 from ...errors import UserError
-from . import Document
+from .document import Document
 from .marked_text import Markup, Text, Token
 from .regions import Region, read_regions
 
@@ -27,7 +27,7 @@ def read_srt(text: str) -> Document:
     in proportion to their lengths.
 
     Raises:
-        UserError: there is no cue.
+        UserError: the text has no cues.
     """
     return read_regions([Region(list(_tokens(text)), lambda words, _: words)], "".join)
 
@@ -52,7 +52,7 @@ def _cues(text: str) -> list[tuple[int, int, int, int]]:
 
 
 def _tokens(text: str) -> Iterator[Token]:
-    done, ended, said = 0, 0, ""
+    done, ended, last_line = 0, 0, ""
     for begin, end, first, last in _cues(text):
         between = text[done:first]
         for number, match in enumerate(re.finditer(r"[^\n]*(?:\n|\Z)", text[first:last])):
@@ -63,14 +63,14 @@ def _tokens(text: str) -> Iterator[Token]:
             shown = _TAG.sub("", line).strip()
             marks, line = (beginning.group(), line[beginning.end() :]) if beginning else ("", line)
             is_pause = number == 0 and (begin - ended > _PAUSE or begin < ended)
-            is_new = is_pause or not said or not shown or _SPEAKER_BEGINS.match(shown)
-            is_new = is_new or (number == 0 and _SENTENCE_END.search(said))
+            is_new = is_pause or not last_line or not shown or _SPEAKER_BEGINS.match(shown)
+            is_new = is_new or (number == 0 and _SENTENCE_END.search(last_line))
             if between + marks:
                 kind, is_cue = "break" if is_new else "fold", number == 0
                 yield Markup(kind, between + marks, ends_elements=is_cue, stays=is_cue or bool(marks))
             kept = line.rstrip("\n")
             yield from _line(kept)
-            between, said = line[len(kept) :], shown
+            between, last_line = line[len(kept) :], shown
         done, ended = last, end
     yield Markup("break", text[done:])
 

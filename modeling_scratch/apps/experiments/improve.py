@@ -24,25 +24,26 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
+from transformers import StoppingCriteriaList
 
 from ...data.local_files import check_file, read_lines
 from ...data.sources import load_pairs, source_of
 from ...data.tokenizer import texts
 from ...errors import Stopped, UserError
 from ...files import one_line, read_json, sha256, write_lines, write_whole
+from ...inference.translate import Translator, best_texts
 from ...loading import load_tokenizers, load_translator
-from ...model.batched_generation import tokenize
 from ...model.configuration_scratch import ScratchConfig
 from ...recipe.reading import ALIKE, adopts_two, apply_overrides, checked_recipe, differing_keys, load_recipe
 from ...recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
-from ...training.evaluation import advice_to_halve, translate
+from ...training.evaluation import advice_to_halve
 from ...training.finish import finish, has_results, is_finished
 from ...training.folder import RECIPE, WEIGHTS, RunFolder, holds_other_things
 from ...training.log import spoken_duration
 from ...training.processes import explained_lack_of_memory, on_all, on_main
 from ...training.records import RunRecords
 from ...training.run import TrainingRun
-from ...training.stopping import StopRequest
+from ...training.stopping import StopDecoding, StopRequest
 from ...training.train import train
 from .compare import read_run
 
@@ -100,15 +101,13 @@ class ShardedTranslation:
             return
         on_main(accelerator, lambda: self.folder.mkdir(parents=True, exist_ok=True))
         model = load_translator(recipe.output_dir).to(accelerator.device)
-        tokenizers = load_tokenizers(recipe.output_dir)
-        longest, limits = recipe.data.max_source_tokens, recipe.evaluation.batch_limits()
+        translator = Translator(model, *load_tokenizers(recipe.output_dir))
+        settings = recipe.evaluation.batch_limits() | {"stopping_criteria": StoppingCriteriaList([StopDecoding(stop)])}
 
         def work(number: int) -> None:
             """Translate a shard and write it, unless asked to stop meanwhile."""
-            sentences = self._sentences(number)
-            lengths = [len(ids) for ids in tokenize(tokenizers[0], sentences, None)]
-            sentences = [text if length <= longest else "" for text, length in zip(sentences, lengths, strict=True)]
-            translations = translate(model, *tokenizers, sentences, stop=stop, **limits)
+            fitting = fitting_sentences(translator, self._sentences(number), recipe.data.max_source_tokens)
+            translations = best_texts(translator.translate(*fitting, **settings))
             if not stop:  # otherwise the last sentences may be unfinished
                 write_lines(self._path(number), translations)
 
@@ -122,6 +121,17 @@ class ShardedTranslation:
                 raise Stopped
             left = (time.monotonic() - began) / (done + 1) * (rounds - done - 1)
             logger.info(f"{self.name}: {done + 1} of {rounds} parts, about {spoken_duration(left)} left")
+
+
+def fitting_sentences(
+    translator: Translator, sentences: Sequence[str], longest: int
+) -> tuple[list[str], list[list[int]]]:
+    """The sentences and their tokens, with "" and none for each sentence of more than `longest` tokens."""
+    tokens = translator.tokenize(sentences)
+    fits = [len(row) <= longest for row in tokens]
+    return [text * fit for text, fit in zip(sentences, fits, strict=True)], [
+        row * fit for row, fit in zip(tokens, fits, strict=True)
+    ]
 
 
 TAG = "<bt>"  # before a source sentence that was back-translated from monolingual text
@@ -389,13 +399,12 @@ def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, f
 def _seconds_a_sentence(plan: ImprovementPlan, pairs: Pairs, accelerator: Accelerator) -> float:
     """Measured on a few sentences, with the run's own model."""
     folder, sample = str(plan.options.run), pairs[0][:: -(-len(pairs[0]) // _SAMPLE)]
-    model, tokenizers = load_translator(folder).to(accelerator.device), load_tokenizers(folder)
-    longest, limits = plan.recipe.data.max_source_tokens, plan.final.evaluation.batch_limits()
-    ids = tokenize(tokenizers[0], sample, None)
-    sample = [text for text, row in zip(sample, ids, strict=True) if len(row) <= longest]
-    translate(model, *tokenizers, sample[:2], **limits)  # the first call is slower
+    translator = Translator(load_translator(folder).to(accelerator.device), *load_tokenizers(folder))
+    limits = plan.final.evaluation.batch_limits()
+    sample = [text for text in fitting_sentences(translator, sample, plan.recipe.data.max_source_tokens)[0] if text]
+    translator.translate(sample[:2], **limits)  # the first call is slower
     began = time.perf_counter()
-    translate(model, *tokenizers, sample, **limits)
+    translator.translate(sample, **limits)
     return (time.perf_counter() - began) / max(1, len(sample))
 
 

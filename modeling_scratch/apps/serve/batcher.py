@@ -1,30 +1,35 @@
-"""Batches the sentences of concurrent requests, and has each batch translated by a free translator."""
+"""The queue of a service: batches the sentences of concurrent requests for a pool of workers."""
 
 import asyncio
 import logging
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
-from ..translate.workers import WorkerLost
-from .engines import Engine, Hypothesis, Search
+from ...inference.translate import Translation, Translations
+from ..translate.workers import Pool, WorkerLost
+from .engines import Engine
 
 logger = logging.getLogger(__name__)
-
-Translator = Callable[[Engine, Sequence[str], Search], list[list[Hypothesis]]]
-_Translate = Callable[[Engine, Sequence[str], Search], Awaitable[list[list[Hypothesis]]]]
-_Item = tuple[str, asyncio.Future[list[Hypothesis]]]  # a sentence and its translations
 
 _LARGEST_BATCH = 64  # sentences
 _LONGEST_WAIT = 0.05  # seconds
 
 
 class Busy(Exception):
-    """The queue is full or closed, a translator is lost, or the request's time is up: the client should try again."""
+    """The queue is full or closed, a worker is lost, or the request's time is up: the client should try again."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Item:
+    """A sentence that waits for its translations."""
+
+    text: str
+    tokens: list[int]
+    future: asyncio.Future[list[Translation]]
 
 
 @dataclass(eq=False)
@@ -32,31 +37,23 @@ class _Request:
     """A request's waiting sentences."""
 
     engine: Engine
-    search: Search
+    settings: dict[str, Any]
     waiting: deque[_Item]
 
 
 class Batcher:
     """
-    The queue of requests, in an event loop, and a task per translator that has their sentences translated. A batch
-    takes one sentence from each request in turn, so that a long text does not keep short ones waiting. Runs within an
-    `async with` block, whose end waits for the current batches and cancels everything else.
+    The queue of requests, in an event loop, and a task per worker that takes batches from it. A batch takes one
+    sentence from each request in turn, so that a long text does not keep short ones waiting. Runs within an `async
+    with` block, whose end waits for the current batches and cancels everything else.
 
     Args:
         longest_queue: while that many sentences are waiting, no further requests are accepted.
         observe: called with the size of each batch.
-        translators: each translates one batch at a time, in a thread and in parallel with the others; none: this
-            process translates.
     """
 
-    def __init__(
-        self,
-        longest_queue: int,
-        observe: Callable[[int], None] = lambda size: None,
-        translators: Sequence[Translator] = (),
-    ):
-        self.longest_queue, self._observe = longest_queue, observe
-        self._translators = translators or [_translate_here]
+    def __init__(self, pool: Pool, longest_queue: int, observe: Callable[[int], None] = lambda size: None):
+        self.longest_queue, self._observe, self._pool = longest_queue, observe, pool
         self._tasks: list[asyncio.Task] = []
         self._requests: dict[_Request, None] = {}  # those with waiting sentences, in the order of their turns
         self._changed = asyncio.Event()
@@ -65,72 +62,77 @@ class Batcher:
         self._expected = 0  # sentences that were waiting or being translated when a batch was last done
 
     async def __aenter__(self) -> "Batcher":
-        self._threads = ThreadPoolExecutor(len(self._translators), thread_name_prefix="translator")
-        self._tasks = [asyncio.create_task(self._run(each)) for each in self._translators]
+        self._tasks = [asyncio.create_task(self._run()) for _ in range(self._pool.size)]
         return self
 
     async def __aexit__(self, *_) -> None:
         self._closed = True
         for request in self._requests:
-            for _, future in request.waiting:
-                future.cancel()
+            for item in request.waiting:
+                item.future.cancel()
         self._changed.set()
         await asyncio.gather(*self._tasks)
-        self._threads.shutdown()
 
     @property
     def waiting(self) -> int:
         """How many sentences are waiting."""
         return sum(len(request.waiting) for request in self._requests)
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether all translators are still running."""
-        return self._alive() == len(self._tasks)
-
     def _alive(self) -> int:
         return sum(not task.done() for task in self._tasks)
 
-    async def translate(self, engine: Engine, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
+    async def translate(
+        self, engine: Engine, texts: Sequence[str], tokens: list[list[int]], settings: dict[str, Any]
+    ) -> Translations:
         """
-        The translations of each sentence, best first. If this is cancelled, or one sentence fails, the others leave the
-        queue.
+        The translations of each sentence, best first; itself for one without tokens. If this is cancelled, or one
+        sentence fails, the others leave the queue.
+
+        Args:
+            settings: for `Translator.translate_batch`.
 
         Raises:
-            Busy: the queue is full or closed, or the translator is lost.
+            Busy: the queue is full or closed, or the worker is lost.
         """
-        if not sentences:
-            return []
+        loop, several = asyncio.get_running_loop(), settings.get("num_return_sequences", 1)
+        items = {
+            place: _Item(text, row, loop.create_future())
+            for place, (text, row) in enumerate(zip(texts, tokens, strict=True))
+            if row
+        }
+        found = [[Translation(text.strip())] * several for text in texts]
+        if not items:
+            return found
         if self._closed or self.waiting >= self.longest_queue:
             raise Busy(f"{self.waiting:,} sentences are waiting; try again later")
         if not self._alive():
             raise Busy("all processes that translate have ended; try again later")
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in sentences]
-        request = _Request(engine, search, deque(zip(sentences, futures, strict=True)))
+        request = _Request(engine, settings, deque(items.values()))
         self._requests[request] = None
         self._changed.set()
         try:
-            return await asyncio.gather(*futures)
+            results = await asyncio.gather(*(item.future for item in items.values()))
         finally:
             request.waiting.clear()
             self._requests.pop(request, None)
+        for place, translations in zip(items, results, strict=True):
+            found[place] = translations
+        return found
 
-    async def _run(self, translator: Translator) -> None:
-        translate = partial(asyncio.get_running_loop().run_in_executor, self._threads, translator)
+    async def _run(self) -> None:
         patience = 0.0
         while (batch := await self._next_batch(patience)) is not None:
             started = time.monotonic()
             try:
-                await self._translate(translate, *batch)
+                await self._translate(*batch)
             except WorkerLost as error:
                 logger.error(f"{error}; restart the service")
                 lost = list(batch[1])
                 if self._alive() == 1:  # this is the last one
                     lost += [item for request in self._requests for item in request.waiting]
-                for _, future in lost:
-                    if not future.done():
-                        future.set_exception(Busy("the process that translated this has ended; try again"))
+                for item in lost:
+                    if not item.future.done():
+                        item.future.set_exception(Busy("the process that translated this has ended; try again"))
                 return
             finally:
                 self._expected = self.waiting + self._translating
@@ -141,8 +143,7 @@ class Batcher:
 
     async def _next_batch(self, patience: float) -> tuple[_Request, list[_Item]] | None:
         """
-        The next batch: a request with its engine and search, and sentences with their futures; None if the batcher is
-        closed.
+        The next batch: a request with its engine and settings, and sentences; None if the batcher is closed.
 
         Args:
             patience: seconds to wait for a fair share of the sentences once any are waiting.
@@ -152,7 +153,7 @@ class Batcher:
             async with asyncio.timeout(patience):
                 await self._until(lambda: self.waiting >= self._fair_share())
         except TimeoutError:
-            # Meanwhile another translator may have taken them, or a client may have gone.
+            # Meanwhile another worker may have taken them, or a client may have gone.
             await self._until(lambda: bool(self._requests))
         if self._closed:
             return None
@@ -166,14 +167,14 @@ class Batcher:
             await self._changed.wait()
 
     def _fair_share(self) -> int:
-        """A translator's share of the sentences in the service, now or when a batch was last finished."""
+        """A worker's share of the sentences in the service, now or when a batch was last finished."""
         all_of_them = max(self._expected, self.waiting + self._translating)
         return min(math.ceil(all_of_them / max(1, self._alive())), _LARGEST_BATCH)
 
     def _take(self, most: int) -> tuple[_Request, list[_Item]]:
         """The first request, and up to `most` sentences that can share a batch with its own."""
         first = next(iter(self._requests))
-        alike = (each for each in self._requests if each.engine is first.engine and each.search == first.search)
+        alike = (each for each in self._requests if each.engine is first.engine and each.settings == first.settings)
         taking, items = deque(alike), []
         while taking and len(items) < most:
             request = taking.popleft()
@@ -185,29 +186,25 @@ class Batcher:
         self._requests = {each: None for each in self._requests if each.waiting and each not in served} | served
         return first, items
 
-    async def _translate(self, translate: _Translate, request: _Request, items: list[_Item]) -> None:
+    async def _translate(self, request: _Request, items: list[_Item]) -> None:
         try:
             self._observe(len(items))
-            found = await translate(request.engine, [sentence for sentence, _ in items], request.search)
-            results = list(zip(items, found, strict=True))
+            batch = [item.text for item in items], [item.tokens for item in items]
+            found = await asyncio.wrap_future(self._pool.submit(request.engine, batch, request.settings))
         except WorkerLost:
             raise
         except Exception as error:
-            if len(items) > 1:
-                for item in items:  # retried alone: one sentence must not fail the others
-                    if self._closed:
-                        item[1].cancel()
-                    elif not item[1].done():
-                        await self._translate(translate, request, [item])
+            if len(items) == 1:
+                logger.error(f"a sentence could not be translated: {error!r}")
+                if not items[0].future.done():
+                    items[0].future.set_exception(error)
                 return
-            logger.error(f"a sentence could not be translated: {error!r}")
-            if not items[0][1].done():
-                items[0][1].set_exception(error)
+            for item in items:  # retried alone: one sentence must not fail the others
+                if self._closed:
+                    item.future.cancel()
+                elif not item.future.done():
+                    await self._translate(request, [item])
             return
-        for (_, future), hypotheses in results:
-            if not future.done():  # its client has not gone
-                future.set_result(hypotheses)
-
-
-def _translate_here(engine: Engine, sentences: Sequence[str], search: Search) -> list[list[Hypothesis]]:
-    return engine.translate(sentences, search)
+        for item, translations in zip(items, found, strict=True):
+            if not item.future.done():  # its client has not gone
+                item.future.set_result(translations)

@@ -1,6 +1,6 @@
 """
-Reads texts, and writes them with their translations, in processes of its own: a regular expression or a parser holds
-the interpreter until it is done, so that no other request would be answered meanwhile. These processes import no torch.
+Reads texts, and writes them with their translations, in separate processes: a regular expression or a parser holds the
+interpreter's lock until it is done, which would block all other requests. These processes do not import torch.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from ...errors import UserError
 from ...languages import base_language
-from ..documents import read_document
-from ..translate.paragraphs import Paragraphs, Translated, cut
+from ..documents.document import read_document
+from ..documents.paragraphs import Paragraphs, Translated, cut
 
 _SHORT = 5_000  # characters
 
@@ -42,8 +42,8 @@ def written(
     texts: Sequence[str], format: str, languages: tuple[str, str], known: dict[str, list[Translated]], several: int
 ) -> list[list[str]]:
     """
-    Each text with the first, second, ... translation in place of each sentence. The texts are read once more: keeping
-    what was read would take memory for as long as the translation takes.
+    Each text with the first, second, ... translation in place of each sentence. The texts are read again, since keeping
+    the parsed documents would take memory for as long as the translation takes.
 
     Args:
         languages: of the texts, and of the translations.
@@ -69,8 +69,8 @@ def cut_into_sentences(text: str, language: str) -> list[tuple[str, bool]]:
 
 def likelihoods(texts: Sequence[str], languages: Sequence[str]) -> list[dict[str, float]]:
     """
-    For each text, the probability of each of some languages, among all that the detector knows. One that it does not
-    know is left out.
+    For each text, the probability of each of the given languages, among all that the detector knows. Languages that it
+    does not know are left out.
     """
     found = []
     for text in texts:
@@ -92,8 +92,8 @@ class ReaderLost(Exception):
 
 class Readers:
     """
-    Two processes that read, one of them short texts alone, so that these need not wait for long ones. They start when
-    they are first needed, and again after one has ended. Runs within an `async with` block, whose end ends them.
+    Two processes that read, one of them only short texts, so that these need not wait for long ones. They start when
+    first needed, and again if one has ended. Runs within an `async with` block, whose end ends them.
 
     Args:
         seconds: of processor time that a call may take.
@@ -116,11 +116,11 @@ class Readers:
 
     async def __call__(self, function: Callable[..., Result], *arguments) -> Result:
         """
-        What one of this module's functions returns, of which the first argument is a text or several. If this is
-        cancelled before the process is free, it is not called.
+        Call one of this module's functions, whose first argument is one or more texts, and return its result. If this
+        is cancelled before the process is free, the function is not called.
 
         Raises:
-            UserError: it raised one, or took too long.
+            UserError: the function raised one, or took too long.
             ReaderLost: its process has ended, or cannot be started.
         """
         texts = arguments[0] if arguments and isinstance(arguments[0], Sequence) else ""
@@ -178,17 +178,17 @@ def _started() -> subprocess.Popen:
 
 
 def _work() -> None:
-    # A terminal sends Ctrl-C to all of its processes, and systemd SIGTERM; this process's maker decides when it ends.
+    # A terminal sends Ctrl-C to all of its processes, and systemd SIGTERM; the parent decides when this one ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its maker has ended
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the parent has ended
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is not an answer
+    os.dup2(2, 1)  # keep what libraries print out of the answers
     while jobs.peek(1):
         seconds, function, arguments = pickle.load(jobs)
         if function is likelihoods:
             _detector()  # loading it takes longer than a service may allow for reading
-        signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process, whatever it is doing
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process, even inside a regular expression
         try:
             found = function(*arguments)
         except UserError as error:

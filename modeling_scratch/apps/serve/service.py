@@ -1,14 +1,10 @@
-"""
-Metrics for Prometheus, served at /metrics: requests, latency, batches, waiting sentences, memory.
-
-The HTTP service: LibreTranslate's API, health and metrics, and the page.
-"""
+"""The HTTP service: LibreTranslate's API, health and metrics, and the page."""
 
 import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -34,12 +30,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import UserError
+from ...inference.translate import Translator
 from ..documents import FORMATS, WITH_INLINE_MARKUP
-from ..translate.workers import Worker
+from ..translate.workers import Pool
 from .batcher import Batcher, Busy
-from .engines import Direction, Directions, Search
+from .engines import Direction, Directions
+from .parameters import as_text, check_key, number_of, read_parameters, text_of
 from .readers import ReaderLost, Readers, cut_into_sentences, likelihoods
-from .requests import as_text, check_key, number_of, read_parameters, text_of
 from .texts import aside_if_long, translate_sentences, translate_texts
 
 logger = logging.getLogger(__name__)
@@ -48,7 +45,7 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """The metrics of one service."""
+    """The metrics of one service, for Prometheus: requests, latency, batches, waiting sentences, memory."""
 
     def __init__(self):
         self.registry = CollectorRegistry()
@@ -91,8 +88,8 @@ AUTO = "auto"
 _MOST_ALTERNATIVES = 8
 _MOST_BEAMS = 16
 _LIKELIHOODS = 3  # languages that /detect returns
-_CLEARLY = 10  # times as likely as another language; less says nothing of a single word
-_LEAST_LIKELY = 0.001  # smaller probabilities say nothing of each other
+_CLEARLY = 10  # times as likely as another language; a single word often has a lower ratio by chance
+_LEAST_LIKELY = 0.001  # the ratio of smaller probabilities means nothing
 _LEAST_SECONDS = 5.0  # of processor time to read a text; loading the detector takes one
 _CHARACTERS_PER_SECOND = 10_000  # that are read even on a slow processor, several times over
 _SECONDS_BETWEEN_WARNINGS = 60.0
@@ -133,7 +130,7 @@ class Service:
     Args:
         key: that requests must send as `api_key`; None: none is needed.
         origins: of pages that may call the service from a browser, such as https://example.org; or "*".
-        workers: processes that translate in parallel; none: this process translates.
+        pool: of the workers that translate, closed when the service ends; None: this process translates.
     """
 
     def __init__(
@@ -142,14 +139,14 @@ class Service:
         limits: Limits,
         key: str | None = None,
         origins: tuple[str, ...] = (),
-        workers: Sequence[Worker] = (),
+        pool: Pool | None = None,
     ):
         self.directions, self.limits, self.key = directions, limits, key
         self.page = {name: (files("modeling_scratch.apps.web") / "page" / name).read_bytes() for name in _PAGE}
         self.metrics = Metrics()
-        self.workers = workers
+        self.pool = pool or Pool([], 0, 1)
         self._next_warning = 0.0
-        self.batcher = Batcher(limits.waiting, self.metrics.batches.observe, workers)
+        self.batcher = Batcher(self.pool, limits.waiting, self.metrics.batches.observe)
         seconds = min(_LEAST_SECONDS + limits.characters / _CHARACTERS_PER_SECOND, limits.seconds)
         self.readers = Readers(seconds)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
@@ -172,7 +169,7 @@ class Service:
             exception_handlers={HTTPException: _explain, 500: _apologize},
             lifespan=self._lifespan,
         )
-        # Outermost, so that Starlette's own error responses are counted too.
+        # Outermost, to count Starlette's own error responses too.
         self.app = Counted(app, self.metrics, {route.path for route in routes})
 
     @asynccontextmanager
@@ -180,20 +177,19 @@ class Service:
         asyncio.get_running_loop().set_exception_handler(self._note)
         async with self.batcher, self.readers:
             yield
-        for worker in self.workers:
-            worker.close()
+        self.pool.close()
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """
-        Log an error that the event loop met. Out of file descriptors, it accepts no connection for a second, and then
-        tries again, and would report each failure with a traceback.
+        Log an error of the event loop. When it runs out of file descriptors, it retries every second, and by default
+        logs each failure with a traceback; here, one warning a minute.
         """
         if context["message"] != _ACCEPTING:
             loop.default_exception_handler(context)
         elif (now := loop.time()) > self._next_warning:
             self._next_warning = now + _SECONDS_BETWEEN_WARNINGS
             reason = context["exception"].strerror
-            logger.warning(f"no more connections can be accepted: {reason}; it tries again (ulimit -n sets the limit)")
+            logger.warning(f"cannot accept more connections: {reason}; retrying (ulimit -n sets the limit)")
 
     # -- LibreTranslate's interface (https://docs.libretranslate.com/api/operations/translate/) -----------------------
 
@@ -217,7 +213,7 @@ class Service:
         return JSONResponse(answer if is_list else {name: value[0] for name, value in answer.items()})
 
     async def detect(self, request: Request) -> Response:
-        """How likely `q` is in each of the languages of the service, among all that the detector knows."""
+        """The most likely languages of `q` among those of the service, with their probabilities."""
         text = text_of(await self._parameters(request), "q")
         self._check_length([text])
         names = list(self.directions.names)
@@ -257,9 +253,9 @@ class Service:
     # -- for operators -------------------------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        """Whether all that translate are running. HTTPException 503 if not."""
-        if not self.batcher.is_alive or not all(worker.process.is_alive() for worker in self.workers):
-            raise HTTPException(503, "a process that translates has ended; the service's log says which")
+        """Whether all workers are running. HTTPException 503 if not."""
+        if not self.pool.is_whole:
+            raise HTTPException(503, "a process that translates has ended; see the service's log")
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(self, request: Request) -> Response:
@@ -274,9 +270,10 @@ class Service:
         return Response(self.page[name], media_type=_PAGE[name], headers=_NO_CACHE)
 
     async def describe_models(self, request: Request) -> Response:
-        """What the page knows about the service and its models."""
+        """The service and its models, for the page."""
         directions = [
-            each.described | {"search": {"numBeams": each.engine.num_beams}, "isAligned": each.engine.can_align}
+            each.described
+            | {"search": {"numBeams": each.engine.num_beams}, "isAligned": isinstance(each.engine, Translator)}
             for each in self.directions.all
         ]
         service = {"isKeyNeeded": self.key is not None, "mostCharacters": self.limits.characters}
@@ -301,8 +298,7 @@ class Service:
         direction = self._direction(text_of(parameters, "source"), text_of(parameters, "target"))
         most = max(_MOST_BEAMS, direction.engine.num_beams)
         beams = max(1, number_of(parameters, "numBeams", 1, most))
-        search = Search(num_beams=beams, several=beams, align=True)
-        found = await self._in_time(request, translate_sentences(sentences, direction, search, self.batcher))
+        found = await self._in_time(request, translate_sentences(sentences, direction, beams, self.batcher))
         return JSONResponse({"translations": found})
 
     # -- shared helpers ------------------------------------------------------------------------------------------------
@@ -323,7 +319,7 @@ class Service:
     async def _translated(
         self, texts: list[str], format: str, source: str, target: str, several: int
     ) -> tuple[dict[str, Any], list[list[str]]]:
-        """The answer so far, with the languages that were detected, and the translations of each text, best first."""
+        """The answer with the languages that were detected, and the translations of each text, best first."""
         answer: dict[str, Any] = {}
         groups = {source: list(range(len(texts)))}  # the places of the texts in each language
         if source == AUTO:
@@ -333,26 +329,24 @@ class Service:
                 groups[language].append(place)
         found = [[text] * several for text in texts]
         for source, places in groups.items():
-            if self.directions.is_one_language(source, target):  # the texts stay, as for LibreTranslate
+            if self.directions.is_one_language(source, target):  # the texts stay, as in LibreTranslate
                 continue
             direction = self._direction(source, target)
-            search = Search(several=several, align=format in WITH_INLINE_MARKUP)
-            some = [texts[place] for place in places]
-            made = await translate_texts(some, format, direction, search, self.batcher, self.readers)
+            some, align = [texts[place] for place in places], format in WITH_INLINE_MARKUP
+            made = await translate_texts(some, format, direction, several, align, self.batcher, self.readers)
             for place, each in zip(places, made, strict=True):
                 found[place] = each
         return answer, found
 
     async def _detected(self, texts: list[str], target: str) -> list[tuple[str, float]]:
         """
-        The language of each text that is to be translated into `target`, with its probability: the most likely of those
-        that are translated into `target`; or `target` itself if the text is clearly in that, which the detector can
-        tell if it knows all of them.
+        The language of each text, with its probability: the most likely of those that are translated into `target`; or
+        `target` itself if the text is clearly in that language, and the detector knows all of them.
         """
         find, is_one_language = self.directions.find, self.directions.is_one_language
         sources = [each for each in self.directions.names if find(each, target)]
         if not sources:
-            self._direction(AUTO, target)  # says what is served
+            self._direction(AUTO, target)  # raises an error that lists the directions
         names = sources + [each for each in self.directions.names if is_one_language(each, target)]
         found = []
         for row in await self.readers(likelihoods, texts, names):
@@ -403,4 +397,4 @@ async def _explain(request: Request, error: HTTPException) -> Response:
 
 
 async def _apologize(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "this is a bug of the service; its log says more"}, status_code=500)
+    return JSONResponse({"error": "this is a bug of the service; see its log"}, status_code=500)

@@ -1,1 +1,1 @@
-"""Translating many lines: reading and writing them, and sharing the work among processes."""
+"""Translating lines of text, and sharing batches among worker processes."""

@@ -1,18 +1,11 @@
-"""
-Reads the lines to translate: those of a file all at once, those of standard input as they arrive.
+"""Translates lines for `scratch translate`: those of a file, or of standard input as they arrive."""
 
-Translates lines for `scratch translate`, and writes each as soon as it is done, to a file or standard output.
-"""
-
-import io
 import logging
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -22,100 +15,65 @@ from tqdm.auto import tqdm
 
 from ...errors import UserError, as_user_error
 from ...files import one_line, written_whole
-from ...inference.alignments import Aligner, pharaoh
-from ...inference.ensemble import first_member
-from ...model.translation_pipeline import SENTENCES_AHEAD
-from .pipeline import CommandPipeline
+from ...inference.translate import Translation, Translator
 
 logger = logging.getLogger(__name__)
 
-# Kinds of warnings.
-CUT = "were cut at the greatest length"
-CUT_ADVICE = "the translation was cut at its greatest length (--max-new-tokens)"
-UNUSUAL = "are longer than anything in training"
-
-_TOLD = 3  # warnings shown of each kind
+WINDOW = 1024  # lines that are translated together
 _CHUNK = 2**16  # bytes: the capacity of a pipe
-_LARGE = 2**14  # bytes
+_LARGE = 2**14  # bytes of a file for which workers are worth starting
+_SHOWN = 3  # warnings of each kind
 
 
 class TextInput:
     """
-    Lines without their line feeds, in windows of those available at once, at most 1,024. Only a line feed ends a line.
+    Lines without their line feeds, in windows. Only a line feed ends a line.
 
     Args:
         path: a file; None: standard input.
-
-    Raises:
-        UserError: standard input is closed.
     """
 
     def __init__(self, path: Path | None):
         self.name = "standard input" if path is None else str(path)
-        self._descriptor = _descriptor_to_wait_for() if path is None else None
-        self.is_terminal = self._descriptor is not None and os.isatty(self._descriptor)
-        self._lines = _split(whole_input(path)) if self._descriptor is None else None
+        self.is_terminal = path is None and sys.stdin.isatty()
+        is_whole = path is not None or _size_of_stdin() is not None
+        self._lines = _split(whole_input(path)) if is_whole else None
 
     @property
     def total(self) -> int | None:
         """The number of lines; None if they are read as they arrive."""
         return None if self._lines is None else len(self._lines)
 
-    def windows(self, before_waiting: Callable[[], None] = lambda: None) -> Iterator[list[bytes]]:
+    def windows(self, size: int, before_waiting: Callable[[], None] = lambda: None) -> Iterator[list[bytes]]:
         """
-        Yield the lines window by window.
+        Yield the lines in windows: of a file, of `size` lines; of a stream, of those available, at most `size`.
 
         Args:
             before_waiting: called before a read that may block.
         """
-        if self._lines is not None:
-            for first in range(0, len(self._lines), SENTENCES_AHEAD):
-                yield self._lines[first : first + SENTENCES_AHEAD]
-            return
-        # Read ahead without limit: a program that writes all its text before it reads any output must not deadlock.
-        chunks: SimpleQueue[bytes] = SimpleQueue()
-        Thread(target=_read, args=(self._descriptor, chunks), daemon=True).start()
-        rest, ended = b"", False
-        while not ended:
-            before_waiting()
-            # Wait for a line, but not for more of them.
-            while not ended and (b"\n" not in rest or (rest.count(b"\n") < SENTENCES_AHEAD and not chunks.empty())):
-                chunk = chunks.get()
-                rest, ended = rest + chunk, not chunk
-            end = len(rest) if ended else rest.rindex(b"\n") + 1
-            lines, rest = _split(rest[:end]), rest[end:]
-            for first in range(0, len(lines), SENTENCES_AHEAD):
-                yield lines[first : first + SENTENCES_AHEAD]
+        arriving = [self._lines] if self._lines is not None else _arriving(sys.stdin.fileno(), size, before_waiting)
+        for lines in arriving:
+            for first in range(0, len(lines), size):
+                yield lines[first : first + size]
 
 
-def workers_for(path: Path | None) -> int | None:
-    """How many workers a file, or standard input (None), is worth; None: the default number."""
-    try:
-        status = path.stat() if path is not None else os.fstat(sys.stdin.fileno())
-    except (AttributeError, ValueError, OSError):  # standard input is closed or not a file, or the file does not exist
-        return 0
-    return None if stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE else 0
+def _arriving(descriptor: int, size: int, before_waiting: Callable[[], None]) -> Iterator[list[bytes]]:
+    # Read ahead without limit: a program that writes all its text before it reads any output must not deadlock.
+    chunks: SimpleQueue[bytes] = SimpleQueue()
+    Thread(target=_read, args=(descriptor, chunks), daemon=True).start()
+    rest, ended = b"", False
+    while not ended:
+        before_waiting()
+        # Wait for a line, but not for more of them.
+        while not ended and (b"\n" not in rest or (rest.count(b"\n") < size and not chunks.empty())):
+            chunk = chunks.get()
+            rest, ended = rest + chunk, not chunk
+        end = len(rest) if ended else rest.rindex(b"\n") + 1
+        yield _split(rest[:end])
+        rest = rest[end:]
 
 
-def whole_input(path: Path | None) -> bytes:
-    """The content of a file, or of standard input (None). UserError if standard input is closed."""
-    if path is not None:
-        return path.read_bytes()
-    if sys.stdin is None:
-        raise UserError("standard input is closed; give a file with --input")
-    return sys.stdin.buffer.read()
-
-
-def _descriptor_to_wait_for() -> int | None:
-    """Standard input's file descriptor if lines may arrive one by one (a pipe, a terminal); None for a regular file."""
-    try:
-        descriptor = sys.stdin.buffer.fileno()
-        return None if stat.S_ISREG(os.fstat(descriptor).st_mode) else descriptor
-    except (AttributeError, io.UnsupportedOperation, OSError):  # closed, or an object without a descriptor
-        return None
-
-
-def _read(descriptor: int, chunks: SimpleQueue) -> None:
+def _read(descriptor: int, chunks: SimpleQueue[bytes]) -> None:
     """
     Put chunks into a queue as they arrive, then b"". Uses `os.read`, since a thread blocked in `sys.stdin` would hold
     its lock while Python exits.
@@ -136,130 +94,24 @@ def _split(text: bytes) -> list[bytes]:
     return lines
 
 
-class Remarks:
-    """
-    Warnings about lines or other units of a text: the first few of each kind at once, the total of each at the end.
-
-    Args:
-        unit: what the numbers count.
-    """
-
-    def __init__(self, unit: str = "line"):
-        self.unit = unit
-        self.numbers: dict[str, set[int]] = {}
-
-    def add(self, kind: str, number: int, what: str) -> None:
-        """Record a warning about a line, and log it if it is among the first of its kind."""
-        told = self.numbers.setdefault(kind, set())
-        if number in told:  # a text may be read twice, to check and to translate it
-            return
-        told.add(number)
-        if len(told) <= _TOLD:
-            logger.warning(f"{self.unit} {number}: {what}")
-
-    def close(self) -> None:
-        """Log the total of each kind whose warnings were not all logged."""
-        for kind, told in self.numbers.items():
-            if len(told) > _TOLD:
-                logger.warning(f"{len(told):,} {self.unit}s {kind}, the last of them {self.unit} {max(told)}")
+def _size_of_stdin() -> int | None:
+    """The bytes in standard input if it is a regular file; None if its lines may arrive one by one."""
+    try:
+        status = os.fstat(sys.stdin.fileno())
+    except OSError:  # an object without a descriptor
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def check_lengths(pipeline: CommandPipeline, sentences: Sequence[str]) -> tuple[dict[int, str], dict[int, str]]:
-    """
-    What is wrong with each sentence that has too many tokens for the model, and what to remark on others that are
-    longer than any in training, if the model's generation config records the longest; both by index.
-    """
-    longest = getattr(pipeline.model.generation_config, "longest_training_source", None)
-    problems, unusual = {}, {}
-    for place, length in enumerate(pipeline.lengths(sentences)):
-        if length > pipeline.limit:
-            problems[place] = f"{length} tokens, but the model takes {pipeline.limit}"
-        elif longest is not None and length > longest:
-            what = f"{length} tokens, and the longest sentence in training had {longest}: its translation may be poor"
-            unusual[place] = what
-    return problems, unusual
+def whole_input(path: Path | None) -> bytes:
+    """The content of a file, or of standard input (None)."""
+    return sys.stdin.buffer.read() if path is None else path.read_bytes()
 
 
-@dataclass(frozen=True)
-class LineReader:
-    """
-    Decodes lines into sentences that the model can translate.
-
-    Args:
-        name: of the text, for messages.
-        keep_going: leave a line that cannot be translated empty, with a warning; otherwise it is an error.
-    """
-
-    pipeline: CommandPipeline
-    name: str
-    keep_going: bool
-    remarks: Remarks = field(default_factory=Remarks)
-
-    def check(self, text: TextInput) -> None:
-        """UserError for the first line that cannot be translated. Tokenizes one window at a time, to save memory."""
-        first = 0
-        for lines in text.windows():
-            if (error := self.read(lines, first)[1]) is not None:
-                raise error
-            first += len(lines)
-
-    def read(self, lines: list[bytes], first: int) -> tuple[list[str], UserError | None]:
-        """
-        The sentence on each line, and None. Without `keep_going`, if a line cannot be translated: the sentences before
-        it, and its error. A byte order mark at the beginning of the text is dropped.
-
-        Args:
-            first: how many lines precede these.
-        """
-        sentences, problems = [], {}
-        for place, line in enumerate(lines):
-            try:
-                sentences.append(line.decode("utf-8-sig" if first + place == 0 else "utf-8").strip())
-            except UnicodeDecodeError as error:
-                sentences.append("")
-                problems[place] = f"not valid UTF-8 ({error.reason})"
-        too_long, unusual = check_lengths(self.pipeline, sentences)
-        problems |= too_long
-        for place, what in sorted(problems.items()):
-            number = first + place + 1
-            if not self.keep_going:
-                return sentences[:place], UserError(f"{self.name}, line {number}: {what}")
-            self.remarks.add("could not be translated and are empty", number, f"{what}; left empty")
-            sentences[place] = ""
-        for place, what in unusual.items():
-            self.remarks.add(UNUSUAL, first + place + 1, what)
-        return sentences, None
-
-
-_ALIGNED_AT_ONCE = 64  # sentences
-
-
-def with_alignments(
-    results: Iterable[list[dict[str, Any]]], sentences: Iterable[str], aligner: Aligner
-) -> Iterator[list[dict[str, Any]]]:
-    """Add an "alignment" to each of the pipeline's translations, reading ahead to align them in batches."""
-    pairs = zip(sentences, results, strict=True)
-    while ahead := list(islice(pairs, _ALIGNED_AT_ONCE)):
-        translations = [(source, each) for source, several in ahead for each in several]
-        links = aligner.align(
-            [source for source, _ in translations], [each["translation_text"] for _, each in translations]
-        )
-        for (_, translation), found in zip(translations, links, strict=True):
-            translation["alignment"] = found
-        yield from (several for _, several in ahead)
-
-
-def write_rows(translations: list[dict[str, Any]], number: int, n_best: bool, scores: bool) -> Iterator[str]:
-    """
-    The rows written for a line, without line feeds: its translation, or its n best. `translate.main` documents the
-    columns; the "alignment" of a translation, if any, is the last.
-    """
-    for rank, translation in enumerate(translations, start=1):
-        columns = [number, rank] if n_best else []
-        columns += [f"{translation['score']:.4f}"] if n_best or scores else []
-        columns.append(one_line(translation["translation_text"]))
-        columns += [pharaoh(translation["alignment"])] if "alignment" in translation else []
-        yield "\t".join(map(str, columns))
+def is_large(path: Path | None) -> bool:
+    """Whether a file, or standard input (None), is large enough for workers."""
+    size = path.stat().st_size if path is not None and path.is_file() else _size_of_stdin() if path is None else None
+    return (size or 0) >= _LARGE
 
 
 @contextmanager
@@ -269,9 +121,7 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
     only when it is complete, with the permissions of the one it replaces.
     """
     if path is None:
-        if sys.stdout is None:
-            raise UserError("standard output is closed; give a file with --output")
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # in any locale
         yield sys.stdout
         sys.stdout.flush()
         return
@@ -281,97 +131,175 @@ def opened_output(path: Path | None) -> Iterator[TextIO]:
         with path.open("w", encoding="utf-8", newline="\n") as file:
             yield file
         return
-    path = path.resolve()  # writes to the target of a symbolic link, and keeps the link
-    with ExitStack() as stack:
+    # Resolved: writes to the target of a symbolic link, and keeps the link.
+    whole = written_whole(path.resolve(), only_writer=False)
+    with whole as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        yield file
+
+
+class Warnings:
+    """
+    Warnings about lines or sentences: the first few of each kind at once, the total of each at the end.
+
+    Args:
+        unit: what the numbers count.
+    """
+
+    def __init__(self, unit: str):
+        self.unit = unit
+        self.numbers: dict[str, list[int]] = {}
+
+    def add(self, kind: str, number: int, message: str) -> None:
+        """Count a warning about the unit with this number, and log it if it is among the first of its kind."""
+        numbers = self.numbers.setdefault(kind, [])
+        numbers.append(number)
+        if len(numbers) <= _SHOWN:
+            logger.warning(f"{self.unit} {number}: {message}")
+
+    def add_cut(self, number: int) -> None:
+        """Warn that a translation was cut."""
+        advice = "the translation was cut at the maximum length (--max-new-tokens)"
+        self.add("were cut at the maximum length", number, advice)
+
+    def add_unusual(self, number: int, message: str) -> None:
+        """Warn about a sentence that is longer than all in training."""
+        self.add("are longer than any sentence in training", number, message)
+
+    def close(self) -> None:
+        """Log the total of each kind of which not all warnings were logged."""
+        for kind, numbers in self.numbers.items():
+            if len(numbers) > _SHOWN:
+                logger.warning(f"{len(numbers):,} {self.unit}s {kind}, the last of them {self.unit} {numbers[-1]}")
+
+
+def check_lengths(translator: Translator, tokens: list[list[int]]) -> tuple[dict[int, str], dict[int, str]]:
+    """
+    What is wrong with each sentence that has too many tokens for the model, and a warning about others that are longer
+    than any in training, if the model's generation config records the longest; both by index.
+    """
+    longest = getattr(translator.model.generation_config, "longest_training_source", None)
+    problems, unusual = {}, {}
+    for place, length in enumerate(map(len, tokens)):
+        if length > translator.limit:
+            problems[place] = f"{length} tokens, but the model takes {translator.limit}"
+        elif longest is not None and length > longest:
+            what = f"{length} tokens, and the longest sentence in training had {longest}: its translation may be poor"
+            unusual[place] = what
+    return problems, unusual
+
+
+def _decoded(lines: Sequence[bytes], first: int) -> tuple[list[str], dict[int, str]]:
+    """
+    The sentence on each line, and by index what is wrong with lines that are not UTF-8. A byte order mark at the
+    beginning of the text is dropped.
+
+    Args:
+        first: how many lines precede these.
+    """
+    sentences, problems = [], {}
+    for place, line in enumerate(lines):
         try:
-            temporary = stack.enter_context(written_whole(path, only_writer=False))
-        except OSError as error:
-            raise UserError(f"--output {path}: nothing can be written to {path.parent} ({error.strerror})") from error
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            yield file
+            sentences.append(line.decode("utf-8-sig" if first + place == 0 else "utf-8").strip())
+        except UnicodeDecodeError as error:
+            sentences.append("")
+            problems[place] = f"not valid UTF-8 ({error.reason})"
+    return sentences, problems
 
 
-def pipeline_options(
-    pipeline: CommandPipeline, settings: dict[str, Any], n_best: int | None, scores: bool
-) -> dict[str, Any]:
+def _check_file(text: TextInput, translator: Translator) -> None:
     """
-    The pipeline's arguments: the settings that are not None, and what n-best lists and scores need. UserError if there
-    are fewer beams than `n_best`.
+    UserError for the first line that cannot be translated. Only lines that may be too long are tokenized for this: each
+    token but the end token takes at least one byte.
     """
-    options = {name: value for name, value in settings.items() if value is not None}
-    if n_best is not None:
-        beams = options.get("num_beams") or max(n_best, pipeline.model.generation_config.num_beams or 1)
-        if n_best > beams:
-            raise UserError(f"--n-best {n_best}: --num-beams is {beams}; it must be at least as large")
-        options["num_beams"] = beams
-    return options | {"num_return_sequences": n_best or 1, "return_scores": scores or n_best is not None}
+    first = 0
+    for lines in text.windows(WINDOW):
+        sentences, problems = _decoded(lines, first)
+        long = [
+            sentence if len(line) >= translator.limit else "" for sentence, line in zip(sentences, lines, strict=True)
+        ]
+        problems |= check_lengths(translator, translator.tokenize(long))[0]
+        if problems:
+            place = min(problems)
+            raise UserError(f"{text.name}, line {first + place + 1}: {problems[place]}")
+        first += len(lines)
 
 
-def make_aligner(pipeline: CommandPipeline) -> Aligner:
-    with as_user_error(kinds=ValueError):  # for alignment_heads that the model does not have
-        return Aligner(first_member(pipeline.model), pipeline.tokenizer, pipeline.target_tokenizer)
+def _rows(translations: list[Translation], number: int, n_best: bool, scores: bool, alignments: bool) -> Iterator[str]:
+    """
+    The rows written for a line, without line feeds: its translation, or its n best. `scratch translate --help` has the
+    columns.
+    """
+    for rank, translation in enumerate(translations, start=1):
+        columns = [str(number), str(rank)] if n_best else []
+        columns += [f"{translation.score:.4f}"] if n_best or scores else []
+        columns.append(one_line(translation.text))
+        if alignments:
+            from ...inference.alignments import links_of, pharaoh
 
-
-def languages_of(pipeline: CommandPipeline, format: str, language: str | None) -> tuple[str, str | None]:
-    """The source language (default: the tokenizer's) and the target language. UserError if the source is unknown."""
-    named = pipeline.tokenizer.init_kwargs
-    source = language or named.get("source_lang")
-    if source is None:
-        raise UserError(
-            f"--format {format}: the model does not say what it translates from; add --language, such as en"
-        )
-    return source, named.get("target_lang")
+            columns.append("" if translation.weights is None else pharaoh(links_of(translation.weights)))
+        yield "\t".join(columns)
 
 
 @as_user_error(kinds=ValueError)
 def translate_lines(
     path: Path | None,
-    pipeline: CommandPipeline,
-    options: dict[str, Any],
-    rows: Callable[..., Iterator[str]],
     file: TextIO,
-    keep_going: bool,
-    quiet: bool,
-    aligner: Aligner | None,
+    translator: Translator,
+    settings: dict[str, Any],
+    n_best: bool = False,
+    scores: bool = False,
+    alignments: bool = False,
+    keep_going: bool = False,
+    quiet: bool = False,
+    windows_at_once: int = 1,
 ) -> None:
     """
     Translate the lines of a file, or of standard input as they arrive.
 
     Args:
         path: a file; None: standard input.
-        options: passed to the pipeline.
-        rows: formats a line's translations, given its number, as rows.
-        keep_going: see `LineReader`.
+        settings: for `Translator.translate`.
+        n_best, scores, alignments: which columns to write.
+        keep_going: leave a line that cannot be translated empty, with a warning; otherwise it is an error.
         quiet: show no progress bar and no prompt.
-        aligner: aligns each line with its translations; None: nothing is aligned.
+        windows_at_once: how many windows of a file are translated together.
 
     Raises:
         UserError: a line cannot be translated. In a file, this is found before anything is translated.
     """
-    text = TextInput(path)
-    reader = LineReader(pipeline, text.name, keep_going)
+    text, warnings = TextInput(path), Warnings("line")
     if text.total is not None and not keep_going:
-        reader.check(text)
+        _check_file(text, translator)
     prompt = text.is_terminal and sys.stderr.isatty() and not quiet
     if prompt:
         print("A line at a time; Ctrl-D ends.", file=sys.stderr)
+    size = WINDOW if text.total is None else WINDOW * windows_at_once
     number = 0
     with tqdm(total=text.total, unit=" lines", disable=quiet or prompt or None) as bar:  # None: shown on a terminal
-        for lines in text.windows(lambda: print("> ", end="", file=sys.stderr, flush=True) if prompt else None):
-            sentences, error = reader.read(lines, number)
-            results = pipeline(iter(sentences), **options)
-            if aligner is not None:
-                results = with_alignments(results, sentences, aligner)
-            for translations in results:
+        for lines in text.windows(size, lambda: print("> ", end="", file=sys.stderr, flush=True) if prompt else None):
+            sentences, problems = _decoded(lines, number)
+            tokens = translator.tokenize(sentences)
+            too_long, unusual = check_lengths(translator, tokens)
+            problems, error = dict(sorted((problems | too_long).items())), None
+            for place, what in problems.items():
+                if not keep_going:  # translate the lines before it first
+                    error = UserError(f"{text.name}, line {number + place + 1}: {what}")
+                    sentences, tokens = sentences[:place], tokens[:place]
+                    break
+                warnings.add("could not be translated and are empty", number + place + 1, f"{what}; left empty")
+                sentences[place], tokens[place] = "", []
+            for place in sorted(unusual.keys() & range(len(sentences))):
+                warnings.add_unusual(number + place + 1, unusual[place])
+            found = translator.translate(sentences, tokens, progress=bar.update, **settings)
+            if file.isatty():
+                bar.clear()
+            for translations in found:
                 number += 1
-                if translations[0].get("cut"):
-                    reader.remarks.add(CUT, number, CUT_ADVICE)
-                for row in rows(translations, number):
-                    if file.isatty():
-                        bar.clear()
+                if translations[0].is_cut:
+                    warnings.add_cut(number)
+                for row in _rows(translations, number, n_best, scores, alignments):
                     print(row, file=file)
-                bar.update()
             file.flush()
             if error is not None:
                 raise error
-    reader.remarks.close()
+    warnings.close()

@@ -20,6 +20,7 @@ from foreign_models import (
     tutorial,
 )
 from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer
+from translators import best
 from typer.testing import CliRunner
 
 from modeling_scratch import ScratchForConditionalGeneration
@@ -32,7 +33,6 @@ from modeling_scratch.errors import UserError
 from modeling_scratch.files import ending_on_signals
 from modeling_scratch.inference.ensemble import load_together
 from modeling_scratch.loading import load_tokenizers, load_translator, save_tokenizers
-from modeling_scratch.training.evaluation import translate
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),  # torch's, of a faster path
@@ -112,7 +112,7 @@ def translations(folder) -> list[str]:
     """In float64, so that two implementations and two precisions of the same weights can be compared."""
     model = load_translator(str(folder))
     model = widen(model) if isinstance(model, MarianMTModel) else model
-    return translate(model.double(), *load_tokenizers(str(folder)), ["The cat sleeps.", PAIRS[0]["en"]])
+    return best(model.double(), *load_tokenizers(str(folder)), ["The cat sleeps.", PAIRS[0]["en"]])
 
 
 # Translates with Transformers alone.
@@ -152,7 +152,7 @@ def test_an_opus_model_is_fine_tuned_and_becomes_a_marian_model_again(opus_folde
     written = model.double().generate(
         **tokenizer(sentences, padding=True, return_tensors="pt"), max_new_tokens=8, num_beams=2
     )
-    found = translate(
+    found = best(
         load_translator(str(tuned)).double(), *load_tokenizers(str(tuned)), sentences, max_new_tokens=8, num_beams=2
     )
     assert found == tokenizer.batch_decode(written, skip_special_tokens=True)
@@ -226,7 +226,7 @@ def test_ensembles_need_the_same_sentencepiece_files(opus_folder, tmp_path):
     ensemble = load_together([str(same), str(other)])
     sentences = ["The cat sleeps.", PAIRS[0]["en"]]
     together, alone = (model.double() for model in (ensemble[0], load_translator(str(same))))
-    assert translate(together, *ensemble[1:], sentences) == translate(alone, *ensemble[1:], sentences)
+    assert best(together, *ensemble[1:], sentences) == best(alone, *ensemble[1:], sentences)
     shutil.copy(other / "source.spm", other / "target.spm")
     with pytest.raises(UserError, match=f"^{other}: its source tokenizer is not that of {same}; "):
         load_together([str(same), str(other)])

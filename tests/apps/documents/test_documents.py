@@ -4,17 +4,15 @@ import io
 import random
 import re
 import sys
-from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
 from stand_ins import Shouting, backwards
-from transformers import GenerationConfig
 from translators import SENTENCES, by_hand, one_vocabulary
 
-from modeling_scratch.apps.documents import FORMATS, translate_document
-from modeling_scratch.apps.documents import whole as document_input
-from modeling_scratch.apps.translate.paragraphs import Translated, translate_paragraphs
+from modeling_scratch.apps.documents import FORMATS, translation
+from modeling_scratch.apps.documents.document import translate_document
+from modeling_scratch.apps.documents.paragraphs import Translated, translate_paragraphs
 from modeling_scratch.commands import translate
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -52,7 +50,7 @@ def test_links_where_sentences_have_no_space_between():
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_whatever_is_read_takes_time_in_proportion(reader):
+def test_reading_takes_time_in_proportion_to_the_text(reader):
     """
     Of the process alone: at most 24 times as long for eight times the text, where the square would be 64. Each is the
     shortest of up to six tries, since other processes slow this one down too.
@@ -156,7 +154,7 @@ def test_all_sentences_are_translated_together():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_markup_is_well_formed_whatever_the_links(seed):
+def test_markup_is_well_formed_with_any_links(seed):
     """Random tags, and random links; lxml would have to move tags that cross."""
     from lxml import etree
 
@@ -215,9 +213,9 @@ def test_the_command(folder, tmp_path, monkeypatch, capsys):
 
 def test_a_document_without_its_format_is_lines(folder, tmp_path, monkeypatch, capsys):
     (tmp_path / "x.md").write_text(SENTENCES[0])
-    found, said = run(folder, "", monkeypatch, capsys, input=str(tmp_path / "x.md"))
+    found, stderr = run(folder, "", monkeypatch, capsys, input=str(tmp_path / "x.md"))
     assert found == f"{by_hand(folder, SENTENCES[:1])[0]}\n"
-    assert re.match(r"warning: \S+x\.md is translated line by line; .* --format markdown\n", said)
+    assert re.match(r"warning: \S+x\.md is translated line by line; .* --format markdown\n", stderr)
     assert "--format" not in run(folder, "", monkeypatch, capsys, input=str(tmp_path / "x.md"), format="lines")[1]
 
 
@@ -228,40 +226,18 @@ def test_a_document_without_its_format_is_lines(folder, tmp_path, monkeypatch, c
         ("srt", b"text", "error: standard input: it has no subtitles in the format SRT\n"),
     ],
 )
-def test_what_is_no_document(format, text, message, folder, monkeypatch, capsys):
+def test_input_that_is_not_a_document_is_refused(format, text, message, folder, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     with pytest.raises(SystemExit):
         translate.main(str(folder), format=format)
     assert capsys.readouterr().err == message
 
 
-def test_a_fault_of_the_program_is_not_the_user_s(folder, monkeypatch, capsys):
+def test_our_own_errors_are_not_blamed_on_the_user(folder, monkeypatch, capsys):
     def fail(*_):
         raise ValueError("a fault")
 
-    monkeypatch.setattr(document_input, "translate_document", fail)
+    monkeypatch.setattr(translation, "translate_document", fail)
     with pytest.raises(SystemExit) as ended:
         run(folder, "x", monkeypatch, capsys, format="text")
     assert ended.value.code == 1
-
-
-def test_each_sentence_is_checked_once():
-    """However many are too long."""
-    checked = []
-
-    class Pipeline:
-        model = SimpleNamespace(generation_config=GenerationConfig())
-
-        limit = 3
-
-        def lengths(self, sentences):
-            checked.extend(sentences)
-            return [len(sentence) for sentence in sentences]
-
-        def __call__(self, sentences, **_):
-            return [{"translation_text": sentence} for sentence in sentences]
-
-    sentences = ["long", "a", "longer", "b"] * 3
-    translate = document_input.SentenceTranslator(Pipeline(), None, {}, keep_going=True, quiet=True)
-    assert [each.text for each in translate(sentences)] == sentences
-    assert checked == sentences

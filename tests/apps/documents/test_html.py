@@ -6,8 +6,8 @@ import pytest
 from lxml import html
 from stand_ins import Shouting, backwards
 
-from modeling_scratch.apps.documents import translate_document
-from modeling_scratch.apps.translate.paragraphs import Translated
+from modeling_scratch.apps.documents.document import translate_document
+from modeling_scratch.apps.documents.paragraphs import Translated
 from modeling_scratch.errors import UserError
 
 PAGE = """<!DOCTYPE html>
@@ -74,8 +74,8 @@ def test_entities_stay_where_characters_would_not_do():
 def test_what_is_protected_is_not_read():
     translate = Shouting()
     translate_document(PAGE, "html", translate)
-    said = "\n".join(translate.given)
-    assert not any(part in said for part in ("secret", "<b", "&amp;", "color"))
+    given = "\n".join(translate.given)
+    assert not any(part in given for part in ("secret", "<b", "&amp;", "color"))
 
 
 @pytest.mark.parametrize(

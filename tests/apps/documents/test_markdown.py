@@ -8,8 +8,8 @@ from lxml import html
 from markdown import markdown
 from stand_ins import Shouting, backwards
 
-from modeling_scratch.apps.documents import translate_document
-from modeling_scratch.apps.translate.paragraphs import Translated
+from modeling_scratch.apps.documents.document import translate_document
+from modeling_scratch.apps.documents.paragraphs import Translated
 
 PAGE = """---
 title: secret

@@ -6,8 +6,8 @@ import time
 import pytest
 from stand_ins import Shouting, backwards
 
-from modeling_scratch.apps.documents import translate_document
-from modeling_scratch.apps.translate.paragraphs import Translated
+from modeling_scratch.apps.documents.document import translate_document
+from modeling_scratch.apps.documents.paragraphs import Translated
 
 SUBTITLES = """1
 00:00:01,000 --> 00:00:02,000

@@ -13,6 +13,7 @@ from conftest import Killed, few_sentences, kill_at_update, quick_run, read_metr
 from forked import run_group, start
 from safetensors.torch import load_file
 from train_on_processes import improve_one, lock_folder, no_picture, translate_in_shards
+from translators import load
 from typer.testing import CliRunner
 
 from modeling_scratch import files
@@ -20,7 +21,6 @@ from modeling_scratch.__main__ import app
 from modeling_scratch.apps.experiments import improve as corpus_translation
 from modeling_scratch.apps.experiments import improve as improvement
 from modeling_scratch.apps.experiments.improve import ImprovementOptions, ImprovementPlan, ShardedTranslation
-from modeling_scratch.apps.translate.pipeline import load_pipeline
 from modeling_scratch.commands import improve
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import load_recipe
@@ -82,7 +82,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 def by_hand(folder: Path, sentences: list[str]) -> list[str]:
     """Translations; none of sentences of more than 64 tokens, which these runs leave out of training."""
-    pipeline = load_pipeline([str(folder)])
+    pipeline = load(folder)
     lengths = [len(ids) for ids in pipeline.tokenizer(list(sentences)).input_ids]
     found = [each["translation_text"] for each in pipeline(list(sentences))]
     return [text if length <= 64 else "" for text, length in zip(found, lengths, strict=True)]

@@ -5,31 +5,42 @@ processes that read texts: they fail alone, and end.
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from services import Slow
 
 from modeling_scratch.apps.serve import batcher
 from modeling_scratch.apps.serve.batcher import Batcher, Busy
-from modeling_scratch.apps.serve.engines import Search
 from modeling_scratch.apps.serve.readers import ReaderLost, Readers
 from modeling_scratch.apps.translate.workers import WorkerLost
 from modeling_scratch.errors import UserError
+from modeling_scratch.inference.translate import best_texts
+
+
+class Threads:
+    """A pool whose workers are threads, of which one is lost at one word."""
+
+    def __init__(self, size):
+        self.size, self.threads = size, ThreadPoolExecutor(size)
+
+    def submit(self, engine, batch, settings):
+        return self.threads.submit(self._translate, engine, *batch)
+
+    @staticmethod
+    def _translate(engine, texts, tokens):
+        found = engine.translate_batch(texts, tokens)
+        if "lost" in texts:
+            raise WorkerLost("its process has ended")
+        return found
 
 
 class Queue:
     """A batcher with an engine that waits; `ask` has it translate some sentences, upper-cased."""
 
-    def __init__(self, longest_queue=1_000, translators=1):
+    def __init__(self, longest_queue=1_000, workers=1):
         self.engine = Slow()
-        self.batcher = Batcher(longest_queue, translators=[self._translate] * translators)
-
-    @staticmethod
-    def _translate(engine, sentences, search):
-        found = engine.translate(sentences, search)
-        if "lost" in sentences:
-            raise WorkerLost("its process has ended")
-        return found
+        self.batcher = Batcher(Threads(workers), longest_queue)
 
     async def __aenter__(self):
         await self.batcher.__aenter__()
@@ -42,11 +53,10 @@ class Queue:
         await ending
 
     async def ask(self, *sentences):
-        found = await self.batcher.translate(self.engine, sentences, Search())
-        return [hypotheses[0].text for hypotheses in found]
+        return best_texts(await self.batcher.translate(self.engine, sentences, [[1]] * len(sentences), {}))
 
     async def begin(self, *sentences):
-        """Ask, and return a task once a translator has the first of the sentences."""
+        """Ask, and return a task once a worker has the first of the sentences."""
         before, task = len(self.engine.batches), asyncio.create_task(self.ask(*sentences))
         await until(lambda: len(self.engine.batches) > before)
         return task
@@ -149,7 +159,7 @@ async def test_a_failed_batch_is_not_retried_for_clients_that_have_gone():
 
 
 @running
-async def test_without_translators_requests_fail_at_once():
+async def test_without_workers_requests_fail_at_once():
     async with Queue() as queue:
         first = await queue.begin("lost")
         waiting = await queue.enqueue("waiting")
@@ -157,7 +167,6 @@ async def test_without_translators_requests_fail_at_once():
         for task in (first, waiting):
             with pytest.raises(Busy, match="has ended"):
                 await task
-        assert not queue.batcher.is_alive
         with pytest.raises(Busy, match="all processes that translate have ended"):
             await queue.ask("more")
 
@@ -183,10 +192,10 @@ async def test_what_waits_when_the_service_ends_is_cancelled():
 
 
 @running
-async def test_translators_share_what_waits():
-    async with Queue(translators=2) as queue:
+async def test_workers_share_what_waits():
+    async with Queue(workers=2) as queue:
         for _ in range(2):
-            await queue.begin("a")  # each translator has one sentence, and waits
+            await queue.begin("a")  # each worker has one sentence, and waits
         others = [await queue.enqueue("b") for _ in range(8)]
         queue.engine.go.set()
         assert await asyncio.gather(*others) == [["B"]] * 8

@@ -1,4 +1,4 @@
-"""The translate command: one line out for each line in, whatever the lines are."""
+"""The translate command: one line out for each line in."""
 
 import io
 import json
@@ -17,13 +17,12 @@ from transformers import GenerationConfig
 from translators import SENTENCES, Translating, by_hand, same_rows, two_vocabularies
 
 from modeling_scratch.apps.translate import lines as text_input
-from modeling_scratch.apps.translate import lines as text_output
 from modeling_scratch.commands import translate
 from modeling_scratch.data.corpus import HELD_OUT, make_corpus
 from modeling_scratch.inference.alignments import Aligner, pharaoh
+from modeling_scratch.inference.translate import Translation, Translator
 from modeling_scratch.loading import load_tokenizers, load_translator
 from modeling_scratch.model import batched_generation
-from modeling_scratch.model.translation_pipeline import ScratchTranslationPipeline
 
 UMASK = os.umask(0)
 os.umask(UMASK)
@@ -49,9 +48,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def without_cuts(said: str) -> str:
+def without_cuts(stderr: str) -> str:
     """Standard error without these warnings: the model has learnt little, and often reaches the greatest length."""
-    return re.sub(r"warning: .*(was|were) cut at .*\n", "", said)
+    return re.sub(r"warning: .*(was|were) cut at .*\n", "", stderr)
 
 
 @pytest.fixture
@@ -94,8 +93,8 @@ def test_a_line_for_each_line(run, expected):
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"batch_size": 3}, {"batch_tokens": 80}], ids=str)
-def test_order_whatever_the_batches(options, run, expected, monkeypatch):
-    monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 5)
+def test_the_order_is_kept_in_batches_of_any_size(options, run, expected, monkeypatch):
+    monkeypatch.setattr(text_input, "WINDOW", 5)
     few, translated = SENTENCES[:6], expected[:6]
     assert len(set(translated)) > 3
     assert run(lines(*few, "", *few[::-1]), **options)[1] == lines(*translated, "", *translated[::-1])
@@ -105,16 +104,6 @@ def test_generation_options(run, folder):
     few = SENTENCES[:5]
     for options in ({"num_beams": 1}, {"num_beams": 2, "length_penalty": 0.1, "max_new_tokens": 6}):
         assert run(lines(*few), **options) == (0, lines(*by_hand(folder, few, **options)), "")
-
-
-def test_a_model_that_returns_several_by_itself(run, folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "model")
-    settings = GenerationConfig.from_pretrained(folder)
-    settings.update(num_beams=max(settings.num_beams or 1, 2), num_return_sequences=2)
-    settings.save_pretrained(tmp_path / "model")
-    few = SENTENCES[:3]
-    expected = by_hand(folder, few, num_beams=settings.num_beams)
-    assert run(lines(*few), model=tmp_path / "model")[:2] == (0, lines(*expected))
 
 
 def test_n_best_and_scores(run, expected, folder):
@@ -143,23 +132,22 @@ def test_files(run, expected, tmp_path, monkeypatch):
     assert run(input=source, output=source)[0] == 0  # overwriting its input
     assert source.read_bytes() == lines(*expected[:3])
     # An error or Ctrl-C in the middle leaves the old file.
-    monkeypatch.setattr(ScratchTranslationPipeline, "postprocess", lambda *_: 1 / 0)
-    code, _, said = run(input=source, output=target)
+    monkeypatch.setattr(Translator, "translate_batch", lambda *_, **settings: 1 / 0)
+    code, _, stderr = run(input=source, output=target)
     assert code == 1
-    assert "ZeroDivisionError" in said
-    assert "please report it" in said
+    assert "ZeroDivisionError" in stderr
+    assert "please report it" in stderr
 
-    def interrupt(*_):
+    def interrupt(*_, **settings):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ScratchTranslationPipeline, "postprocess", interrupt)
+    monkeypatch.setattr(Translator, "translate_batch", interrupt)
     assert run(input=source, output=target) == (130, b"", "\ninterrupted\n")
     assert target.read_bytes() == lines(*expected[:3])
     assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "out.txt"}
 
 
 def test_alignments_end_a_line(run, folder, expected, monkeypatch):
-    monkeypatch.setattr(text_output, "_ALIGNED_AT_ONCE", 5)
     links = aligned(folder, zip(SENTENCES, expected, strict=True))
     assert len(set(links)) > 1
     rows = [f"{text}\t{each}" for text, each in zip(expected, links, strict=True)]
@@ -183,8 +171,7 @@ def test_an_ensemble_aligns_by_its_first_model(run, folder):
     assert [links] == aligned(folder, [(SENTENCES[0], text)])
 
 
-def test_what_the_output_is(run, expected, tmp_path):
-    """Links remain links, named pipes remain pipes, and files keep their permissions."""
+def test_links_named_pipes_and_permissions_of_the_output_stay(run, expected, tmp_path):
     text = lines(*SENTENCES[:3])
     target, link, pipe = tmp_path / "out.txt", tmp_path / "link.txt", tmp_path / "pipe"
     target.write_text("before")
@@ -210,39 +197,38 @@ def test_what_the_output_is(run, expected, tmp_path):
     [
         (".", "it must be a file, in a folder that exists"),
         ("n" * 256, "File name too long"),
-        ("/proc/none", "nothing can be written to /proc"),
+        ("/proc/none", "No such file or directory"),
     ],
 )
-def test_an_output_that_cannot_be_is_seen_first(output, message, run, tmp_path, monkeypatch):
-    monkeypatch.setattr("modeling_scratch.apps.translate.pipeline.load_pipeline_with_workers", None)
+def test_an_impossible_output_is_reported_before_the_model_is_loaded(output, message, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(Translator, "load", None)
     code, _, error = run(output=tmp_path / output)  # pathlib keeps an absolute path
     assert (code, error.count("\n")) == (2, 1)
     assert message in error
 
 
-def test_lengths_are_checked_in_windows(run, expected, monkeypatch):
-    """The tokens of the whole input are never in memory at once."""
-    monkeypatch.setattr("modeling_scratch.model.translation_pipeline.SENTENCES_AHEAD", 2)
-    monkeypatch.setattr(text_input, "SENTENCES_AHEAD", 3)
+def test_only_lines_that_may_be_too_long_are_tokenized_twice(run, expected, tmp_path, monkeypatch):
+    (tmp_path / "source").write_bytes(lines(*SENTENCES, "b " * 30))
     sizes = []
+    monkeypatch.setattr(text_input, "WINDOW", 5)
 
-    def tokenize(tokenizer, sentences, *limits):
-        sizes.append(len(sentences))
-        return batched_generation.tokenize(tokenizer, sentences, *limits)
+    def tokenize(tokenizer, sentences, limit):
+        sizes.append(sum(map(bool, sentences)))
+        return batched_generation.tokenize(tokenizer, sentences, limit)
 
-    for module in ("modeling_scratch.apps.translate.pipeline", "modeling_scratch.model.translation_pipeline"):
-        monkeypatch.setattr(f"{module}.tokenize", tokenize)
-    assert run(lines(*SENTENCES)) == (0, lines(*expected), "")
-    assert sizes == [3] * 4 + [3, 2, 1] * 4  # all are checked; then each window is read, and translated
+    monkeypatch.setattr("modeling_scratch.inference.translate.tokenize", tokenize)
+    assert run(input=tmp_path / "source")[1].startswith(lines(*expected))
+    assert sum(sizes[:3]) == sum(len(each) >= 60 for each in [*SENTENCES, "b " * 30])  # characters; 60 tokens fit
+    assert sizes[3:] == [5, 5, 3]
 
 
-def test_a_large_file_is_shared_out_and_nothing_changes(run, folder, tmp_path, capfd):
+def test_workers_translate_a_large_file_as_one_process_does(run, folder, tmp_path, capfd):
     """By two models together, with lines that cannot be translated."""
     source = tmp_path / "source.txt"
     rows = [f"{sentence}\n".encode() for sentence in SENTENCES * 30]
     rows[200], rows[210] = b"cat " * 200 + b"\n", b"\xff\n"
     source.write_bytes(b"".join(rows))
-    assert text_input.workers_for(source) is None
+    assert text_input.is_large(source)
     options = {"others": [str(folder)], "input": str(source), "n_best": 2, "keep_going": True, "max_new_tokens": 8}
     alone = run(workers=0, **options)
     shared = run(workers=2, **options)
@@ -255,27 +241,9 @@ def test_a_large_file_is_shared_out_and_nothing_changes(run, folder, tmp_path, c
     assert [row[:2] for row in written] == [[str(line), rank] for line in range(1, 361) for rank in ("1", "2")]
 
 
-def test_standard_input_and_output_that_are_closed(run, folder, tmp_path, monkeypatch):
-    def close(name):
-        def load(*_):
-            monkeypatch.setattr(sys, name, None)
-
-        return load
-
-    monkeypatch.setattr("modeling_scratch.apps.translate.pipeline.load_pipeline_with_workers", close("stdin"))
-    code, _, error = run(output=tmp_path / "out.txt")
-    assert (code, error) == (2, "error: standard input is closed; give a file with --input\n")
-    monkeypatch.setattr(translate, "log_to_terminal", close("stdout"))
-    code, _, error = run()
-    assert (code, error) == (2, "error: standard output is closed; give a file with --output\n")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_line_ends_within_a_translation(run, monkeypatch):
     monkeypatch.setattr(
-        ScratchTranslationPipeline,
-        "postprocess",
-        lambda self, outputs: [[{"translation_text": "a\nb\r\nc\td"}] for _ in outputs["sequences"]],
+        Translator, "translate_batch", lambda self, texts, *_, **settings: [[Translation("a\nb\r\nc\td")]] * len(texts)
     )
     assert run(lines(*SENTENCES[:2]))[1] == lines(*["a b  c\td"] * 2)
 
@@ -297,7 +265,7 @@ TOO_LONG = r"line 3: \d+ tokens, but the model takes 60\n"
 )
 def test_bad_input(options, message, run, tmp_path, monkeypatch):
     """One line on standard error, and nothing is translated."""
-    monkeypatch.setattr(ScratchTranslationPipeline, "_forward", None)
+    monkeypatch.setattr(Translator, "translate_batch", None)
     (tmp_path / "in.txt").write_bytes(lines("a", "", LONG))
     files = {name: value.replace("FILES", str(tmp_path)) for name, value in options.items() if isinstance(value, str)}
     code, output, error = run(**(options | files))
@@ -306,7 +274,7 @@ def test_bad_input(options, message, run, tmp_path, monkeypatch):
     assert error.count("\n") == 1
 
 
-def test_progress_is_for_terminals(run, expected):
+def test_only_terminals_get_a_progress_bar(run, expected):
     text = lines(*SENTENCES[:3], "")
     code, output, error = run(text, stderr=Terminal)
     assert (code, output) == (0, lines(*expected[:3], ""))
@@ -316,7 +284,7 @@ def test_progress_is_for_terminals(run, expected):
     assert run(text) == (0, output, "")
 
 
-def test_a_reader_that_has_enough_and_an_interrupt(folder, tmp_path):
+def test_a_closed_pipe_and_an_interrupt_end_it_quietly(folder, tmp_path):
     """Their first lines are read before the reader goes away or Ctrl-C is pressed."""
     options = {"num_beams": 1, "max_new_tokens": 8}
     expected = lines(*by_hand(folder, SENTENCES[:1], **options))
@@ -345,14 +313,13 @@ def test_sigterm_leaves_no_file(folder, tmp_path):
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_lack_of_memory_says_what_to_do(run, monkeypatch):
+def test_a_lack_of_memory_comes_with_advice(run, monkeypatch):
     def forward(self, *args, **kwargs):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(ScratchTranslationPipeline, "_forward", forward)
+    monkeypatch.setattr(Translator, "translate_batch", forward)
     code, _, error = run(lines("a"))
     assert code == 2
-    assert error.startswith("error: out of memory: ")
     assert "--batch-tokens" in error
 
 
@@ -376,7 +343,7 @@ def test_windows_of_a_pipe():
     with os.fdopen(reading, "rb") as source, patch.object(sys, "stdin", io.TextIOWrapper(source)):
         text, asked = text_input.TextInput(None), []
         assert (text.total, text.is_terminal) == (None, False)
-        windows = text.windows(lambda: asked.append(True))
+        windows = text.windows(1024, lambda: asked.append(True))
         os.write(writing, b"a\nb\nc")
         assert next(windows) == [b"a", b"b"]
         os.write(writing, b"d\n")
@@ -392,14 +359,14 @@ def test_windows_of_a_pipe():
 def test_lines_that_cannot_be_translated_are_left_empty(run, expected):
     one, two = SENTENCES[:2]
     text = lines(one, LONG, "") + b"\xff\n" + lines(two, *[LONG] * 3)
-    code, output, said = run(text, keep_going=True)
+    code, output, stderr = run(text, keep_going=True)
     assert (code, output) == (0, lines(expected[0], "", "", "", expected[1], "", "", ""))
     assert re.fullmatch(
         r"warning: line 2: \d+ tokens, but the model takes 60; left empty\n"
         r"warning: line 4: not valid UTF-8 \(invalid start byte\); left empty\n"
         r"warning: line 6: \d+ tokens, but the model takes 60; left empty\n"
         r"warning: 5 lines could not be translated and are empty, the last of them line 8\n",
-        said,
+        stderr,
     )
     _, rows, _ = run(lines(LONG, two), keep_going=True, n_best=2)
     assert [row.split("\t")[0] for row in rows.decode().splitlines()] == ["1", "1", "2", "2"]
@@ -414,24 +381,24 @@ def test_a_bad_line_ends_a_stream_after_those_before_it(folder, expected, tmp_pa
     assert re.match(TOO_LONG, process.child.said.rpartition("error: standard input, ")[2])
 
 
-def test_cut_translations_are_said(folder, monkeypatch, capsys):
+def test_cut_translations_are_reported(folder, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(*SENTENCES))))
     translate.main(str(folder), max_new_tokens=1)
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("warning: line 1: the translation was cut at its greatest length")
-    assert said[-1] == "warning: 12 lines were cut at the greatest length, the last of them line 12"
-    assert len(said) == 4
+    stderr = capsys.readouterr().err.splitlines()
+    assert stderr[0].startswith("warning: line 1: the translation was cut at the maximum length")
+    assert stderr[-1] == "warning: 12 lines were cut at the maximum length, the last of them line 12"
+    assert len(stderr) == 4
 
 
-def test_lines_longer_than_in_training_are_said_once(folder, tmp_path, monkeypatch, capsys):
+def test_lines_longer_than_in_training_are_reported_once(folder, tmp_path, monkeypatch, capsys):
     copy = shutil.copytree(folder, tmp_path / "model")
     settings = json.loads((copy / "generation_config.json").read_text())
     (copy / "generation_config.json").write_text(json.dumps(settings | {"longest_training_source": 3}))
     (tmp_path / "text").write_bytes(lines("", SENTENCES[0]))
     translate.main(str(copy), input=str(tmp_path / "text"))  # read twice: first, to find what is too long
-    said = [line for line in capsys.readouterr().err.splitlines() if "training" in line]
-    assert len(said) == 1
-    assert re.match(r"warning: line 2: \d+ tokens, and the longest sentence in training had 3: ", said[0])
+    stderr = [line for line in capsys.readouterr().err.splitlines() if "training" in line]
+    assert len(stderr) == 1
+    assert re.match(r"warning: line 2: \d+ tokens, and the longest sentence in training had 3: ", stderr[0])
 
 
 def test_the_longest_source_in_training_is_in_the_model(trained):
@@ -443,19 +410,7 @@ def test_the_longest_source_in_training_is_in_the_model(trained):
     assert config.longest_training_source == max(length for length in lengths if length <= 64)  # the recipe's most
 
 
-def test_a_model_without_an_end_token(folder, tmp_path, monkeypatch, capsys):
-    """All its translations are as long as they may be."""
-    endless = shutil.copytree(folder, tmp_path / "endless")
-    settings = json.loads((endless / "generation_config.json").read_text())
-    (endless / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": None}))
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(*SENTENCES[:1]))))
-    translate.main(str(endless), num_beams=1, max_new_tokens=5)
-    said = capsys.readouterr()
-    assert said.out.count("\n") == 1
-    assert said.err.startswith("warning: line 1: the translation was cut")
-
-
-def test_a_terminal_is_asked(folder, expected, tmp_path):
+def test_a_terminal_is_prompted(folder, expected, tmp_path):
     """On a pseudo-terminal: a prompt before each line, and no progress bar."""
     pty = pytest.importorskip("pty")
     main, terminal = pty.openpty()
@@ -464,8 +419,8 @@ def test_a_terminal_is_asked(folder, expected, tmp_path):
     assert process.stdout.readline().decode() == f"{expected[0]}\n"
     os.write(main, b"\x04")
     assert process.child.end() == 0
-    said = os.read(main, 10_000).decode()
-    assert "A line at a time; Ctrl-D ends." in said
-    assert said.count("> ") == 2
-    assert "lines/s" not in said
+    stderr = os.read(main, 10_000).decode()
+    assert "A line at a time; Ctrl-D ends." in stderr
+    assert stderr.count("> ") == 2
+    assert "lines/s" not in stderr
     os.close(main)

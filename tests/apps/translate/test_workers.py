@@ -1,13 +1,12 @@
-"""Worker processes: they translate as their engine does, share the cores, and fail alone."""
+"""Worker processes: they translate as one process does, share the cores, fail alone, and end with their parent."""
 
-import asyncio
 import multiprocessing
 import os
 import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -15,215 +14,158 @@ import psutil
 import pytest
 import torch
 from services import get, post, running
-from translators import CORPUS, load, make_folder
+from translators import CORPUS, one_vocabulary, two_vocabularies
 
-from modeling_scratch.apps.serve.batcher import Batcher, Busy
-from modeling_scratch.apps.serve.engines import Directions, Hypothesis, Search, TorchEngine, load_direction
+from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
-from modeling_scratch.apps.translate.workers import Worker, WorkerLost, start_workers
+from modeling_scratch.apps.translate.workers import Pool, WorkerLost, worker_count
 from modeling_scratch.commands.serve import listening
 from modeling_scratch.errors import UserError
+from modeling_scratch.inference.translate import Translation, Translator, best_texts
 
-SENTENCES = [pair["en"] for pair in CORPUS if len(pair["en"]) < 50][:40]
-LIMITS = Limits(characters=2_000, waiting=500, seconds=30.0)
+MANY = ["", *([pair["en"] for pair in CORPUS if len(pair["en"]) < 50] * 2)[:150], "  "]
 
 
 class Upper:
-    """An engine that needs no model, and fails at one word."""
+    """Needs no model, and fails at one word."""
 
-    can_fork = True
-
-    def translate(self, sentences, search):
-        if "fail" in sentences:
+    def translate_batch(self, texts, tokens, **settings):
+        if "fail" in texts:
             raise ValueError("it was told to")
-        return [[Hypothesis(sentence.upper(), 0.0, False)] for sentence in sentences]
+        return [[Translation(text.upper())] for text in texts]
 
 
-class Threads(Upper):
-    """Tells how many threads a worker computes with."""
+class Threads:
+    """Reports how many threads a worker computes with."""
 
-    def translate(self, sentences, search):
-        return [[Hypothesis(str(torch.get_num_threads()), 0.0, False)] for _ in sentences]
+    def translate_batch(self, texts, tokens):
+        return [[Translation(str(torch.get_num_threads()))]]
+
+
+@contextmanager
+def pool_of(translator, count=2, cores=2, listener=None):
+    pool = Pool([translator], count, cores, listener)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def ask(pool, translator, *texts):
+    return best_texts(pool.submit(translator, (list(texts), [[1]] * len(texts)), {}).result())
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_folder(tmp_path_factory.mktemp("models") / "one")
+def translator():
+    return Translator.load([str(two_vocabularies())])
 
 
-@pytest.fixture
-def upper():
-    engine = Upper()
-    workers = [Worker([engine]) for _ in range(2)]
-    yield engine, workers
-    for worker in workers:
-        worker.close()
+def test_workers_translate_as_one_process_does(translator, monkeypatch):
+    settings = {"num_beams": 3, "num_return_sequences": 2, "scores": True, "align": 1, "max_new_tokens": 12}
+    alone, done = translator.translate(MANY, **settings), []
+    with pool_of(translator) as pool:
+        monkeypatch.setattr(translator.model, "generate", None)  # of this process; the workers have theirs
+        found = translator.translate(MANY, progress=done.append, **pool.sharing(translator), **settings)
+    assert sum(done) == len(MANY)
+    for row, expected in zip(found, alone, strict=True):
+        assert [(each.text, each.is_cut) for each in row] == [(each.text, each.is_cut) for each in expected]
+        assert [each.score for each in row] == pytest.approx([each.score for each in expected], abs=1e-4)
+        if row[0].text:
+            torch.testing.assert_close(row[0].weights, expected[0].weights)
 
 
-def texts(found):
-    return [hypotheses[0].text for hypotheses in found]
+def test_an_invalid_setting_is_reported_as_by_one_process(translator):
+    wrong, messages = {"num_beams": 2, "num_return_sequences": 3}, []
+    with pool_of(translator) as pool:
+        for sharing in ({}, pool.sharing(translator)):
+            with pytest.raises(ValueError, match="num_return_sequences") as error:
+                translator.translate(MANY, **sharing, **wrong)
+            messages.append(str(error.value))
+        assert not any(worker.process.is_alive() for worker in pool.workers)
+    assert messages[0] == messages[1]
 
 
-def test_a_worker_translates_as_its_engine_does(folder):
-    engine = TorchEngine(str(folder))
-    worker = Worker([Upper(), engine])
-    try:
-        assert texts(worker(engine, SENTENCES, Search())) == [
-            each["translation_text"] for each in load(folder)(SENTENCES)
-        ]
-        search = Search(num_beams=3, several=2, align=True)
-        for here, there in zip(
-            engine.translate(SENTENCES[:5], search), worker(engine, SENTENCES[:5], search), strict=True
-        ):
-            assert [each.text for each in here] == [each.text for each in there]
-            torch.testing.assert_close(torch.as_tensor(here[0].weights), torch.as_tensor(there[0].weights))
-    finally:
-        worker.close()
-    assert not worker.process.is_alive()
+def test_a_killed_worker_ends_a_command(translator):
+    with pool_of(translator) as pool:
+        pool.workers[1].process.kill()
+        with pytest.raises(UserError, match="--workers 0 needs less"):
+            translator.translate(MANY, **pool.sharing(translator))
 
 
-def test_an_error_in_a_worker_is_the_caller_s_and_the_worker_goes_on(upper):
-    engine, (worker, _) = upper
-    with pytest.raises(ValueError, match="it was told to"):
-        worker(engine, ["a", "fail"], Search())
-    assert texts(worker(engine, ["a"], Search())) == ["A"]
+def test_an_error_is_the_callers_with_its_traceback_and_the_worker_continues():
+    upper = Upper()
+    with pool_of(upper, count=1) as pool:
+        with pytest.raises(ValueError, match="it was told to") as error:
+            ask(pool, upper, "a", "fail")
+        assert 'raise ValueError("it was told to")' in "".join(error.value.__notes__)
+        assert ask(pool, upper, "a") == ["A"]
 
 
-def test_a_batcher_with_workers_fails_only_the_sentence_that_fails(upper):
-    engine, workers = upper
-
-    async def translations():
-        async with Batcher(100, translators=workers) as batcher:
-            requests = [batcher.translate(engine, [sentence], Search()) for sentence in ("a", "fail", "b")]
-            return await asyncio.gather(*requests, return_exceptions=True)
-
-    first, failed, last = asyncio.run(translations())
-    assert texts(first + last) == ["A", "B"]
-    assert isinstance(failed, ValueError)
-    assert "it was told to" in str(failed)
-
-
-def test_a_lost_worker_is_noticed_and_the_other_goes_on(upper):
-    engine, workers = upper
-
-    async def lose_one():
-        async with Batcher(100, translators=workers) as batcher:
-            assert batcher.is_alive
-            workers[0].process.kill()
-            workers[0].process.join()
-            with pytest.raises(WorkerLost, match="has ended"):
-                workers[0](engine, ["a"], Search())
-            errors, asked = [], 0
-            while batcher.is_alive and asked < 1_000:  # until a sentence comes to the lost one, whose task then ends
-                found = await asyncio.gather(batcher.translate(engine, ["a"], Search()), return_exceptions=True)
-                errors += [each for each in found if isinstance(each, Exception)]
-                asked += 1
-            assert not batcher.is_alive
-            assert [type(error) for error in errors] == [Busy]
-            assert texts(await batcher.translate(engine, ["b"], Search())) == ["B"]
-
-    asyncio.run(lose_one())
+def test_the_others_continue_after_a_worker_is_lost():
+    upper = Upper()
+    with pool_of(upper) as pool:
+        pool.workers[0].process.kill()
+        pool.workers[0].process.join()
+        assert not pool.is_whole
+        with pytest.raises(WorkerLost):
+            ask(pool, upper, "a")
+        assert [ask(pool, upper, "a") for _ in range(4)] == [["A"]] * 4
+        pool.workers[1].process.kill()
+        for _ in range(2):
+            with pytest.raises(WorkerLost):
+                ask(pool, upper, "a")
 
 
-def test_a_service_with_workers(folder):
-    expected = dict(zip(SENTENCES, (each["translation_text"] for each in load(folder)(SENTENCES)), strict=True))
-    directions = Directions([load_direction(f"en:de={folder}", TorchEngine)])
-    workers = start_workers([each.engine for each in directions.all], 2, cores=2)
-
-    def ask(url, sentence):
-        return post(f"{url}/translate", {"q": sentence, "source": "en", "target": "de"})
-
-    with running(Service(directions, LIMITS, workers=workers)) as url:
-        with ThreadPoolExecutor(16) as threads:
-            answers = list(threads.map(lambda sentence: ask(url, sentence), SENTENCES))
-        assert answers == [(200, {"translatedText": expected[sentence]}) for sentence in SENTENCES]
-        get(f"{url}/health")
-        for worker in workers:
-            worker.process.kill()
-            worker.process.join()
-        assert [ask(url, SENTENCES[0])[0] for _ in workers] == [429, 429]
-        with pytest.raises(HTTPError, match="503"):
-            get(f"{url}/health")
-    assert not any(worker.process.is_alive() for worker in workers)
-
-
-@pytest.mark.parametrize(("count", "cores", "threads"), [(None, 3, [1, 1, 1]), (2, 4, [2, 2]), (3, 2, [1, 1, 1])])
+@pytest.mark.parametrize(("count", "cores", "threads"), [(2, 4, "2"), (3, 2, "1")])
 def test_workers_share_the_cores(count, cores, threads):
-    engine = Threads()
-    workers = start_workers([engine], count, cores)
-    try:
-        assert [int(worker(engine, ["a"], Search())[0][0].text) for worker in workers] == threads
-    finally:
-        for worker in workers:
-            worker.close()
+    counting = Threads()
+    with pool_of(counting, count, cores) as pool:
+        assert ask(pool, counting, "a") == [threads]
 
 
-def test_where_there_are_no_workers():
-    here, elsewhere = Upper(), Upper()
-    elsewhere.can_fork = False
-    assert start_workers([here], None, cores=1) == []
-    assert start_workers([here], 0, cores=8) == []
-    assert start_workers([here, elsewhere], None, cores=8) == []
+def test_the_number_of_workers():
+    assert [worker_count(None, True, cores) for cores in (1, 3, 20)] == [0, 3, 8]
+    assert [worker_count(asked, True, 8) for asked in (0, 2)] == [0, 2]
+    assert worker_count(None, False, 8) == worker_count(0, False, 8) == 0
     with pytest.raises(UserError, match="--workers 2"):
-        start_workers([here, elsewhere], 2, cores=8)
+        worker_count(2, False, 8)
 
 
-def test_an_error_in_a_worker_says_where_it_was(upper):
-    engine, (worker, _) = upper
-    with pytest.raises(ValueError, match="it was told to") as error:
-        worker(engine, ["fail"], Search())
-    assert 'raise ValueError("it was told to")' in "".join(error.value.__notes__)
+class Sleeping:
+    """Writes down its process, and takes long."""
 
-
-class Sleeping(Upper):
-    """Says which process it is in, and takes long."""
-
-    def translate(self, sentences, search):
-        Path(sentences[0]).write_text(str(os.getpid()))
+    def translate_batch(self, texts, tokens):
+        Path(texts[0]).write_text(str(os.getpid()))
         time.sleep(60)
 
 
 def test_a_worker_ends_with_its_parent_while_it_translates(tmp_path):
-    said = tmp_path / "worker"
+    file = tmp_path / "worker"
 
     def parent():
-        engine = Sleeping()
-        Worker([engine])(engine, [str(said)], Search())
+        sleeping = Sleeping()
+        ask(Pool([sleeping], 1, 1), sleeping, str(file))
 
     child = multiprocessing.get_context("fork").Process(target=parent)
     child.start()
     end = time.monotonic() + 30
-    while not (said.exists() and said.read_text()) and time.monotonic() < end:
+    while not (file.exists() and file.read_text()) and time.monotonic() < end:
         time.sleep(0.01)
     child.kill()
     child.join()
-    pid = int(said.read_text())
     with suppress(psutil.NoSuchProcess):
-        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
+        while psutil.Process(int(file.read_text())).status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
             time.sleep(0.01)
     assert time.monotonic() < end
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_worker_leaves_signals_to_its_parent(number, upper):
-    """A terminal and systemd send them to all processes of a service, whose requests must still be answered."""
-    engine, (worker, _) = upper
-    worker(engine, ["a"], Search())  # it has started
-    os.kill(worker.process.pid, number)
-    assert texts(worker(engine, ["a"], Search())) == ["A"]
-    worker.close()
-    assert not worker.process.is_alive()
-
-
 def test_workers_that_nobody_closes_end_with_their_parent(tmp_path):
-    """The parent kills them at its end, before multiprocessing would wait for them; a forked process ends so too."""
-    said, kept = tmp_path / "worker", []
+    file, kept = tmp_path / "worker", []
 
     def parent():
-        engine = Upper()
-        worker = Worker([engine])
-        kept.append(worker)
-        said.write_text(f"{texts(worker(engine, ['a'], Search()))[0]} {worker.process.pid}")
+        upper = Upper()
+        kept.append(Pool([upper], 1, 1))
+        file.write_text(f"{ask(kept[0], upper, 'a')[0]} {kept[0].workers[0].process.pid}")
 
     child = multiprocessing.get_context("fork").Process(target=parent)
     child.start()
@@ -231,28 +173,54 @@ def test_workers_that_nobody_closes_end_with_their_parent(tmp_path):
     code = child.exitcode
     child.kill()
     assert code == 0
-    text, pid = said.read_text().split()
+    text, pid = file.read_text().split()
     assert text == "A"
     assert not psutil.pid_exists(int(pid))
 
 
-def test_health_says_that_a_worker_has_ended_before_a_request_fails(folder):
-    direction = load_direction(f"en:de={folder}", TorchEngine)
-    workers = start_workers([direction.engine], 2, 2)
-    with running(Service(Directions([direction]), LIMITS, workers=workers)) as url:
-        assert get(f"{url}/health") == '{"status":"ok"}'
-        workers[1].process.kill()
-        workers[1].process.join()
-        with pytest.raises(HTTPError, match="503"):
-            get(f"{url}/health")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_leaves_signals_to_its_parent(number):
+    """A terminal and systemd send them to all processes of a service, whose requests must still be answered."""
+    upper = Upper()
+    with pool_of(upper, count=1) as pool:
+        ask(pool, upper, "a")  # it has started
+        os.kill(pool.workers[0].process.pid, number)
+        assert ask(pool, upper, "a") == ["A"]
+    assert not pool.workers[0].process.is_alive()
 
 
-def test_once_a_service_has_closed_its_socket_nobody_connects(upper):
+def test_nobody_connects_once_a_service_has_closed_its_socket():
+    upper = Upper()
     with listening("127.0.0.1", 0) as listener:
         address = listener.getsockname()
-        engine = Upper()
-        (worker,) = start_workers([engine], 1, 1, listener)
-        worker(engine, ["a"], Search())
+        pool = Pool([upper], 1, 1, listener)
+        ask(pool, upper, "a")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address)
-    worker.close()
+    pool.close()
+
+
+def test_a_service_with_workers():
+    direction = load_direction(f"en:de={one_vocabulary()}", load_torch_engine)
+    expected = best_texts(direction.engine.translate(MANY[1:41]))
+    pool = Pool([direction.engine], 2, 2)
+    limits = Limits(characters=2_000, waiting=500, seconds=30.0)
+
+    def translated(url, sentence):
+        return post(f"{url}/translate", {"q": sentence, "source": "en", "target": "de"})
+
+    with running(Service(Directions([direction]), limits, pool=pool)) as url:
+        with ThreadPoolExecutor(16) as threads:
+            answers = list(threads.map(lambda sentence: translated(url, sentence), MANY[1:41]))
+        assert answers == [(200, {"translatedText": text}) for text in expected]
+        assert get(f"{url}/health") == '{"status":"ok"}'
+        pool.workers[0].process.kill()
+        pool.workers[0].process.join()
+        with pytest.raises(HTTPError, match="503"):  # before any request has failed
+            get(f"{url}/health")
+        statuses = [translated(url, MANY[1])[0] for _ in range(3)]
+        assert sorted(statuses) == [200, 200, 429]
+        pool.workers[1].process.kill()
+        pool.workers[1].process.join()
+        assert [translated(url, MANY[1])[0] for _ in range(2)] == [429, 429]
+    assert not any(worker.process.is_alive() for worker in pool.workers)

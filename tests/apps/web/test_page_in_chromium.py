@@ -14,7 +14,7 @@ from pages import generated, needs_runtime
 from services import running
 from translators import make_folder, sure_of
 
-from modeling_scratch.apps.serve.engines import Directions, TorchEngine, load_direction
+from modeling_scratch.apps.serve.engines import Directions, load_direction, load_torch_engine
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.apps.web.export import export_one_file, export_page
 from modeling_scratch.data.corpus import make_corpus
@@ -123,7 +123,7 @@ def test_a_space_translates(trained, hub, client, serve, visit, tmp_path):
 
 def test_a_service_translates_for_its_page(visit, tmp_path):
     folder = make_folder(tmp_path / "model")
-    directions = Directions(load_direction(f"{pair}={folder}", TorchEngine) for pair in ("en:de", "de:fr"))
+    directions = Directions(load_direction(f"{pair}={folder}", load_torch_engine) for pair in ("en:de", "de:fr"))
     with running(Service(directions, Limits(), key="secret")) as url:
         page = visit(f"{url}/")
         page.fill("#key", "secret")

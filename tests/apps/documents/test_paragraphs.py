@@ -10,9 +10,7 @@ import pytest
 from sentencex import segment
 from translators import SENTENCES, by_hand, two_vocabularies
 
-from modeling_scratch.apps.translate.lines import languages_of
-from modeling_scratch.apps.translate.paragraphs import Translated, cut, translate_paragraphs
-from modeling_scratch.apps.translate.pipeline import load_pipeline
+from modeling_scratch.apps.documents.paragraphs import Translated, cut, translate_paragraphs
 from modeling_scratch.commands import translate
 from modeling_scratch.loading import load_tokenizers, save_tokenizers
 
@@ -42,7 +40,7 @@ def test_sentences_and_the_white_space_around_them(text, language, sentences):
 
 def test_a_long_paragraph_is_cut_as_a_short_one():
     """Though sentencex sees it in blocks."""
-    sentences = ["The old cat sleeps.", "Dr. Smith said: “He is here. Look!”", "Where?", "It costs 3.5 kg."]
+    sentences = ["The old cat sleeps.", "Dr. Smith stderr: “He is here. Look!”", "Where?", "It costs 3.5 kg."]
     text = " ".join(sentences * 250)
     assert [piece.sentence for piece in cut(text, "en")] == [each.strip() for each in segment("en", text)]
     assert len(cut(text, "en")) == 1000
@@ -91,7 +89,7 @@ def test_a_paragraph_of_many_sentences(folder, monkeypatch, capsys):
     assert found == "  ".join(expected[:10]) + "\r\n\n \n" + " ".join(expected[10:]) + "\n"
 
 
-def test_a_sentence_a_line_is_as_without(folder, monkeypatch, capsys):
+def test_one_sentence_per_line_is_translated_as_without_a_format(folder, monkeypatch, capsys):
     text = "".join(f"{sentence}\n" for sentence in SENTENCES)
     plain, _ = translated(text, folder, monkeypatch, capsys)
     assert translated(text, folder, monkeypatch, capsys, format="text")[0] == plain
@@ -100,7 +98,7 @@ def test_a_sentence_a_line_is_as_without(folder, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("format", "page"), [(None, "{}\n"), ("text", "{}\n"), ("markdown", "{}\n\n"), ("html", "<p>{}</p>\n")]
 )
-def test_what_is_translated_is_the_same_in_every_format(folder, monkeypatch, capsys, format, page):
+def test_the_same_text_is_translated_in_every_format(folder, monkeypatch, capsys, format, page):
     given = ["12:30", "2024", "3,5", SENTENCES[0], "?!", "...", "\N{GRINNING FACE}", "\N{EM DASH}"]
     expected = [*by_hand(folder, given[:4]), *given[4:]]
     text = "".join(map(page.format, given))
@@ -117,27 +115,25 @@ def test_a_long_sentence_stays_as_it_is(folder, monkeypatch, capsys):
     assert re.match(
         r"error: standard input: sentence 2: \d+ tokens, but the model takes 60 \('b b", capsys.readouterr().err
     )
-    found, said = translated(text, folder, monkeypatch, capsys, format="text", keep_going=True)
+    found, stderr = translated(text, folder, monkeypatch, capsys, format="text", keep_going=True)
     first, second = by_hand(folder, SENTENCES[:2])
     assert found == f"{first}  {long}\n{second}\n"
-    assert "sentence 2: " in said
+    assert "sentence 2: " in stderr
 
 
-def test_the_language_of_paragraphs_is_known(monkeypatch, capsys):
+def test_the_language_of_paragraphs_must_be_known(monkeypatch, capsys):
     unnamed = two_vocabularies()
     with pytest.raises(SystemExit):
         translated("A.\n", unnamed, monkeypatch, capsys, format="text")
-    assert "does not say what it translates from; add --language" in capsys.readouterr().err
+    assert "--language" in capsys.readouterr().err
     translated("A. B.\n", unnamed, monkeypatch, capsys, format="text", language="en", max_new_tokens=2)
 
 
-def test_one_language_may_be_named_alone(folder):
-    pipeline = load_pipeline([str(folder)])
-    pipeline.tokenizer.init_kwargs |= {"source_lang": "ROMANCE", "target_lang": "zh"}
-    assert languages_of(pipeline, "text", None) == ("ROMANCE", "zh")
-    assert languages_of(pipeline, "text", "fr") == ("fr", "zh")
-    del pipeline.tokenizer.init_kwargs["target_lang"]
-    assert languages_of(pipeline, "text", None) == ("ROMANCE", None)
+def test_one_language_may_be_named_alone():
+    named = {"source_lang": "ROMANCE", "target_lang": "zh"}
+    assert translate._languages(named, "text", None) == ("ROMANCE", "zh")
+    assert translate._languages(named, "text", "fr") == ("fr", "zh")
+    assert translate._languages({"source_lang": "en"}, "text", None) == ("en", None)
 
 
 @pytest.mark.parametrize(
@@ -151,11 +147,11 @@ def test_one_language_may_be_named_alone(folder):
         ("你好!我是学生。", "zh", ["你好!", "我是学生。"]),
         ("1. Buy milk.", "en", ["Buy milk."]),
         ("2.1.\u00a0Milk. 3. Bread.", "en", ["Milk.", "3.", "Bread."]),
-        ("Is it?: Yes. No!, they said.", "en", ["Is it?", "Yes.", "No!, they said."]),
+        ("Is it?: Yes. No!, they stderr.", "en", ["Is it?", "Yes.", "No!, they stderr."]),
         ("It is 12:30. 3,5? * * *", "en", ["It is 12:30.", "3,5?"]),
     ],
 )
-def test_what_is_cut(text, language, sentences):
+def test_where_sentences_end(text, language, sentences):
     pieces = cut(text, language)
     assert [piece.sentence for piece in pieces if piece.sentence] == sentences
     assert "".join(piece.before + piece.sentence + piece.after for piece in pieces) == text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...languages import WITHOUT_SPACES, base_language, says_something
+from ...languages import WITHOUT_SPACES, base_language, is_translatable
 
 # What sentencex cuts: names such as .NET or System.IO.File, parameters in addresses, German ordinals ("Im 19.
 # Jahrhundert"), which these words precede.
@@ -52,9 +52,9 @@ TranslateParagraphs = Callable[[list[str]], list[Translated]]
 
 def cut(text: str, language: str) -> list[Piece]:
     """
-    The sentences of a text of any length, with all its white space. What says nothing is not a sentence, nor is the
-    number at the beginning of a line of text. Punctuation that directly follows a sentence, such as the colon after
-    "Why?:", is not part of the next one.
+    The sentences of a text of any length, with all its white space. A part without a letter or a digit is not a
+    sentence, nor is the number at the beginning of a line of text. Punctuation that directly follows a sentence, such
+    as the colon after "Why?:", is not part of the next one.
 
     Args:
         language: an ISO 639 code, with or without a region; sentencex has rules for some 240 languages, and general
@@ -68,7 +68,7 @@ def cut(text: str, language: str) -> list[Piece]:
         part = text[start : start + len(part)]
         start += len(part)
         is_number = begins and start < len(text) and _NUMBER.fullmatch(part)
-        sentence = part.strip() if says_something(part) and not is_number else ""
+        sentence = part.strip() if is_translatable(part) and not is_number else ""
         sentence = sentence.lstrip(_CLOSING).lstrip() if follows else sentence
         before, _, after = part.partition(sentence) if sentence else (part, "", "")
         pieces.append(Piece(before, sentence, after))
@@ -152,7 +152,7 @@ class Paragraphs:
             for (first_source, first_target), each in zip(starts, translations, strict=True)
             for source, target in each.links
         ]
-        if links:  # what is no sentence stays, word by word
+        if links:  # everything else stays, word by word
             for (first_source, first_target), piece in zip(starts, row, strict=True):
                 words = range(0 if piece.sentence else len(piece.before.split()))
                 links += [(first_source + word, first_target + word) for word in words]

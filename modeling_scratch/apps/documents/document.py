@@ -1,0 +1,68 @@
+"""Read a document of any format into paragraphs of plain text, and write it with their translations."""
+
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from . import FORMATS
+from .paragraphs import Translated, TranslateParagraphs
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+@dataclass(frozen=True)
+class Document:
+    """
+    A document that has been read.
+
+    Args:
+        paragraphs: its text, without markup.
+        write: returns the document with each paragraph's translation in its place; may be called again with others.
+    """
+
+    paragraphs: list[str]
+    write: Callable[[Sequence[Translated]], str]
+
+
+def read_document(text: str, format: str) -> Document:
+    """
+    Read a document. A byte order mark and the kinds of line breaks are kept.
+
+    Args:
+        format: a key of FORMATS.
+
+    Raises:
+        UserError: the document is not in this format, or too damaged to read.
+    """
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    text = text.removeprefix(mark)
+    ends = _LINE_END.findall(text)
+    name = FORMATS[format]
+    read: Callable[[str], Document] = getattr(import_module(f".{name}", __package__), f"read_{name}")
+    document = read(_LINE_END.sub("\n", text))
+
+    def write(translations: Sequence[Translated]) -> str:
+        return mark + _with_ends(document.write(translations), ends)
+
+    return Document(document.paragraphs, write)
+
+
+def _with_ends(text: str, ends: list[str]) -> str:
+    """A text with these line breaks; with the most frequent one if it has more or fewer lines than there were."""
+    if len(set(ends)) < 2 or text.count("\n") != len(ends):
+        return text.replace("\n", statistics.mode(ends)) if ends else text
+    parts = text.split("\n")
+    return "".join(map("".join, zip(parts, [*ends, ""], strict=True)))
+
+
+def translate_document(text: str, format: str, translate: TranslateParagraphs) -> str:
+    """
+    Translate a document's text. Arguments and errors are those of `read_document`.
+
+    Args:
+        translate: called once with all paragraphs of the document, as plain text without markup.
+    """
+    document = read_document(text, format)
+    return document.write(translate(document.paragraphs))

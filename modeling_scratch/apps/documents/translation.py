@@ -1,0 +1,87 @@
+"""Translates a whole document for `scratch translate --format`, with all its sentences in one call."""
+
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from ...errors import UserError, as_user_error, beginning
+from ...files import one_line
+from ...inference.alignments import links_of
+from ...inference.translate import Translator
+from ..translate.lines import Warnings, check_lengths, whole_input
+from .document import translate_document
+from .paragraphs import Translated, guessed_links, translate_paragraphs
+
+
+def translated_document(
+    path: Path | None,
+    format: str,
+    languages: tuple[str, str | None],
+    translator: Translator,
+    settings: dict[str, Any],
+    keep_going: bool = False,
+    quiet: bool = False,
+) -> str:
+    """
+    Read a document, from a file or standard input (None), and translate its text from one language to the other.
+
+    Args:
+        format: a key of `FORMATS`.
+        settings: for `Translator.translate`.
+        keep_going, quiet: see `translate_sentences`.
+
+    Raises:
+        UserError: the document is not UTF-8 or not in this format, or a sentence is too long for the model.
+    """
+    name = path or "standard input"
+    try:
+        text = whole_input(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}: not valid UTF-8 ({error.reason} at byte {error.start:,})") from None
+
+    def translate(sentences: list[str]) -> list[Translated]:
+        return translate_sentences(sentences, translator, settings, keep_going, quiet)
+
+    try:
+        return translate_document(text, format, lambda found: translate_paragraphs(found, translate, *languages))
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+
+
+def translate_sentences(
+    sentences: list[str], translator: Translator, settings: dict[str, Any], keep_going: bool, quiet: bool
+) -> list[Translated]:
+    """
+    The translation of each sentence, without line breaks and with word links. If the settings ask for no alignments,
+    links are guessed, so that markup stays with its sentence.
+
+    Args:
+        keep_going: leave a sentence that cannot be translated as it is, with a warning; otherwise it is an error.
+        quiet: show no progress bar.
+
+    Raises:
+        UserError: without `keep_going`, a sentence is too long for the model; nothing has been translated yet.
+    """
+    warnings, tokens = Warnings("sentence"), translator.tokenize(sentences)
+    too_long, unusual = check_lengths(translator, tokens)
+    for place, what in too_long.items():
+        what = f"{what} ({beginning(sentences[place])})"
+        if not keep_going:
+            raise UserError(f"sentence {place + 1}: {what}")
+        warnings.add("could not be translated and stay as they are", place + 1, f"{what}; left as it is")
+        tokens[place] = []  # not translated, so it stays
+    for place, what in unusual.items():
+        warnings.add_unusual(place + 1, what)
+    bar = tqdm(total=len(sentences), unit=" sentences", disable=quiet or None)  # None: shown on a terminal
+    with bar, as_user_error(kinds=ValueError):  # for invalid settings
+        found = translator.translate(sentences, tokens, progress=bar.update, **settings)
+    translated = []
+    for place, (sentence, (best, *_)) in enumerate(zip(sentences, found, strict=True)):
+        if best.is_cut:
+            warnings.add_cut(place + 1)
+        text = one_line(best.text)
+        links = guessed_links(sentence, text) if best.weights is None else links_of(best.weights)
+        translated.append(Translated(text, links))
+    warnings.close()
+    return translated

@@ -1,0 +1,224 @@
+"""From texts to translations: tokenize each text once, batch by length, generate, decode, and align if asked to."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from huggingface_hub import resolve_revision
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..errors import UserError
+from ..languages import is_translatable
+from ..loading import best_device, load_config, load_tokenizers, load_translator
+from ..model.batched_generation import DEFAULT_BATCH_TOKENS, batches_by_length, generate_batch, setting_of, tokenize
+from ..model.configuration_scratch import ScratchConfig
+
+if TYPE_CHECKING:
+    from .alignments import Aligner
+
+Batch = tuple[list[str], list[list[int]]]  # texts, and the token ids of each
+Translations = list[list["Translation"]]  # of each text, best first
+
+
+@dataclass(frozen=True)
+class Translation:
+    """
+    A translation of a text.
+
+    Args:
+        score: the natural logarithm of its probability under the model, including the end token; 0 if not asked for.
+        is_cut: it reached the maximum length before it ended.
+        weights: how much each target word attends to each source word, (target words, source words), as
+            `alignments.average_heads` returns them; None if not asked for.
+    """
+
+    text: str
+    score: float = 0.0
+    is_cut: bool = False
+    weights: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Translator:
+    """
+    A model with its tokenizers.
+
+    Args:
+        model: a model or an `Ensemble`, on its device.
+        source_tokenizer, target_tokenizer: one object if they are shared.
+    """
+
+    model: PreTrainedModel
+    source_tokenizer: PreTrainedTokenizerBase
+    target_tokenizer: PreTrainedTokenizerBase
+
+    @classmethod
+    def load(cls, names: Sequence[str], revision: str | None = None) -> "Translator":
+        """
+        Load a model, or an `Ensemble` of several, onto the accelerator if there is one. All files of a repository come
+        from one commit.
+
+        Args:
+            names: model folders or Hub names.
+            revision: a branch, tag or commit, if there is one name.
+
+        Raises:
+            UserError: a model cannot be loaded, or is of another kind; the models do not go together.
+        """
+        commits = [_commit(name, revision) for name in names]
+        if len(names) > 1:
+            from .ensemble import load_together
+
+            model, source, target = load_together(names, commits)
+        else:
+            check_is_scratch(names[0], revision=commits[0])
+            source, target = load_tokenizers(names[0], revision=commits[0])
+            model = load_translator(names[0], revision=commits[0])
+        return cls(model.to(best_device()), source, target)  # type: ignore[arg-type]
+
+    @property
+    def limit(self) -> int:
+        """The number of source tokens that the model was made for. Only learned positions cannot go beyond it."""
+        return self.model.config.max_position_embeddings
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether forked processes can translate with it, each a part of the texts; samples would all be the same."""
+        return self.model.device.type == "cpu" and not self.model.generation_config.do_sample
+
+    @property
+    def num_beams(self) -> int:
+        """The beam width that the model was saved with."""
+        return self.model.generation_config.num_beams or 1
+
+    @cached_property
+    def aligner(self) -> "Aligner":
+        """
+        Aligns texts and translations; an ensemble does so by its first member.
+
+        Raises:
+            ValueError: the generation config names heads that the model does not have.
+        """
+        from .alignments import Aligner
+
+        first = getattr(self.model, "members", [self.model])[0]
+        return Aligner(first, self.source_tokenizer, self.target_tokenizer)
+
+    def tokenize(self, texts: Sequence[str], limit: int | None = None) -> list[list[int]]:
+        """`tokenize_texts` with the source's tokenizer."""
+        return tokenize_texts(self.source_tokenizer, texts, limit)
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        tokens: list[list[int]] | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = DEFAULT_BATCH_TOKENS,
+        min_batches: int = 1,
+        map_batches: Callable[[list[Batch], dict[str, Any]], Iterable[Translations]] | None = None,
+        progress: Callable[[int], Any] = lambda texts: None,
+        **settings,
+    ) -> Translations:
+        """
+        Translate texts, each as one sentence.
+
+        Args:
+            tokens: what `tokenize` returned for these texts, if it has been called.
+            batch_size: the most texts in a batch; None: no limit.
+            batch_tokens: the most source tokens in a batch, including padding; None: no limit.
+            min_batches: make smaller batches rather than fewer than this, if there are enough texts.
+            map_batches: translates the batches, given the settings, and returns the translations of each in order, as
+                several processes do together; None: one after the other, here.
+            progress: called after each batch with its number of texts.
+            settings: for `translate_batch`.
+
+        Returns:
+            The translations of each text, best first, in the order of the texts. A text that is not translated stays as
+            it is, without white space around it.
+
+        Raises:
+            ValueError: a text has more tokens than there are learned positions; a setting is not valid.
+        """
+        if tokens is None:
+            is_limited = getattr(self.model.config, "position_embedding_type", None) == "learned"
+            tokens = self.tokenize(texts, self.limit if is_limited else None)
+        if min_batches > 1:
+            share = max(1, -(-sum(map(len, tokens)) // min_batches))
+            batch_tokens = share if batch_tokens is None else min(batch_tokens, share)
+        places = batches_by_length([len(row) for row in tokens], batch_size, batch_tokens)
+        several = setting_of(self.model, settings, "num_return_sequences") or 1
+        translations = [[Translation(text.strip())] * several for text in texts]
+        batches = [([texts[place] for place in batch], [tokens[place] for place in batch]) for batch in places]
+        progress(sum(not row for row in tokens))
+        for batch, found in zip(places, (map_batches or self._one_by_one)(batches, settings), strict=True):
+            for place, each in zip(batch, found, strict=True):
+                translations[place] = each
+            progress(len(batch))
+        return translations
+
+    def _one_by_one(self, batches: list[Batch], settings: dict[str, Any]) -> Iterable[Translations]:
+        return (self.translate_batch(*batch, **settings) for batch in batches)
+
+    def translate_batch(
+        self, texts: Sequence[str], tokens: list[list[int]], scores: bool = False, align: int = 0, **generation
+    ) -> Translations:
+        """
+        Translate one batch, without dropout.
+
+        Args:
+            tokens: the token ids of each text.
+            scores: add the translations' scores.
+            align: how many of the best translations of each text get `weights`.
+            generation: arguments of `model.generate`.
+        """
+        sequences, log_probabilities = generate_batch(self.model, tokens, scores, **generation)
+        several = sequences.shape[1]  # (batch_size, num_return_sequences, target_length)
+        ends = self.model.generation_config.eos_token_id
+        ends = torch.tensor([] if ends is None else ends, dtype=sequences.dtype, device=sequences.device)
+        is_whole = torch.isin(sequences[..., 1:], ends).any(dim=-1).flatten().tolist()
+        numbers = [0.0] * len(is_whole) if log_probabilities is None else log_probabilities.flatten().tolist()
+        strings = self.target_tokenizer.batch_decode(sequences.flatten(0, 1), skip_special_tokens=True)
+        found = [
+            Translation(text, score, not whole) for text, score, whole in zip(strings, numbers, is_whole, strict=True)
+        ]
+        rows = [found[first : first + several] for first in range(0, len(found), several)]
+        if not align:
+            return rows
+        pairs = [(text, each.text) for text, row in zip(texts, rows, strict=True) for each in row[:align]]
+        weights = iter(self.aligner.weights(*zip(*pairs, strict=True)))
+        return [[replace(each, weights=next(weights)) for each in row[:align]] + row[align:] for row in rows]
+
+
+def tokenize_texts(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limit: int | None = None
+) -> list[list[int]]:
+    """
+    The token ids of each text; none for a text without a letter or a digit, which is not translated.
+
+    Raises:
+        ValueError: a text is not a string, is not valid Unicode, or has more than `limit` tokens.
+    """
+    return tokenize(tokenizer, [text if is_translatable(text) else "" for text in texts], limit)
+
+
+def check_is_scratch(name: str, **options) -> None:
+    """UserError if a model folder or Hub name holds another kind of model."""
+    kind = load_config(name, **options).model_type
+    if kind != ScratchConfig.model_type:
+        raise UserError(f"{name} is a {kind} model; this takes a {ScratchConfig.model_type} model")
+
+
+def _commit(name: str, revision: str | None) -> str | None:
+    """The commit that a revision of a repository names now; unchanged for a folder, or if the Hub does not answer."""
+    try:
+        return revision if Path(name).exists() else resolve_revision(name, revision=revision)
+    except Exception:  # of many types; loading will explain it
+        return revision
+
+
+def best_texts(translations: Translations) -> list[str]:
+    """The best translation of each text."""
+    return [row[0].text for row in translations]
