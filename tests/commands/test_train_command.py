@@ -15,7 +15,7 @@ import psutil
 import pytest
 from conftest import ROOT, SMALL_RUN, few_sentences, quick_run
 from forked import start, start_group
-from train_on_processes import meet_the_others, train_and_die, train_and_report_to_a_full_disk
+from train_on_processes import train_and_die, train_and_report_to_a_full_disk
 
 from modeling_scratch.commands.cli import print_if_possible
 from modeling_scratch.errors import UserError
@@ -50,7 +50,7 @@ def test_a_full_disk_under_the_report_ends_no_run(tmp_path):
 def pushes(monkeypatch):
     """The repositories that are pushed to."""
     pushed: list[str] = []
-    monkeypatch.setattr("modeling_scratch.training.run.check_destination", lambda recipe: None)
+    monkeypatch.setattr("modeling_scratch.hub.push.check_destination", lambda recipe: None)
     monkeypatch.setattr(
         hub,
         "push_run",
@@ -87,7 +87,7 @@ def test_ctrl_c_in_the_push_says_that_the_model_is_whole_and_how_to_push_it(tmp_
     def interrupted(folder, options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("modeling_scratch.training.run.check_destination", lambda recipe: None)
+    monkeypatch.setattr("modeling_scratch.hub.push.check_destination", lambda recipe: None)
     monkeypatch.setattr(hub, "push", interrupted)
     run = tmp_path / "run"
     with pytest.raises(SystemExit) as end:
@@ -173,16 +173,6 @@ def test_nohup_is_respected(monkeypatch, tmp_path):
 
 
 # -- other processes ---------------------------------------------------------------------------------------------------
-
-
-def test_a_process_that_waits_for_others_says_so(tmp_path):
-    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    place |= {"MASTER_PORT": "0", "ACCELERATE_USE_CPU": "true"}
-    process = start(tmp_path / "stderr", meet_the_others, **place)
-    process.wait_for("has waited")
-    process.kill()
-    said = "process 0 has waited 0.5 s for all of 2 processes to meet at 127.0.0.1:0 (start those that are missing"
-    assert process.said.startswith(said)
 
 
 def test_a_process_that_is_lost_while_the_folder_is_made_ends_the_others_at_once(tmp_path):

@@ -17,9 +17,10 @@ from modeling_scratch.hub.card import build_card
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import evaluation
-from modeling_scratch.training.finish import changes
-from modeling_scratch.training.folder import RunFolder, append_record, write_translations
+from modeling_scratch.training.finish import scores_before
+from modeling_scratch.training.folder import append_record, write_translations
 from modeling_scratch.training.log import RunLog
+from modeling_scratch.training.progress import Progress
 from modeling_scratch.training.records import run_of
 
 
@@ -118,16 +119,16 @@ def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
         write_translations(tmp_path, f"before/{split}", translations)
         bleu = BLEU().corpus_score(translations, [right]).score
         append_record(tmp_path, {"step": 0, "split": "before", "name": split, "num_beams": 5, "bleu": bleu})
-    run = SimpleNamespace(folder=SimpleNamespace(path=tmp_path), pairs=dict.fromkeys(("test", "old", "same"), pairs))
-    run.recipe = SimpleNamespace(evaluation=SimpleNamespace(num_beams=5), data=SimpleNamespace(target_language="de"))
-    found = changes(run, {"test": right, "old": wrong, "same": wrong, "new": right})
+    recipe = SimpleNamespace(evaluation=SimpleNamespace(num_beams=5), data=SimpleNamespace(target_language="de"))
+    given = (recipe, tmp_path, dict.fromkeys(("test", "old", "same"), pairs))
+    found = scores_before(*given, {"test": right, "old": wrong, "same": wrong, "new": right})
     assert found.keys() == {"test", "old", "same"}
     (warning,) = [record.getMessage() for record in caplog.records]
     lost = BLEU().corpus_score(right, [right]).score - BLEU().corpus_score(wrong, [right]).score
     assert warning.startswith(f"old: BLEU has fallen by {lost:.2f} in fine-tuning (p = 0.00")
     caplog.clear()
     append_record(tmp_path, {"step": 0, "split": "before", "name": "old", "num_beams": 5, "bleu": 50.0})
-    changes(run, {"old": wrong})  # which was scored on other references
+    scores_before(*given, {"old": wrong})  # which was scored on other references
     assert "old: not compared with the model before fine-tuning: BLEU was 50.00 and is now 100.00" in caplog.text
 
 
@@ -142,10 +143,15 @@ def test_each_test_set_has_its_own_name_in_trackers(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(Accelerator, "log", lambda self, values, step: seen.append(values))
     (tmp_path / "run").mkdir()
-    log = RunLog(Accelerator(cpu=True), RunFolder(tmp_path / "run"))
+    batches = SimpleNamespace(epochs=lambda: 0.5)
+    log = RunLog(Accelerator(cpu=True), tmp_path / "run", Progress(step=1), batches, 2)
     for more in ({"split": "test"}, {"split": "test", "name": "old"}, {"split": "before", "name": "old"}):
-        log.record(1, {**more, "final": True, "bleu": 2.0})
-    assert seen == [{"test/bleu": 2.0}, {"test/old/bleu": 2.0}, {"before/old/bleu": 2.0}]
+        log.record({**more, "final": True, "bleu": 2.0})
+    assert [[name for name in values if name.endswith("bleu")] for values in seen] == [
+        ["test/bleu"],
+        ["test/old/bleu"],
+        ["before/old/bleu"],
+    ]
 
 
 def test_translations_that_will_be_cut_are_told(tmp_path, capsys):

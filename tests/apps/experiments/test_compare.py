@@ -15,8 +15,7 @@ from matplotlib.text import Text
 from typer.testing import CliRunner
 
 from modeling_scratch.__main__ import app
-from modeling_scratch.apps.experiments.compare import bleu_significance
-from modeling_scratch.metrics import score
+from modeling_scratch.metrics import bleu_significance, score
 from modeling_scratch.training.curves import comparison_figure
 from modeling_scratch.training.folder import write_translations
 

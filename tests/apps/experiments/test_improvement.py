@@ -25,7 +25,6 @@ from modeling_scratch.commands import improve
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import curves
-from modeling_scratch.training import run as training_run
 from modeling_scratch.training.finish import is_finished
 
 SHORT = ["optimization.max_steps=6", "optimization.warmup_steps=2", "evaluation.every=6", "checkpoints.every=3"]
@@ -285,7 +284,7 @@ def test_smaller_batches_after_a_lack_of_memory(run, undisturbed, tmp_path):
 
 def test_an_improved_model_is_pushed(run, undisturbed):
     keys = ["checkpoints.keep_last=1", "hub.repository=ada/better"]
-    with patch("modeling_scratch.hub.push.push_run") as push, patch.object(training_run, "check_destination"):
+    with patch("modeling_scratch.hub.push.push_run") as push, patch("modeling_scratch.hub.push.check_destination"):
         push.return_value.describe.return_value = "pushed"
         with patch.object(improvement, "is_finished", lambda recipe: True):
             improved(run, undisturbed, *keys)
