@@ -121,11 +121,6 @@ def wait_for_one_that_hangs() -> None:
         accelerator.wait_for_everyone()
 
 
-def train_and_report_to_a_full_disk(*overrides: str) -> None:
-    os.dup2(os.open("/dev/full", os.O_WRONLY), sys.stdout.fileno())
-    train_one(*overrides)
-
-
 def lock_folder(path: str, locked: str) -> None:
     """Of a run; then wait to be killed."""
     with patch.object(folder, "_SECONDS_TO_LOCK", 0.1), cli.one_line_errors(False):

@@ -4,7 +4,6 @@ What the commands share: logging that does not break progress bars, and one-line
 Options that all commands share.
 """
 
-import errno
 import io
 import logging
 import os
@@ -52,10 +51,8 @@ class _BarHandler(logging.Handler):
         prefix = "warning: " if record.levelno >= logging.WARNING else ""
         try:
             tqdm.write(prefix + self.format(record), file=sys.stderr)
-        except BrokenPipeError:
+        except OSError:  # a closed pipe or a full disk must not end the run
             discard(sys.stderr)
-        except OSError:  # a log file on a full disk must not end the run
-            pass
 
 
 def log_to_terminal(level: int = logging.INFO) -> None:
@@ -88,18 +85,15 @@ def set_up_terminal() -> None:
 def print_if_possible(text: str, name: str = "stdout") -> None:
     """
     Print something that the command can do without, on stdout or stderr: if it cannot be written, the command
-    continues, with a warning on stderr unless stdout is closed. Characters that the encoding lacks are escaped.
+    continues. Characters that the encoding lacks are escaped.
     """
-    if (stream := getattr(sys, name)) is None:
-        return
+    stream = getattr(sys, name)
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
     try:
         print(text, file=stream, flush=True)
-    except OSError as error:
+    except OSError:
         discard(stream)
-        if name == "stdout" and error.errno != errno.EPIPE:
-            print_if_possible(f"warning: standard output cannot be written ({error.strerror})", "stderr")
 
 
 @contextmanager

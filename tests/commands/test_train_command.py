@@ -8,14 +8,13 @@ import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 from conftest import ROOT, SMALL_RUN, few_sentences, quick_run
-from forked import start, start_group
-from train_on_processes import train_and_die, train_and_report_to_a_full_disk
+from forked import start_group
+from train_on_processes import train_and_die
 
 from modeling_scratch.commands.cli import print_if_possible
 from modeling_scratch.errors import UserError
@@ -37,15 +36,6 @@ def test_letters_that_stdout_lacks_are_escaped(monkeypatch):
     assert written.getvalue() == b"V\\xf6gel \\u732b\n"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
-def test_a_full_disk_under_the_report_ends_no_run(tmp_path):
-    options = [*SMALL_RUN, *few_sentences(), *SHORT, f"output_dir={tmp_path / 'run'}"]
-    process = start(tmp_path / "stderr", train_and_report_to_a_full_disk, *options)
-    assert process.end() == 0, process.said
-    assert "warning: standard output cannot be written (No space left on device)" in process.said
-    assert (tmp_path / "run" / "model.safetensors").exists()
-
-
 @pytest.fixture
 def pushes(monkeypatch):
     """The repositories that are pushed to."""
@@ -57,14 +47,6 @@ def pushes(monkeypatch):
         lambda recipe: pushed.append(recipe.hub.repository) or hub.Pushed("https://hub/1", True, "ada/model", "1"),
     )
     return pushed
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
-def test_a_full_disk_under_the_report_keeps_no_model_from_the_hub(pushes, tmp_path, monkeypatch):
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        quick_run(tmp_path / "run", *SHORT, "hub.repository=ada/model")
-    assert pushes == ["ada/model"]
 
 
 def test_a_run_ends_with_the_line_that_loads_it(pushes, tmp_path, capsys):
