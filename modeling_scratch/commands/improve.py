@@ -27,7 +27,7 @@ def main(
     target_text: Annotated[
         list[Path] | None, typer.Option(help="the same in the target language: it is back-translated")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="list what is to do, with times; do nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list the stages, with times; run none")] = False,
     max_minutes: Annotated[
         float | None, typer.Option(min=0, help="then exit with 75; the same command continues")
     ] = None,
@@ -37,7 +37,7 @@ def main(
     Train a better model of the same size from the run's own pairs: models of both directions, with several seeds,
     translate them, and the improved model learns from the originals and all translations.
 
-    This takes several times as long as the run. Interrupted, it goes on when the same command is given again. Besides
+    This takes several times as long as the run. If it is interrupted, the same command resumes it. Besides
     the improved model it writes OUTPUT-work, which may be deleted once that is finished.
     """
     set_up_terminal()

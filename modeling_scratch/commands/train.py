@@ -36,7 +36,7 @@ def main(
         str | None, typer.Option(help="score this model folder or Hub name, or several together; do not train")
     ] = None,
     split: Split = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="describe the run; train nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="describe the run, without training")] = False,
     processes: Annotated[
         int | None, typer.Option(min=1, help="how many --dry-run assumes (default: as launched)")
     ] = None,

@@ -72,7 +72,7 @@ def save_checkpoint(
         is_averaged: whether the recipe asks for this checkpoint, so that it takes part in averaging.
 
     Raises:
-        UserError: it cannot be written; earlier checkpoints are intact, and nothing is left of this one.
+        UserError: it cannot be written; earlier checkpoints are intact, and this one is removed.
     """
     section, step, unwrapped = recipe.checkpoints, progress.step, accelerator.unwrap_model(model)
     temporary, what = folder.checkpoints.unfinished(step), f"the checkpoint of update {step}"
@@ -115,7 +115,7 @@ def save_checkpoint(
         if progress.best_step == step or not (folder.path / WEIGHTS).exists():
             folder.write_weights(load_file(folder.checkpoints.path(step) / WEIGHTS))
 
-    write_on_main(accelerator, WEIGHTS, folder.path, write_to_root)  # last: without a checkpoint, nothing can resume
+    write_on_main(accelerator, WEIGHTS, folder.path, write_to_root)  # after the checkpoint
 
 
 def save_model_files(folder: Path, model: PreTrainedModel, tokenizers: Tokenizers, data: DataSection) -> None:

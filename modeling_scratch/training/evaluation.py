@@ -211,7 +211,7 @@ def translate_and_score(
     **options,
 ) -> tuple[list[str], dict[str, Any]]:
     """
-    Translate the sources of pairs and score their translations, as a recipe's evaluation section says.
+    Translate the sources of pairs and score their translations, by a recipe's evaluation section.
 
     Args:
         explained: a context for the translating alone, which explains its errors.

@@ -99,7 +99,7 @@ def _choose_weights(
 ) -> float | None:
     """
     Write the final weights to the folder's root and load them into the model. Returns the validation loss of averaged
-    weights, which nothing has evaluated before; None for others.
+    weights, which have not been evaluated yet; None for others.
     """
     unwrapped, averages = accelerator.unwrap_model(model), recipe.checkpoints.average_last > 1
 

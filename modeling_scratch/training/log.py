@@ -29,7 +29,7 @@ class RunLog:
 
     Args:
         folder: the run's.
-        batches: tell the epoch of each record.
+        batches: for the epoch of each record.
         total: updates in the whole run.
     """
 

@@ -138,7 +138,7 @@ def is_faster_in_bf16() -> bool:
 def keep_threads(before: int) -> None:
     """
     Let a resumed run compute with as many threads as before, since rounding depends on their number: fewer only if
-    there are fewer here, or OMP_NUM_THREADS says otherwise.
+    there are fewer here, or OMP_NUM_THREADS sets another number.
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(before, torch.get_num_threads()))
@@ -300,7 +300,7 @@ def _is_loss_of_a_process(error: BaseException, accelerator: Accelerator) -> boo
 
 @contextmanager
 def explained_loss_of_a_process(accelerator: Accelerator) -> Iterator[None]:
-    """Turn an error that says that another process can no longer be reached into a ProcessError."""
+    """Turn the loss of another process into a ProcessError."""
     try:
         yield
     except RuntimeError as error:

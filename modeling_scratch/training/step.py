@@ -30,7 +30,7 @@ class StepResult:
 
 class TrainingStep:
     """
-    Makes updates. Wraps or shards the model and puts it on its device, as the launcher's settings say.
+    Makes updates. Wraps or shards the model and puts it on its device, as the launcher's settings require.
 
     Args:
         graphs: record the kernels of an update on a GPU, and replay them (see `graphs.py`). Everything that changes

@@ -39,7 +39,7 @@ def train(
     push: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """
-    Train a model as a recipe says, and score it. All processes of a run call this together.
+    Train and score the model of a recipe. All processes of a run call this together.
 
     Args:
         resume: continue the run in the recipe's folder, which makes the updates that it would have made without the
@@ -175,7 +175,7 @@ def judge(record: dict[str, Any], metric: str, by_loss: bool, progress: Progress
     Count an evaluation, and note whether its weights are the best so far.
 
     Args:
-        by_loss: the metric cannot tell good translations from bad ones, so the loss chooses; the record then says so.
+        by_loss: the metric cannot tell good translations from bad ones, so the loss chooses, and the record notes that.
     """
     progress.evaluations += 1
     if metric not in record:

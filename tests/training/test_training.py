@@ -2,9 +2,11 @@
 
 import re
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sacrebleu
 import torch
 from conftest import few_sentences, mixed_in, quick_run, read_metrics, run_training, weights
 from datasets import Dataset
@@ -13,6 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch.apps.translate.pipeline import load_pipeline
 from modeling_scratch.data.corpus import make_corpus
+from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
@@ -267,3 +270,18 @@ def test_further_test_sets_are_scored_by_name(tmp_path, capsys):
     card = str(build_card(run, "ada/model", run_of(run)))
     assert f"| held-out | {final['held-out']['bleu']:.2f} ± " in card
     assert test.removesuffix("/test") not in card
+
+
+def test_the_recorded_score_is_that_of_the_written_lines(tmp_path):
+    """On validation, for an average, on test, and on a further set."""
+    further = few_sentences()[1].partition("=")[2]
+    options = [f"data.test_sets={{further: {further}}}", "checkpoints.average_last=2", "optimization.max_steps=10"]
+    run = quick_run(tmp_path / "run", *options, "checkpoints.every=5", "evaluation.every=5")
+    final = {record.get("name") or record["split"]: record for record in read_metrics(run) if record.get("final")}
+    assert set(final) == {"validation", "test", "further"}
+    for name, record in final.items():
+        prefix = few_sentences()[2 if name == "test" else 1].partition("=")[2]
+        references = Path(f"{prefix}.de").read_text(encoding="utf-8").splitlines()
+        lines = (run / "translations" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+        assert sacrebleu.corpus_chrf(lines, [references]).score == record["chrf"]
+    assert not any("translations" in name for name in chosen_files(run))  # they stay when the model goes to the Hub

@@ -21,7 +21,7 @@ SO_FAR = "validation so far"  # stands for the test sets of a run that is not fi
 class Run:
     """
     Args:
-        minutes, target_tokens: of the updates up to the last log line; None: nothing has been logged yet.
+        minutes, target_tokens: of the updates up to the last log line; None: there is no log line yet.
         scores: a record of scores for each split or test set, by its name. Those of an unfinished run are of its best
             weights so far, with fewer beams and without intervals.
     """
@@ -113,8 +113,8 @@ def read_run(folder: Path, going_on: bool = False) -> RunRecords:
     try:
         return RunRecords(folder, going_on)
     except ValueError as error:
-        said = str(error)
-        raise UserError(said if str(folder) in said else f"{folder}: {said}") from None
+        message = str(error)
+        raise UserError(message if str(folder) in message else f"{folder}: {message}") from None
 
 
 def compare(records: dict[str, RunRecords]) -> Comparison:

@@ -29,8 +29,8 @@ _WARM_UP, _TIMED = 2, 5  # updates
 
 def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None = None) -> Iterator[str]:
     """
-    Yield the recipe with all defaults, then lines that say what each process would do. Nothing is left behind but
-    data in the cache of datasets, which the run then uses.
+    Yield the recipe with all defaults, then lines that describe what each process would do. All that stays is data
+    in the cache of datasets, which the run then uses.
 
     Args:
         processes: the number to assume; None: the processes that were launched, with some updates timed.

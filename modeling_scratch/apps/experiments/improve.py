@@ -1,8 +1,4 @@
 """
-Translate a whole corpus on all processes, each sentence once, in shards that survive an interruption.
-
-Plan how a finished run is improved: which models, by which recipes, from which files.
-
 Improve a finished run with its own data: models of both directions translate it, and a new one learns from it all.
 
 This is data diversification (Nguyen et al. 2020, https://arxiv.org/abs/1911.01986). Translating the training pairs by
@@ -115,7 +111,7 @@ class ShardedTranslation:
         began = time.monotonic()
         rounds = -(-len(missing) // accelerator.num_processes)
         for done in range(rounds):  # together, so that none waits hours for another
-            now = mine[done : done + 1]  # nothing, on some processes, in the last round
+            now = mine[done : done + 1]  # empty on some processes in the last round
             on_all(accelerator, lambda now=now: list(map(work, now)))
             if stop.agreed(accelerator):
                 raise Stopped
@@ -268,7 +264,7 @@ class ImprovementPlan:
     # -- what there is already ---------------------------------------------------------------------------------------
 
     def has_model(self, direction: str, number: int) -> bool:
-        """Whether a model that translates is finished; `check_begun` says whether it is of this improvement."""
+        """Whether a model that translates is finished; `check_begun` checks whether it is of this improvement."""
         return has_results(self.folder(direction, number))
 
     def check_begun(self, pairs: dict[str, Pairs] | None = None) -> None:
@@ -450,7 +446,7 @@ def _merge(plan: ImprovementPlan, pairs: Pairs, translations: dict[tuple[str, in
             if text and made and pair not in known:
                 into[pair] = None
     if not synthetic or (plan.options.target_text and not tagged):
-        raise UserError("the models have made no pair that the data does not have: there is nothing more to learn")
+        raise UserError("the models have made no pair that the data does not have, so there is no more to learn")
     plan.write_pairs("synthetic", list(synthetic))
     if plan.options.target_text:
         plan.write_pairs("back-translated", list(tagged))
