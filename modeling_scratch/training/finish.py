@@ -114,8 +114,9 @@ def _choose_weights(
         )
 
     if averages:
-        average = lambda: folder.write_weights(folder.average(progress.averaging))  # noqa: E731
-        write_on_main(accelerator, WEIGHTS, folder.path, average)
+        write_on_main(
+            accelerator, WEIGHTS, folder.path, lambda: folder.write_weights(folder.average(progress.averaging))
+        )
     elif progress.best is None:  # there never were best weights, or they are lost
         checked_loss()
         weights = stored_weights(unwrapped, accelerator.get_state_dict(model))
@@ -137,8 +138,7 @@ def _choose_alignment_heads(
         config.alignment_heads, rate = choose_heads(weights, gold)
     (described,) = describe_heads({"alignment_heads": config.alignment_heads})
     logger.info(f"{described}; their alignment error rate on the validation split is {rate:.2f}")
-    write = lambda: config.save_pretrained(folder.path)  # noqa: E731
-    write_on_main(accelerator, GENERATION_CONFIG_NAME, folder.path, write)
+    write_on_main(accelerator, GENERATION_CONFIG_NAME, folder.path, lambda: config.save_pretrained(folder.path))
 
 
 def _samples(pairs: Dataset, translations: list[str]) -> list[dict[str, str]]:

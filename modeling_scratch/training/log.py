@@ -92,8 +92,9 @@ class RunLog:
 
     def translations(self, name: str, translations: list[str]) -> None:
         """Write the translations of a split or further test set: the final ones, or those before fine-tuning."""
-        write = lambda: write_translations(self.folder, name, translations)  # noqa: E731
-        write_on_main(self.accelerator, TRANSLATIONS, self.folder, write)
+        write_on_main(
+            self.accelerator, TRANSLATIONS, self.folder, lambda: write_translations(self.folder, name, translations)
+        )
 
     def curves(self, older_than: float = 0.0) -> None:
         """

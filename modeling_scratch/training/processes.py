@@ -146,7 +146,7 @@ def keep_threads(before: int) -> None:
         logger.warning(f"threads: {torch.get_num_threads()} instead of {before}: the rounding differs from here on")
 
 
-def describe(accelerator: Accelerator, model: PreTrainedModel) -> dict[str, Any]:
+def describe_setup(accelerator: Accelerator, model: PreTrainedModel) -> dict[str, Any]:
     """What a model was trained with, for its card: devices, precision, parameters, versions."""
     device = accelerator.device
     if device.type == "cuda":

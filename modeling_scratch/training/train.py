@@ -21,7 +21,7 @@ from .finish import finish, score_start
 from .inputs import Inputs
 from .log import RunLog, loss_and_speed
 from .optimization import learning_rate_at
-from .processes import describe, on_main
+from .processes import describe_setup, on_main
 from .progress import Progress
 from .start import begin_or_resume, total_updates
 from .step import TrainingStep
@@ -65,7 +65,7 @@ def train(
     with stop, closing(log):
         if recipe.trackers:  # the Accelerator may have those of another run, as in `scratch improve`
             log.open_trackers()
-        log.record({"split": "run", **_describe_data(inputs), **describe(accelerator, model)})
+        log.record({"split": "run", **_describe_data(inputs), **describe_setup(accelerator, model)})
         update.model.train()
         with _checkpoint_if_stopped(save, progress, total, stop, accelerator):
             if recipe.model.start_from and progress.step == 0:

@@ -60,9 +60,9 @@ def test_a_push_that_fails_leaves_the_report(pushes, tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit) as end:
         quick_run(tmp_path / "run", *SHORT, "hub.repository=ada/model")
     assert end.value.code == 2
-    said = capsys.readouterr()
-    assert "The model is in" in said.out
-    assert "error: no connection" in said.err
+    output = capsys.readouterr()
+    assert "The model is in" in output.out
+    assert "error: no connection" in output.err
 
 
 def test_ctrl_c_in_the_push_says_that_the_model_is_whole_and_how_to_push_it(tmp_path, monkeypatch, capsys):
@@ -75,17 +75,17 @@ def test_ctrl_c_in_the_push_says_that_the_model_is_whole_and_how_to_push_it(tmp_
     with pytest.raises(SystemExit) as end:
         quick_run(run, *SHORT, "hub.repository=ada/model")
     assert end.value.code == 130
-    said = capsys.readouterr()
-    assert f"The model is whole in {run}; push it with: scratch upload {run} ada/model" in said.err
-    assert "The model is in" in said.out
+    output = capsys.readouterr()
+    assert f"The model is whole in {run}; push it with: scratch upload {run} ada/model" in output.err
+    assert "The model is in" in output.out
 
 
 def test_a_log_without_a_terminal_says_what_is_left_and_what_it_does(tmp_path, capsys):
     quick_run(tmp_path / "run", "optimization.max_steps=4", "evaluation.every=2")
-    said = capsys.readouterr().err
-    assert re.search(r"step 2 of 4: loss [\d.]+, [\d,]+ target tokens/s, about \d+ s left", said)
-    assert "translating the 40 sentences of the test split with the final weights" in said
-    assert "\r" not in said
+    output = capsys.readouterr().err
+    assert re.search(r"step 2 of 4: loss [\d.]+, [\d,]+ target tokens/s, about \d+ s left", output)
+    assert "translating the 40 sentences of the test split with the final weights" in output
+    assert "\r" not in output
 
 
 def test_the_time_left_does_not_count_compiling(tmp_path, monkeypatch, capsys):
@@ -141,9 +141,9 @@ def test_ctrl_c_while_python_imports_prints_no_page(seconds, tmp_path):
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
     for process in processes:
-        said = process.communicate(timeout=60)[1]
+        output = process.communicate(timeout=60)[1]
         assert process.returncode in (-signal.SIGINT, 130)
-        assert "Traceback" not in said
+        assert "Traceback" not in output
     assert not any(tmp_path.iterdir())
 
 
@@ -159,7 +159,7 @@ def test_nohup_is_respected(monkeypatch, tmp_path):
 
 def test_a_process_that_is_lost_while_the_folder_is_made_ends_the_others_at_once(tmp_path):
     options = [*SMALL_RUN, *few_sentences(), *SHORT, f"output_dir={tmp_path / 'run'}"]
-    lost, other = start_group(tmp_path / "said", train_and_die, [["recipe.yaml", *options]] * 2)
+    lost, other = start_group(tmp_path / "output", train_and_die, [["recipe.yaml", *options]] * 2)
     assert lost.end() == -signal.SIGKILL
     assert other.end(20) == 2
     assert other.said.splitlines()[-1].startswith("error: process 1: another process has ended or cannot be reached")

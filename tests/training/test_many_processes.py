@@ -34,17 +34,19 @@ from resume import LAUNCH
 
 
 def refused(folder: Path, *options_of_each: list[str]) -> str:
-    """What the processes of a run say, each started with options of its own, when the run is refused."""
-    children = start_group(folder / "said", train_as_on_a_node, [[*SMALL_RUN, *options] for options in options_of_each])
+    """The output of the processes of a run that must be refused, each started with options of its own."""
+    children = start_group(
+        folder / "output", train_as_on_a_node, [[*SMALL_RUN, *options] for options in options_of_each]
+    )
     assert [child.end() for child in children] == [2] * len(children)
     return "".join(child.said for child in children)
 
 
 def test_folders_that_the_processes_do_not_share_are_refused(tmp_path):
-    said = refused(tmp_path, *([f"output_dir={tmp_path / str(rank)}"] for rank in range(2)))
+    output = refused(tmp_path, *([f"output_dir={tmp_path / str(rank)}"] for rank in range(2)))
     line = rf"error: process 1 does not see what process 0 writes to {tmp_path}/0: set output_dir to a folder that all"
-    assert re.search(line, said), said
-    assert [path.name for path in tmp_path.iterdir()] == ["said"]
+    assert re.search(line, output), output
+    assert [path.name for path in tmp_path.iterdir()] == ["output"]
 
 
 def other_data(folder: Path) -> list[list[str]]:
@@ -73,8 +75,8 @@ def test_other_data_is_refused(exists, tmp_path):
 
 def test_other_recipes_are_refused(tmp_path):
     rates = (f"optimization.learning_rate={rate}" for rate in ("1e-3", "2e-3"))
-    said = refused(tmp_path, *([f"output_dir={tmp_path / 'run'}", rate] for rate in rates))
-    assert "do not agree on optimization.learning_rate: 0.001 on process 0, 0.002 on process 1" in said
+    output = refused(tmp_path, *([f"output_dir={tmp_path / 'run'}", rate] for rate in rates))
+    assert "do not agree on optimization.learning_rate: 0.001 on process 0, 0.002 on process 1" in output
     assert not (tmp_path / "run").exists()
 
 
@@ -82,34 +84,34 @@ def test_other_recipes_are_refused(tmp_path):
 
 
 def launch_two_nodes(options_of_each: list[list[str]]) -> tuple[list[int], str]:
-    """Two launchers by the command of docs/scaling.md, with a process each: exit codes, and what they said."""
+    """Two launchers by the command of docs/scaling.md, with a process each: exit codes, and their output."""
     port, nodes = port_of_launchers(), []
     for rank, options in enumerate(options_of_each):
         command = [sys.executable, "-m", "accelerate.commands.launch", "--mixed_precision", "no"]
         command += ["--config_file", "configuration/accelerate/ddp-nodes.yaml", *as_one_of_nodes(rank, 2, port)]
         command += ["train.py", *SMALL_RUN, *options]
         nodes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
-    said = [node.communicate(timeout=120)[1] for node in nodes]
-    return [node.returncode for node in nodes], "".join(said)
+    output = [node.communicate(timeout=120)[1] for node in nodes]
+    return [node.returncode for node in nodes], "".join(output)
 
 
 @pytest.mark.slow
 def test_the_launchers_of_two_nodes_train_one_model(tmp_path):
-    codes, said = launch_two_nodes([[f"output_dir={tmp_path / 'run'}"]] * 2)
-    assert codes == [0, 0], said
+    codes, output = launch_two_nodes([[f"output_dir={tmp_path / 'run'}"]] * 2)
+    assert codes == [0, 0], output
     assert len(read_metrics(tmp_path / "run", "train")) == 20
     assert not list((tmp_path / "run").glob(".seen-by-all-*"))
 
 
 @pytest.mark.slow
 def test_the_launchers_of_two_nodes_that_share_nothing_are_refused(tmp_path):
-    codes, said = launch_two_nodes([[f"output_dir={tmp_path / str(rank)}"] for rank in range(2)])
+    codes, output = launch_two_nodes([[f"output_dir={tmp_path / str(rank)}"] for rank in range(2)])
     assert 0 not in codes
-    assert "error: process 1 does not see what process 0 writes to" in said, said
+    assert "error: process 1 does not see what process 0 writes to" in output, output
     assert not list(tmp_path.iterdir())
-    codes, said = launch_two_nodes([[f"output_dir={tmp_path / 'run'}", *own] for own in other_data(tmp_path)])
+    codes, output = launch_two_nodes([[f"output_dir={tmp_path / 'run'}", *own] for own in other_data(tmp_path)])
     assert 0 not in codes
-    assert "error: the processes do not agree on training data" in said, said
+    assert "error: the processes do not agree on training data" in output, output
     assert not (tmp_path / "run").exists()
 
 
@@ -131,7 +133,7 @@ runpy.run_path({script!r}, run_name="__main__")
 
 
 @pytest.mark.slow
-def test_a_launcher_that_restarts_its_workers_goes_on(tmp_path):
+def test_a_launcher_that_restarts_its_workers_resumes(tmp_path):
     """With the weights of a run that nothing has disturbed."""
     script = tmp_path / "dying.py"
     script.write_text(DYING.format(root=str(ROOT), script=str(ROOT / "train.py")))
@@ -282,8 +284,8 @@ def test_what_differs_is_named():
 def test_a_checkpoint_of_the_cpu_goes_on_elsewhere(two_updates, monkeypatch, capsys):
     monkeypatch.setattr(checkpoints, "_differences", lambda before, now: ["on cuda instead of cpu"])
     quick_run(two_updates, "optimization.max_steps=3", resume=True)
-    said = "the run continues on cuda instead of cpu: its batches stay the same, its dropout does not"
-    assert said in capsys.readouterr().err
+    output = "the run continues on cuda instead of cpu: its batches stay the same, its dropout does not"
+    assert output in capsys.readouterr().err
     assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]
 
 
@@ -381,11 +383,11 @@ def test_the_slurm_script(tmp_path):
     }
     job |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     command = ["bash", "configuration/slurm.sh", *SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
-    for said in ("step 20 of 20", "is finished"):
+    for words in ("step 20 of 20", "is finished"):
         result = subprocess.run(
             command, cwd=ROOT, env=os.environ | job, capture_output=True, text=True, timeout=120, check=False
         )
         assert result.returncode == 0, result.stderr
-        assert said in result.stderr + result.stdout
+        assert words in result.stderr + result.stdout
     record = read_metrics(tmp_path / "run", "run")[0]
     assert (record["processes"], record["mixed_precision"]) == (2, "bf16")

@@ -171,7 +171,7 @@ def test_translations_that_cannot_be_read_are_named(tmp_path):
 
 
 def test_one_process_at_a_time_writes_to_a_folder(tmp_path, monkeypatch):
-    """Another is told so, whether it replaces or begins, until the first has ended."""
+    """Another one fails, whether it replaces a run or begins one, until the first has ended."""
     monkeypatch.setattr(run_folder, "_SECONDS_TO_LOCK", 0.1)
     folder, locked = RunFolder(tmp_path / "run"), tmp_path / "locked"
     first = start(tmp_path / "first", lock_folder, str(folder.path), str(locked))

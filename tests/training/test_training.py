@@ -65,7 +65,7 @@ def test_records(finished):
     assert losses[-1] < losses[0] - 0.5
 
 
-def test_a_warm_up_that_outlasts_the_run_is_said(tmp_path, capsys):
+def test_a_warm_up_that_outlasts_the_run_is_logged(tmp_path, capsys):
     quick_run(tmp_path / "run", "optimization.warmup_steps=30", "optimization.max_steps=2")
     assert "optimization.warmup_steps is 30, and there are 2 updates" in capsys.readouterr().err
 
@@ -109,9 +109,9 @@ def test_fine_tuning_scores_the_model_before_and_after(finished, tmp_path, capsy
     assert (run / "translations" / "before" / "test.txt").read_text() == (
         finished / "translations" / "test.txt"
     ).read_text()
-    said = capsys.readouterr().out.partition("On others:")[2].partition("before fine-tuning:")
-    assert f"BLEU {after['others']['bleu']:.2f}" in said[0]
-    assert f"BLEU {before['others']['bleu']:.2f}" in said[2]
+    output = capsys.readouterr().out.partition("On others:")[2].partition("before fine-tuning:")
+    assert f"BLEU {after['others']['bleu']:.2f}" in output[0]
+    assert f"BLEU {before['others']['bleu']:.2f}" in output[2]
 
 
 def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
@@ -157,7 +157,7 @@ def test_each_test_set_has_its_own_name_in_trackers(tmp_path, monkeypatch):
     ]
 
 
-def test_translations_that_will_be_cut_are_told(tmp_path, capsys):
+def test_translations_that_will_be_cut_are_logged(tmp_path, capsys):
     describe = partial(quick_run, tmp_path / "run", dry_run=True, processes=1)  # nothing is trained
     describe()
     assert "translations end after evaluation.max_new_tokens (8), but the longest training" in capsys.readouterr().err
@@ -165,13 +165,13 @@ def test_translations_that_will_be_cut_are_told(tmp_path, capsys):
     assert "max_new_tokens" not in capsys.readouterr().err
 
 
-def test_a_sentence_beyond_learned_positions_is_told_before_training(tmp_path, capsys):
+def test_a_sentence_beyond_learned_positions_fails_before_training(tmp_path, capsys):
     """Longer training pairs are dropped, but what is to be translated at the end is not."""
     positions = ["model.overrides.position_embedding_type=learned", "model.overrides.max_position_embeddings=12"]
     with pytest.raises(SystemExit):
         quick_run(tmp_path / "run", *positions, "data.max_source_tokens=12", "data.max_target_tokens=12")
-    said = r"error: the (test|validation) split: input \d+ has \d\d tokens, but the model takes 12 \(max_position_emb"
-    assert re.search(said, capsys.readouterr().err)
+    output = r"error: the (test|validation) split: input \d+ has \d\d tokens, but the model takes 12 \(max_position_emb"
+    assert re.search(output, capsys.readouterr().err)
     assert not (tmp_path / "run").exists()
 
 
@@ -243,8 +243,8 @@ def test_scoring_writes_nothing(finished, capsys):
     output = capsys.readouterr().out
     (record,) = read_metrics(finished, "test")
     for key, title in (("bleu", "BLEU"), ("chrf", "chrF")):
-        said = f"{title} {record[key]:.2f} ± {record[f'{key}_interval']:.2f}  ({record[f'{key}_signature']})"
-        assert said in output
+        expected = f"{title} {record[key]:.2f} ± {record[f'{key}_interval']:.2f}  ({record[f'{key}_signature']})"
+        assert expected in output
     assert "40 sentences of test" in output
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
@@ -259,11 +259,11 @@ def test_further_test_sets_are_scored_by_name(tmp_path, capsys):
     _, validation, test = (option.partition("=")[2] for option in few_sentences())
     sets = f"data.test_sets={{held-out: {validation}, again: {test}}}"
     run = quick_run(tmp_path / "run", "optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2", sets)
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     final = {record.get("name"): record for record in read_metrics(run, "test") if record["final"]}
     assert set(final) == {None, "held-out", "again"}
     assert {record["sentences"] for record in final.values()} == {40}
-    assert re.findall(r"^On (.*):$", said, re.MULTILINE) == ["test", "held-out", "again"]
+    assert re.findall(r"^On (.*):$", output, re.MULTILINE) == ["test", "held-out", "again"]
     run_training(evaluate=str(run))
     scores = re.findall(r"40 sentences of (\S+)\n  BLEU ([\d.]+)", capsys.readouterr().out)
     assert scores == [(name or "test", f"{record['bleu']:.2f}") for name, record in final.items()]

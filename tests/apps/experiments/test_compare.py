@@ -229,8 +229,8 @@ def test_without_significance_a_line_says_why(options, change, why, make):
         change(second)
     text = compare(first, second)
     assert "paired bootstrap" not in text
-    (said,) = [line for line in text.splitlines() if line.startswith("no significance of b against a on test: ")]
-    assert why in said
+    (line,) = [line for line in text.splitlines() if line.startswith("no significance of b against a on test: ")]
+    assert why in line
 
 
 def test_scores_computed_in_different_ways_are_told_apart(make):
