@@ -69,13 +69,13 @@ def main(
             raise UserError("--split is for --evaluate only")
         if not evaluate:
             start = "auto" if auto_resume else resume_from or resume
-            _train_or_describe(overrides, config, start, overwrite, max_minutes, dry_run, processes)
+            _train_or_describe(overrides or [], config, start, overwrite, max_minutes, dry_run, processes)
     if evaluate:
         evaluating.main(evaluate, overrides, config, split or "test", debug)
 
 
 def _train_or_describe(
-    overrides: list[str] | None,
+    overrides: list[str],
     config: str | None,
     resume: bool | str,
     overwrite: bool,

@@ -66,8 +66,9 @@ class RunFolder:
 
     def lock(self) -> None:
         """Make the folder if it does not exist, and lock it. UserError if another run has."""
-        self._made = self._made or not self.path.exists()
+        existed = self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
+        self._made = self._made or not existed
         if self._lock.is_locked:
             return
         try:
