@@ -11,7 +11,7 @@ import typer
 
 from ..errors import UserError
 from . import evaluate as evaluating
-from .cli import Debug, is_main_process, one_line_errors, print_if_possible, set_up_terminal
+from .cli import Debug, is_main_process, one_line_errors, set_up_terminal
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="recipe keys to change")]
 Config = Annotated[
@@ -106,9 +106,9 @@ def _train_or_describe(
             push = partial(try_push, recipe) if hub.push == "best" else None
             lines = describe_result(train(recipe, accelerator, resume, overwrite, stop, push))
     if is_main_process():
-        print_if_possible("\n".join(lines))
+        print("\n".join(lines))
         if hub.repository is not None and not dry_run:
-            print_if_possible(push_run(recipe).describe())
+            print(push_run(recipe).describe())
 
 
 def describe_result(result: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
-from ..data.global_batches import GlobalBatches
+from ..data.streaming import GlobalBatches
 from ..errors import UserError
 from ..files import reading
 from ..loading import save_tokenizers

@@ -12,7 +12,7 @@ from typing import Any
 from accelerate import Accelerator
 from tqdm.auto import tqdm
 
-from ..data.global_batches import GlobalBatches
+from ..data.streaming import GlobalBatches
 from ..errors import UserError
 from .folder import CURVES, METRICS_FILE, TRANSLATIONS, append_record, read_metrics, write_translations
 from .processes import on_all, write_on_main

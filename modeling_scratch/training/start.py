@@ -10,7 +10,8 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import PreTrainedModel
 
-from ..data.global_batches import GlobalBatches, fingerprint_of
+from ..data.batches import fingerprint_of
+from ..data.streaming import GlobalBatches
 from ..errors import UserError
 from ..files import write_whole
 from ..recipe.reading import recipe_text

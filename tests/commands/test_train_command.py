@@ -1,6 +1,5 @@
 """train.py as a process among others: its output, its signals, the files it leaves, the processes it waits for."""
 
-import io
 import os
 import re
 import signal
@@ -16,7 +15,6 @@ from conftest import ROOT, SMALL_RUN, few_sentences, quick_run
 from forked import start_group
 from train_on_processes import train_and_die
 
-from modeling_scratch.commands.cli import print_if_possible
 from modeling_scratch.errors import UserError
 from modeling_scratch.hub import push as hub
 from modeling_scratch.training import log
@@ -27,13 +25,6 @@ SHORT = ["optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2"
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
-
-
-def test_letters_that_stdout_lacks_are_escaped(monkeypatch):
-    written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    print_if_possible("Vögel 猫")
-    assert written.getvalue() == b"V\\xf6gel \\u732b\n"
 
 
 @pytest.fixture
