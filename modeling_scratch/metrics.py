@@ -296,9 +296,11 @@ def bleu_significance(
     if not 1 < len(first) <= MOST_RESAMPLED:
         raise UserError(f"resampling takes 2 to {MOST_RESAMPLED:,} sentences, and there are {len(first):,}")
     (first, other, references), suffix = normalized(first, other, references)
-    systems = [("first", first), ("other", other)]
-    signatures, results = PairedTest(systems, {"BLEU": BLEU(**bleu_options(language))}, [references], "bs", RESAMPLES)()
-    before, after = results["BLEU"]
+    options: dict[str, Any] = dict(bleu_options(language))
+    systems: list[Any] = [("first", first), ("other", other)]
+    signatures, results = PairedTest(systems, {"BLEU": BLEU(**options)}, [references], "bs", RESAMPLES)()
+    scores: Any = results["BLEU"]
+    before, after = scores
     for score, known in zip((before.score, after.score), recorded, strict=True):
         if known is not None and abs(score - known) > _ROUNDING:
             raise UserError(

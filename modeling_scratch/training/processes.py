@@ -244,7 +244,8 @@ def main_first(accelerator: Accelerator, function: Callable[[], Any]) -> Any:
 def check_shared_folder(accelerator: Accelerator, folder: Path) -> None:
     """UserError if a process does not see what the main one writes to the run's folder, which exists there."""
     token = folder / f"{SEEN}{uuid.uuid4().hex}"
-    name = on_main(accelerator, lambda: token.touch() or token.name)
+    on_main(accelerator, token.touch)
+    (name,) = broadcast_object_list([token.name])  # the main process's
     try:
         blind = gather_object([not _sees(folder, name)])
     finally:
