@@ -102,7 +102,7 @@ def test_a_damaged_file_of_a_checkpoint_is_named(tmp_path, capsys):
     options = ["optimization.max_steps=4", "checkpoints.every=2"]
     run = quick_run(tmp_path / "run", *options)
     undisturbed = shutil.copytree(run, tmp_path / "undisturbed")
-    for name in ("random_states_0.pkl", OPTIMIZER, STATE, "model.safetensors"):
+    for name in ("random_states_0.pkl", OPTIMIZER, "model.safetensors", STATE):  # the last read is damaged first
         (run / "checkpoints" / "step-0000004" / name).write_bytes(b"damaged")
         with pytest.raises(SystemExit) as ended:
             quick_run(run, *options, resume=True)
