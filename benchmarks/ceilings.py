@@ -17,7 +17,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from modeling_scratch import ScratchConfig, ScratchForConditionalGeneration
-from modeling_scratch.apps.experiments.dry_run import multiplied_weights
 from modeling_scratch.model import attention, masking
 from modeling_scratch.recipe import CONFIGURATION_FOLDER
 from modeling_scratch.recipe.reading import read_yaml
@@ -80,6 +79,14 @@ def count(shape: str, tokens: int, compiled: bool) -> Work:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
     return counter.work
+
+
+def multiplied_weights(config: ScratchConfig) -> int:
+    """Elements of the matrices that a source token and a target token are multiplied by, output projection included."""
+    width, of_feed_forward = config.d_model, 3 if config.gated_ffn else 2
+    weights = config.encoder_layers * (4 * width**2 + of_feed_forward * width * config.encoder_ffn_dim)
+    weights += config.decoder_layers * (8 * width**2 + of_feed_forward * width * config.decoder_ffn_dim)
+    return weights + width * config.target_vocab_size
 
 
 def useful_operations(shape: str, tokens: int) -> float:

@@ -1,6 +1,6 @@
 """
 Ends a training run with one of seven signals at random moments, from its first second on, restarts it each time with
-the same command line (--resume auto), and compares its final weights with those of an undisturbed run: they must be the
+the same command line (--auto-resume), and compares its final weights with those of an undisturbed run: they must be the
 same bit for bit. Prints a table.
 
     python benchmarks/resume.py                       # one process and two, streamed, compiled: 20 signals each
@@ -149,7 +149,7 @@ def survive(mode: str, kills: int, work: Path, seed: int = 0) -> Outcome:
     duration = time.monotonic() - began
     while True:
         resumes = last_checkpoint(killed) > 0 and not scores(killed)  # a finished run stays as it is
-        process = start(mode, killed, "--resume", "auto")
+        process = start(mode, killed, "--auto-resume")
         outcome.resumes += resumes
         if outcome.kills == kills:
             said = finish(process)

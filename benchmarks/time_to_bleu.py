@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 import figures
 import peers
@@ -54,27 +55,22 @@ class Reached(Exception):
 def train_ours(overrides: list[str], bleu: float) -> dict:
     """Train until the BLEU is reached. The recipe names the run's folder."""
     from modeling_scratch.recipe.reading import load_recipe
+    from modeling_scratch.training.log import RunLog
     from modeling_scratch.training.processes import make_accelerator
-    from modeling_scratch.training.run import TrainingRun
     from modeling_scratch.training.train import train
 
-    class Run(TrainingRun):
-        def record(self, record: dict) -> None:
-            super().record(record)
-            if record["split"] != "validation":
-                return
-            curve.append((self.progress.seconds / 60, record["bleu"]))
-            said = f"update {self.progress.step}, {curve[-1][0]:.1f} minutes, BLEU {curve[-1][1]:.2f}"
-            print(f"  modeling_scratch: {said}", flush=True)
-            if curve[-1][1] >= bleu:
-                raise Reached
+    def validated(log: RunLog, record: dict) -> None:
+        curve.append((log.progress.step, log.progress.seconds / 60, record["bleu"]))
+        step, minutes, found = curve[-1]
+        print(f"  modeling_scratch: update {step}, {minutes:.1f} minutes, BLEU {found:.2f}", flush=True)
+        if found >= bleu:
+            raise Reached
 
-    curve: list[tuple[float, float]] = []
+    curve: list[tuple[int, float, float]] = []
     recipe = load_recipe(trainer_commands.RECIPE, overrides)
-    run = Run.begin(recipe, make_accelerator(recipe))
-    with contextlib.suppress(Reached):
-        train(run)
-    return {"curve": curve, "updates": run.progress.step}
+    with contextlib.suppress(Reached), mock.patch.object(RunLog, "validation", validated):
+        train(recipe, make_accelerator(recipe))
+    return {"curve": [(minutes, found) for _, minutes, found in curve], "updates": curve[-1][0]}
 
 
 def train_marian(

@@ -23,5 +23,5 @@ srun bash -c '
         --rdzv_backend c10d \
         --num_machines "$SLURM_NNODES" --num_processes "$((SLURM_NNODES * SLURM_GPUS_ON_NODE))" \
         --machine_rank "$SLURM_NODEID" --main_process_ip "$MAIN" --main_process_port 29500 \
-        train.py --resume auto --max-minutes 700 "$@"
+        train.py --auto-resume --max-minutes 700 "$@"
 ' bash "$@"

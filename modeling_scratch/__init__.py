@@ -23,6 +23,10 @@ __all__ = [
 ]
 
 _ROOT = Path(__file__).resolve().parents[1]
+# How many turns a waiting thread of PyTorch spins before it gives up its core. By default (300,000), two trainings on
+# the same cores all but stop each other; with too few, one alone spends its time falling asleep and waking up
+# (docs/performance.md, Beside another training).
+SPIN_COUNT = "9000"
 
 
 def _is_command() -> bool:
@@ -35,22 +39,6 @@ def _is_command() -> bool:
     return started.resolve() in (_ROOT / "train.py", _ROOT / "hub_upload.py")
 
 
-def _spin_count(processor: Path = Path("/proc/cpuinfo")) -> str | None:
-    """
-    How many turns a waiting PyTorch thread should spin before it gives up its core; None: the default. By default, two
-    runs on the same cores all but stop each other; with too few turns, a run alone spends its time falling asleep and
-    waking up. Measured on AMD's and Intel's processors (docs/performance.md).
-    """
-    try:
-        with processor.open() as file:
-            described = file.read(500)  # the first core is enough
-    except OSError:  # not Linux
-        return None
-    if "AuthenticAMD" in described:
-        return "2000"
-    return "16000" if "GenuineIntel" in described else None
-
-
 def __getattr__(name: str):
     """Import a public name on first use, since commands do not import the model at start-up."""
     if name not in __all__:
@@ -61,15 +49,13 @@ def __getattr__(name: str):
 
 
 if _is_command():
-    if "OMP_WAIT_POLICY" not in os.environ and (_spins := _spin_count()):
-        os.environ.setdefault("GOMP_SPINCOUNT", _spins)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
     # By default, oneDNN caches 1,024 kernels. Batches have more shapes than that, so it would keep making kernels anew,
     # in ever more memory.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C during the imports prints no traceback
-    if sys.stderr is None:  # closed, as by `2>&-`
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 else:
     from .model import (
         ScratchConfig,

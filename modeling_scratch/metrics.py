@@ -15,11 +15,13 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
+from .errors import UserError
 from .languages import WITHOUT_SPACES, base_language
 
 # Bootstrap resamples for the 95 % intervals; they take 0.1 s per 1,000 sentences and 80 kB per sentence.
 RESAMPLES = 1000
 MOST_RESAMPLED = 10_000  # sentences; for more, the interval would be narrow and take too much memory
+_ROUNDING = 0.01  # BLEU points by which the same translations may score differently, as in another release
 # The end of a signature if `normalized` changed a text. Scores with and without it can be compared.
 NORMALIZED = "|normalized:NFC, nothing invisible"
 # `INVISIBLE` in model/batched_generation.py, which travels with models and is not imported here; a test compares them.
@@ -267,6 +269,47 @@ def score(
         found |= {key: result.value, f"{key}_signature": result.signature + prepared.signature + suffix}
         found |= {} if result.interval is None else {f"{key}_interval": result.interval}
     return found
+
+
+def bleu_significance(
+    first: list[str],
+    other: list[str],
+    references: list[str],
+    language: str,
+    recorded: Sequence[float | None] = (None, None),
+) -> tuple[float, float, str]:
+    """
+    The BLEU of `other` minus that of `first`, its p-value by sacreBLEU's paired bootstrap, and the test's signature.
+    The bootstrap's seed is 12345, or SACREBLEU_SEED.
+
+    Args:
+        recorded: the BLEU of both when they were scored; None: not known.
+
+    Raises:
+        UserError: there are too few or too many sentences, or the references are not those that were scored.
+    """
+    from sacrebleu.metrics import BLEU
+    from sacrebleu.significance import PairedTest
+
+    if len(first) != len(references):
+        raise UserError(f"there are {len(first):,} translations and now {len(references):,} references")
+    if not 1 < len(first) <= MOST_RESAMPLED:
+        raise UserError(f"resampling takes 2 to {MOST_RESAMPLED:,} sentences, and there are {len(first):,}")
+    (first, other, references), suffix = normalized(first, other, references)
+    options: dict[str, Any] = dict(bleu_options(language))
+    systems: list[Any] = [("first", first), ("other", other)]
+    signatures, results = PairedTest(systems, {"BLEU": BLEU(**options)}, [references], "bs", RESAMPLES)()
+    scores: Any = results["BLEU"]
+    before, after = scores
+    for score, known in zip((before.score, after.score), recorded, strict=True):
+        if known is not None and abs(score - known) > _ROUNDING:
+            raise UserError(
+                f"BLEU was {known:.2f} and is now {score:.2f}: the test set has changed since it was scored, or "
+                "scoring has"
+            )
+    # sacreBLEU gives identical translations the lowest p-value there is.
+    p_value = 1.0 if after.score == before.score else float(after.p_value)
+    return float(after.score - before.score), p_value, str(signatures["BLEU"]) + suffix
 
 
 def scores_in(record: dict[str, Any]) -> list[str]:

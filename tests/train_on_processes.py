@@ -29,7 +29,6 @@ from modeling_scratch.data.batches import worker_options
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import curves, folder, processes
-from modeling_scratch.training import processes as agreement
 from modeling_scratch.training.compilation import compile_layers, example_batch
 from modeling_scratch.training.evaluation import score_model
 from modeling_scratch.training.fused_loss import fused_cross_entropy
@@ -55,7 +54,7 @@ def improve_one(run: str, output: str, options: dict) -> None:
 
 def train_as_on_a_node(*overrides: str) -> None:
     """Where a file of another node is to be seen within a second, not twenty."""
-    with patch.object(agreement, "_SECONDS_TO_SEE", 1):
+    with patch.object(processes, "_SECONDS_TO_SEE", 1):
         train_one(*overrides)
 
 
@@ -113,31 +112,21 @@ def score_into(file: str, folder: str) -> None:
     cli.wait_for_threads()
 
 
-def wait_for_the_main_process_and_then_for_another(waited: str) -> None:
-    """Each longer than processes have patience with each other; only the first is the main process's work for all."""
-    processes.PATIENCE, processes.PATIENCE_WITH_WORK = timedelta(seconds=1), timedelta(seconds=60)
-    processes._SECONDS_WITH_WORK = 0.5
+def wait_for_one_that_hangs() -> None:
+    """Longer than processes wait for one another."""
+    processes.TIMEOUT = timedelta(seconds=2)
     accelerator = processes.make_accelerator()
     with cli.one_line_errors(False), explained_loss_of_a_process(accelerator):
-        Path(f"{waited}-{accelerator.process_index}").write_text(
-            processes.on_main(accelerator, lambda: time.sleep(2) or "waited", "asleep")
-        )
         if not accelerator.is_main_process:
             time.sleep(60)
         accelerator.wait_for_everyone()
-
-
-def meet_the_others() -> None:
-    """Saying after half a second, not after 15, who is missing."""
-    with patch.object(processes, "_SECONDS_TO_MEET", 0.5):
-        processes.make_accelerator()
 
 
 def lock_folder(path: str, locked: str) -> None:
     """Of a run; then wait to be killed."""
     with patch.object(folder, "_SECONDS_TO_LOCK", 0.1), cli.one_line_errors(False):
         run = folder.RunFolder(path)
-        run.create()
+        run.lock()
         Path(locked).touch()
         time.sleep(60)
 

@@ -1,6 +1,7 @@
 """`scratch improve`: train a better model from a finished run's own data."""
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +27,7 @@ def main(
     target_text: Annotated[
         list[Path] | None, typer.Option(help="the same in the target language: it is back-translated")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="list what is to do, with times; do nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list the stages, with times; run none")] = False,
     max_minutes: Annotated[
         float | None, typer.Option(min=0, help="then exit with 75; the same command continues")
     ] = None,
@@ -36,13 +37,13 @@ def main(
     Train a better model of the same size from the run's own pairs: models of both directions, with several seeds,
     translate them, and the improved model learns from the originals and all translations.
 
-    This takes several times as long as the run. Interrupted, it goes on when the same command is given again. Besides
+    This takes several times as long as the run. If it is interrupted, the same command resumes it. Besides
     the improved model it writes OUTPUT-work, which may be deleted once that is finished.
     """
     set_up_terminal()
     with one_line_errors(debug, is_main_process(), "interrupted; the same command continues"):
         from ..apps.experiments.improve import ImprovementOptions, ImprovementPlan, improve, stages
-        from ..hub.push import push_run
+        from ..hub.push import check_destination, push_run, try_push
         from ..training.processes import explained_loss_of_a_process, make_accelerator, on_main
         from ..training.stopping import StopRequest
 
@@ -56,7 +57,10 @@ def main(
             found = on_main(accelerator, lambda: stages(plan, accelerator))
             if is_main_process():
                 print("\n".join(_describe(found, plan.records.machine.get("device_name"))))
-            result = None if dry_run else improve(plan, accelerator, stop)
+            if plan.final.hub.repository is not None and not dry_run:
+                on_main(accelerator, lambda: check_destination(plan.final))
+            push = partial(try_push, plan.final) if plan.final.hub.push == "best" else None
+            result = None if dry_run else improve(plan, accelerator, stop, push)
         if is_main_process() and not dry_run:
             lines = [f"{output} is finished"] if result is None else training.describe_result(result)
             print("\n".join([*lines, "  " + shlex.join(["scratch", "compare", str(run), str(output)])]))
@@ -72,10 +76,10 @@ def _beside(run: Path) -> Path:
 
 def _describe(plan: list[tuple[str, float | None]], device: str | None) -> list[str]:
     """A line for each stage with its estimated time, and one for the total; `device`: what the run trained on."""
-    from ..training.log import spoken_duration
+    from ..training.log import format_duration
 
     width = max(len(what) for what, _ in plan)
-    lines = [f"{what:<{width}}  {'done' if left is None else f'about {spoken_duration(left)}'}" for what, left in plan]
+    lines = [f"{what:<{width}}  {'done' if left is None else f'about {format_duration(left)}'}" for what, left in plan]
     total = sum(left for _, left in plan if left is not None)
-    rest = f"{'all that is left':<{width}}  about {spoken_duration(total)}, evaluations not counted"
+    rest = f"{'all that is left':<{width}}  about {format_duration(total)}, evaluations not counted"
     return [*lines, f"{rest}, if training takes as long as the run's took{f' on {device}' if device else ''}"]

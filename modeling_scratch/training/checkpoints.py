@@ -1,36 +1,33 @@
 """Save and load checkpoints: everything that a run needs to continue as if it had never been interrupted."""
 
-import json
 import logging
 import random
 import shutil
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import load, set_seed
 from safetensors.torch import load_file
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 
+from ..data.streaming import GlobalBatches
 from ..errors import UserError
 from ..files import reading
 from ..loading import save_tokenizers
 from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..recipe.reading import ACCUMULATION, ALIKE, differing_keys, load_recipe
-from ..recipe.schema import Recipe
-from .folder import METRICS_FILE, OPTIMIZER, RECIPE, SCALER, STATE, WEIGHTS, RunFolder, random_states
-from .processes import explained_failure_to_write, on_all, on_main
+from ..recipe.schema import DataSection, Recipe
+from .folder import METRICS_FILE, OPTIMIZER, RECIPE, SCALER, WEIGHTS, RunFolder, random_states
+from .inputs import Inputs, Tokenizers
+from .processes import explained_failure_to_write, on_all, on_main, write_on_main
+from .progress import Progress, read_progress
 from .sharding import load_whole_optimizer_state, whole_optimizer_state
-
-if TYPE_CHECKING:
-    from .run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -51,59 +48,112 @@ MAY_CHANGE = (
 )
 
 
-@dataclass
-class Progress:
-    """The progress of a run: what a checkpoint holds besides tensors and random states."""
-
-    fingerprint: str = ""  # of the training pairs
-    validation: str = ""  # the same of the validation pairs; empty in older checkpoints
-    clean_sources: bool = False  # as tokenized since `clean` exists; not in older checkpoints
-    processes: int = 1
-    device: str = ""  # "cpu", "cuda"
-    precision: str = ""  # of matrix products, as Accelerate names it
-    compiled: bool = False
-    threads: int = 0  # 0: not known
-    position: dict[str, Any] = field(default_factory=dict)  # of the next global batch
-    step: int = 0
-    unsettled: bool = False  # stopped after this step, before what may be due then: an evaluation, averaging
-    evaluations: int = 0
-    best: float | None = None  # by the recipe's metric
-    best_loss: float | None = None  # the loss of the same weights; not in older checkpoints
-    best_step: int = 0
-    without_better: int = 0
-    target_tokens: int = 0
-    seconds: float = 0.0  # spent on updates, without evaluations and checkpoints
-    loss_sum: float = 0.0  # since the last log line
-    cross_entropy_sum: float = 0.0
-    loss_tokens: int = 0
-    nonfinite: int = 0  # updates skipped so far
-    nonfinite_in_a_row: int = 0
-    tracked_as: str = ""  # the run's name in trackers that resume a run by name
-    averaging: dict[str, str] = field(default_factory=dict)  # snapshots, with SHA-256; on the main process
-
-    def threads_on_cpu(self) -> int:
-        """The threads of a run on the CPU in one process; 0 for any other run, or if not known."""
-        return self.threads if (self.processes, self.device) == (1, "cpu") else 0
+# -- save --------------------------------------------------------------------------------------------------------------
 
 
-def read_progress(checkpoint: Path) -> Progress:
-    """The progress in a checkpoint. UserError if it is damaged."""
-    with _readable(checkpoint / STATE):
-        return Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+def save_checkpoint(
+    folder: RunFolder,
+    recipe: Recipe,
+    accelerator: Accelerator,
+    inputs: Inputs,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    is_averaged: bool = False,
+) -> None:
+    """
+    Write a checkpoint, which is also a model folder; then its weights to the folder's root, if they are the best so far
+    or the first. Weights and optimizer are stored unsharded, so that any number of processes, sharded or not, can
+    resume from it. All processes call this together.
+
+    Args:
+        inputs: for its tokenizers, and the position of its batches.
+        model, optimizer: as Accelerate has wrapped or sharded them.
+        is_averaged: whether the recipe asks for this checkpoint, so that it takes part in averaging.
+
+    Raises:
+        UserError: it cannot be written; earlier checkpoints are intact, and this one is removed.
+    """
+    section, step, unwrapped = recipe.checkpoints, progress.step, accelerator.unwrap_model(model)
+    temporary, what = folder.checkpoints.unfinished(step), f"the checkpoint of update {step}"
+    averages = is_averaged and section.average_last > 1
+
+    def write_shared_files() -> None:
+        folder.checkpoints.begin(step)
+        folder.write_weights(stored_weights(unwrapped, weights), temporary)
+        torch.save(optimizer_state, temporary / OPTIMIZER)
+        if accelerator.scaler is not None:
+            torch.save(accelerator.scaler.state_dict(), temporary / SCALER)
+
+    def write_own_files() -> None:
+        with explained_failure_to_write(accelerator, what, folder.path):  # other processes quote it
+            torch.save(_random_states(accelerator.device), temporary / random_states(accelerator.process_index))
+            inputs.batches.save_readers(temporary)
+
+    def finish() -> None:
+        save_model_files(temporary, unwrapped, inputs.tokenizers, recipe.data)
+        if averages:  # first: a run that resumes from this checkpoint must find the copy
+            kept = {*progress.averaging, folder.keep_for_averaging(step, temporary / WEIGHTS)}
+            progress.averaging = sorted(kept)[-section.average_last :]
+        folder.checkpoints.finish(step, asdict(progress), section.keep_last)
+        if averages:
+            folder.forget_averaged(progress.averaging)
+
+    try:
+        with explained_failure_to_write(accelerator, what, folder.path):
+            weights = accelerator.get_state_dict(model)
+            optimizer_state = whole_optimizer_state(accelerator, optimizer)
+            on_main(accelerator, write_shared_files)
+            on_all(accelerator, write_own_files)
+            on_main(accelerator, finish)
+    except Exception:
+        if accelerator.is_main_process:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+    def write_to_root() -> None:
+        if progress.best_step == step or not (folder.path / WEIGHTS).exists():
+            folder.write_weights(load_file(folder.checkpoints.path(step) / WEIGHTS))
+
+    write_on_main(accelerator, WEIGHTS, folder.path, write_to_root)  # after the checkpoint
 
 
-def save_model_files(run: "TrainingRun", folder: Path) -> None:
+def save_model_files(folder: Path, model: PreTrainedModel, tokenizers: Tokenizers, data: DataSection) -> None:
     """Write a model's folder except for the weights: config, generation config, tokenizers, the model's code."""
-    model, data = run.unwrapped, run.recipe.data
     model.config.architectures = [ScratchForConditionalGeneration.__name__]  # the class of a sharded model differs
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     custom_object_save(ScratchForConditionalGeneration, folder)
     languages = (data.source_language, data.target_language)
-    save_tokenizers(*run.tokenizers, folder, model.config.max_position_embeddings, languages)
+    save_tokenizers(*tokenizers, folder, model.config.max_position_embeddings, languages)
 
 
-def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
+def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights to store: tied ones once, under the name that save_pretrained keeps."""
+    return {name: tensor for name, tensor in weights.items() if name not in model.all_tied_weights_keys}
+
+
+def _random_states(device: torch.device) -> dict[str, Any]:
+    states = {
+        "random_state": random.getstate(),
+        "numpy_random_seed": np.random.get_state(),
+        "torch_manual_seed": torch.get_rng_state(),
+    }
+    if device.type != "cpu":  # this process's device only: the number of visible ones may change
+        states[device.type] = torch.get_device_module(device).get_rng_state()
+    return states
+
+
+# -- load --------------------------------------------------------------------------------------------------------------
+
+
+def find_checkpoint(folder: RunFolder, recipe: Recipe, name: str | None) -> Path:
+    """The checkpoint of this name, or the newest one. UserError if the recipe cannot resume from it."""
+    _check_recipe_may_resume(folder, recipe)
+    return folder.checkpoints.newest() if name is None else folder.checkpoints.named(name)
+
+
+def _check_recipe_may_resume(folder: RunFolder, recipe: Recipe) -> None:
     """Log how the recipe of a resumed run has changed. UserError if the run cannot resume with these changes."""
     before = load_recipe(folder.path / RECIPE)
     may_change = set(MAY_CHANGE)
@@ -112,8 +162,8 @@ def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
     changed = differing_keys(before, recipe)
     if wrong := [key for key in changed if key not in may_change]:
         raise UserError(
-            f"the recipe differs from that of the run in {folder.path} in {', '.join(wrong)}: a run resumes "
-            f"with its own recipe (what may change is {', '.join(sorted(may_change))})"
+            f"the recipe differs from that of the run in {folder.path} in {', '.join(wrong)}: a run resumes with its "
+            f"own recipe, in which only these keys may change: {', '.join(sorted(may_change))}"
         )
     if changed:
         logger.info(f"the recipe differs from that of the run so far in {', '.join(changed)}")
@@ -126,135 +176,58 @@ def check_recipe(folder: RunFolder, recipe: Recipe) -> None:
         )
 
 
-def find_checkpoint(folder: RunFolder, recipe: Recipe, name: str | None) -> Path:
-    """The checkpoint of this name, or the newest complete one. UserError if the recipe cannot resume from it."""
-    check_recipe(folder, recipe)
-    if name is not None:
-        return folder.checkpoints.named(name)
-    checkpoint, passed_over = folder.checkpoints.newest()
-    for why in passed_over:
-        logger.warning(f"passed over a checkpoint: {why}")
-    return checkpoint
-
-
-def stored_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights to store: tied ones once, under the name that save_pretrained keeps."""
-    return {name: tensor for name, tensor in weights.items() if name not in model.all_tied_weights_keys}
-
-
-def save_checkpoint(run: "TrainingRun", is_averaged: bool) -> None:
+def load_checkpoint(
+    checkpoint: Path,
+    recipe: Recipe,
+    accelerator: Accelerator,
+    batches: GlobalBatches,
+    optimizer: torch.optim.Optimizer,
+    now: Progress,
+) -> Progress:
     """
-    Write the run's current state to a checkpoint, which is also a model folder; then its weights to the folder's root,
-    if they are the best so far or the first. Weights and optimizer are stored unsharded, so that any number of
-    processes, sharded or not, can resume from it. All processes call this together.
+    Restore optimizer, random states and batches from a checkpoint, whose weights the model has already.
 
     Args:
-        is_averaged: whether the recipe asks for this checkpoint, so that it takes part in averaging.
+        now: the progress of a new run on these processes.
 
-    Raises:
-        UserError: it cannot be written; earlier checkpoints are intact, and nothing is left of this one.
-    """
-    accelerator, folder, progress = run.accelerator, run.folder, run.progress
-    section, step = run.recipe.checkpoints, progress.step
-    averages = is_averaged and section.average_last > 1
-    temporary = folder.checkpoints.unfinished(step)
-    what = f"the checkpoint of update {step}"
-    run.saved_at = time.monotonic()
-    with explained_failure_to_write(accelerator, what, folder.path), _removed_if_it_fails(accelerator, temporary):
-        weights = accelerator.get_state_dict(run.model)
-        optimizer_state = whole_optimizer_state(accelerator, run.optimizer)
-
-        def begin() -> None:
-            folder.checkpoints.begin(step)
-            folder.write_weights(stored_weights(run.unwrapped, weights), temporary)
-            torch.save(optimizer_state, temporary / OPTIMIZER)
-            if accelerator.scaler is not None:
-                torch.save(accelerator.scaler.state_dict(), temporary / SCALER)
-
-        def write_own_state() -> None:
-            with explained_failure_to_write(accelerator, what, folder.path):  # other processes quote it
-                torch.save(_random_states(accelerator.device), temporary / random_states(accelerator.process_index))
-                run.batches.save_readers(temporary)
-
-        on_main(accelerator, begin, "writing a checkpoint")
-        on_all(accelerator, write_own_state)
-
-        def finish() -> None:
-            save_model_files(run, temporary)
-            if averages:  # first: a run that resumes from this checkpoint must find the snapshot
-                kept = progress.averaging | folder.snapshots.keep(step, temporary / WEIGHTS)
-                progress.averaging = dict(sorted(kept.items())[-section.average_last :])
-            folder.checkpoints.finish(step, asdict(progress), section.keep_last)
-            if averages:
-                folder.snapshots.delete_all_but(progress.averaging)
-
-        on_main(accelerator, finish, "writing a checkpoint")
-
-    def write_to_root() -> None:
-        if progress.best_step == step or not (folder.path / WEIGHTS).exists():
-            folder.write_weights(load_file(folder.checkpoints.path(step) / WEIGHTS))
-
-    run.log.write(WEIGHTS, write_to_root)  # not before: weights without a checkpoint cannot be resumed from
-
-
-@contextmanager
-def _removed_if_it_fails(accelerator: Accelerator, folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except Exception:
-        if accelerator.is_main_process:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def load_checkpoint(run: "TrainingRun", checkpoint: Path) -> Progress:
-    """
-    Restore a new run's optimizer, random states and batches from a checkpoint (its model has the weights already).
-    Returns the checkpoint's progress.
+    Returns:
+        The progress in the checkpoint, continued on these processes.
 
     Raises:
         UserError: the checkpoint belongs to other training pairs, or a file in it cannot be used.
     """
-    accelerator, progress, before = run.accelerator, run.progress, read_progress(checkpoint)
-    if before.fingerprint != progress.fingerprint:
+    before = read_progress(checkpoint)
+    if before.fingerprint != now.fingerprint:
         advice = ""
-        if run.recipe.data.on_the_hub:
+        if recipe.data.on_the_hub:
             advice = "; if it has changed on the Hub since, set data.revision to the commit that the run began with"
-            advice += f" (data_revision in {METRICS_FILE})" if run.batches.revision else ""
-        raise UserError(f"the training data is not what the run in {run.recipe.output_dir} was trained on{advice}")
-    on_all(accelerator, lambda: run.batches.go_to(before.position, checkpoint))
-    on_all(accelerator, lambda: _load_optimizer(accelerator, run.optimizer, checkpoint))
-    differs = _differences(before, progress)
+            advice += f" (data_revision in {METRICS_FILE})" if batches.revision else ""
+        raise UserError(f"the training data is not what the run in {recipe.output_dir} was trained on{advice}")
+    on_all(accelerator, lambda: batches.go_to(before.position, checkpoint))
+    on_all(accelerator, lambda: _load_optimizer(accelerator, optimizer, checkpoint))
+    differs = _differences(before, now)
     path = checkpoint / random_states(accelerator.process_index)
     if not on_all(accelerator, lambda: not differs and _restore_random_states(path, accelerator.device)):
         how = ", ".join(differs) or "without the random states of its device"
         logger.warning(f"the run continues {how}: its batches stay the same, its dropout does not")
         # A new seed: the run's own would repeat the random numbers of its beginning.
-        set_seed(run.recipe.seed + before.step, device_specific=True)
-    if before.validation not in ("", progress.validation):
+        set_seed(recipe.seed + before.step, device_specific=True)
+    if before.validation not in ("", now.validation):
         logger.warning(
             "the validation pairs have changed: scores from now on cannot be compared with the earlier ones, by which "
             "the best weights so far were chosen"
         )
     for name in ("validation", "processes", "device", "precision", "compiled", "threads"):
-        setattr(before, name, getattr(progress, name))
+        setattr(before, name, getattr(now, name))
     return before
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn whatever a loader raises into a UserError that names the file of the checkpoint."""
-    what = "not what a checkpoint of this run holds (resume from an earlier one with --resume-from): "
-    with reading(path, what):
-        yield
 
 
 def _load_optimizer(accelerator: Accelerator, optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
     path = checkpoint / OPTIMIZER
-    with _readable(path):  # memory-mapped, so that the processes on a machine share it
+    with reading(path):  # memory-mapped, so that the processes on a machine share it
         load_whole_optimizer_state(optimizer, torch.load(path, map_location="cpu", mmap=True))
     if accelerator.scaler is not None and (checkpoint / SCALER).exists():
-        with _readable(checkpoint / SCALER):
+        with reading(checkpoint / SCALER):
             accelerator.scaler.load_state_dict(load(checkpoint / SCALER))
 
 
@@ -273,20 +246,9 @@ def _differences(before: Progress, now: Progress) -> list[str]:
     return found
 
 
-def _random_states(device: torch.device) -> dict[str, Any]:
-    states = {
-        "random_state": random.getstate(),
-        "numpy_random_seed": np.random.get_state(),
-        "torch_manual_seed": torch.get_rng_state(),
-    }
-    if device.type != "cpu":  # this process's device only: the number of visible ones may change
-        states[device.type] = torch.get_device_module(device).get_rng_state()
-    return states
-
-
 def _restore_random_states(path: Path, device: torch.device) -> bool:
     """Restore random states from a checkpoint; False if it has none for this kind of device."""
-    with _readable(path):
+    with reading(path):
         states = load(path)
     if device.type not in ("cpu", *states):
         return False

@@ -1,8 +1,4 @@
-"""
-The figures' colours and fonts, and how they are saved.
-
-Plot the curves of a training run, or compare those of several.
-"""
+"""Plot the curves of a run, or of several; and how all figures of this project look and are saved."""
 
 import logging
 import math
@@ -41,64 +37,6 @@ _BOXES = ("Last Resort", ".LastResort")  # fonts that draw every letter as a box
 _MOST_DOTS, _LEAST_DOTS = 200, 110  # per inch
 _WIDTH, _HEIGHT = 1480, 16_000  # in pixels: larger pictures get fewer dots per inch
 
-
-@cache
-def _fonts_for(letters: frozenset[str]) -> list[str]:
-    """Installed fonts that together cover the letters that the default font lacks, as far as possible."""
-    missing = set(map(ord, letters)) - set(get_font(findfont(FontProperties())).get_charmap())
-    upright = (font for font in fontManager.ttflist if font.style == "normal" and not font.name.startswith(_BOXES))
-    # The face closest to regular in each family; sans-serif families first.
-    by_weight = sorted(upright, key=lambda font: abs(weight_dict.get(font.weight, font.weight) - 400), reverse=True)
-    files = {font.name: font.fname for font in by_weight}
-    found: list[str] = []
-    for name in sorted(files, key=lambda name: ("Serif" in name or "Mono" in name, "Sans" not in name, name)):
-        if not missing:
-            break
-        with suppress(RuntimeError, OSError):  # a file that is gone or damaged
-            font = get_font(files[name])
-            if has := {letter for letter in missing if font.get_char_index(letter)}:
-                missing -= has
-                found.append(name)
-    return found
-
-
-def _give_fonts(figure: Figure) -> None:
-    """
-    Let text fall back to installed fonts for letters that its own font lacks. The first font that has a letter is used
-    for it, so Chinese characters may take the shapes of another language.
-    """
-    texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
-    fonts = _fonts_for(frozenset(letter for text in texts for letter in text.get_text() if letter.isprintable()))
-    for text in texts:
-        text.set_family([*text.get_family(), *fonts])
-
-
-def save(figure: Figure, path: Path) -> Path:
-    """
-    Save a figure as a PNG, completely or not at all. Logs a warning if characters are drawn as boxes because no
-    installed font has them. UserError if the name does not end in .png.
-    """
-    if path.suffix != ".png":
-        raise UserError(f"{path}: pictures are PNG files; give a name that ends in .png")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _give_fonts(figure)
-    width, height = figure.get_size_inches()
-    dots = max(_LEAST_DOTS, min(_MOST_DOTS, _WIDTH / width, _HEIGHT / height))
-    with written_whole(path) as temporary, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        figure.savefig(temporary, dpi=dots, format="png", bbox_inches="tight", pad_inches=0.1)
-    missing = [warning for warning in caught if str(warning.message).startswith("Glyph ")]
-    for warning in caught:
-        if warning not in missing:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    if missing:
-        logger.warning(
-            f"{path}: no font here has some characters, drawn as boxes; install one that has, such as "
-            f"Noto Sans. The first: {missing[0].message}"
-        )
-    return path
-
-
 # Styles of the compared runs, in turn: each colour, then the same ones with other dashes and markers.
 _COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY_BLUE)
 _DASHES = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"))
@@ -110,6 +48,11 @@ _FEW = 40  # lines with at most this many points get markers
 _WARM_UP = 0.1  # the share of updates whose values may lie out of view
 
 Points = list[tuple[int, float]]
+
+
+def plot_curves(metrics: list[dict[str, Any]], path: Path) -> None:
+    """Write `curves_figure` as a PNG."""
+    save(curves_figure(metrics), path)
 
 
 def curves_figure(metrics: list[dict[str, Any]]) -> Figure:
@@ -173,11 +116,6 @@ def comparison_figure(runs: dict[str, list[dict[str, Any]]]) -> Figure:
     return figure
 
 
-def plot_curves(metrics: list[dict[str, Any]], path: Path) -> None:
-    """Write `curves_figure` as a PNG."""
-    save(curves_figure(metrics), path)
-
-
 def _records(metrics: list[dict[str, Any]], split: str) -> list[dict[str, Any]]:
     """The records of a split during training."""
     return [record for record in metrics if record["split"] == split and "final" not in record]
@@ -235,3 +173,63 @@ def _set_range(panel: Axes, key: str) -> None:
     least, most = METRICS[key].range if key in METRICS else (0, None)
     bottom = 0 if key == "rate" else max(low - margin, least)
     panel.set_ylim(bottom, high + margin if most is None else min(high + margin, most))
+
+
+# -- saving ------------------------------------------------------------------------------------------------------------
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """
+    Save a figure as a PNG, completely or not at all. Logs a warning if characters are drawn as boxes because no
+    installed font has them. UserError if the name does not end in .png.
+    """
+    if path.suffix != ".png":
+        raise UserError(f"{path}: pictures are PNG files; give a name that ends in .png")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _give_fonts(figure)
+    width, height = figure.get_size_inches()
+    dots = max(_LEAST_DOTS, min(_MOST_DOTS, _WIDTH / width, _HEIGHT / height))
+    with written_whole(path) as temporary, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure.savefig(temporary, dpi=dots, format="png", bbox_inches="tight", pad_inches=0.1)
+    missing = [warning for warning in caught if str(warning.message).startswith("Glyph ")]
+    for warning in caught:
+        if warning not in missing:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if missing:
+        logger.warning(
+            f"{path}: no font here has some characters, drawn as boxes; install one that has, such as "
+            f"Noto Sans. The first: {missing[0].message}"
+        )
+    return path
+
+
+def _give_fonts(figure: Figure) -> None:
+    """
+    Let text fall back to installed fonts for letters that its own font lacks. The first font that has a letter is used
+    for it, so Chinese characters may take the shapes of another language.
+    """
+    texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
+    fonts = _fonts_for(frozenset(letter for text in texts for letter in text.get_text() if letter.isprintable()))
+    for text in texts:
+        text.set_family([*text.get_family(), *fonts])
+
+
+@cache
+def _fonts_for(letters: frozenset[str]) -> list[str]:
+    """Installed fonts that together cover the letters that the default font lacks, as far as possible."""
+    missing = set(map(ord, letters)) - set(get_font(findfont(FontProperties())).get_charmap())
+    upright = (font for font in fontManager.ttflist if font.style == "normal" and not font.name.startswith(_BOXES))
+    # The face closest to regular in each family; sans-serif families first.
+    by_weight = sorted(upright, key=lambda font: abs(weight_dict.get(font.weight, font.weight) - 400), reverse=True)
+    files = {font.name: font.fname for font in by_weight}
+    found: list[str] = []
+    for name in sorted(files, key=lambda name: ("Serif" in name or "Mono" in name, "Sans" not in name, name)):
+        if not missing:
+            break
+        with suppress(RuntimeError, OSError):  # a file that is gone or damaged
+            font = get_font(files[name])
+            if has := {letter for letter in missing if font.get_char_index(letter)}:
+                missing -= has
+                found.append(name)
+    return found

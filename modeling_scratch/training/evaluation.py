@@ -1,8 +1,4 @@
-"""
-Translate with a model and score its translations, during training or of an existing model.
-
-Evaluate a run's model during training and at its end: loss and translation scores.
-"""
+"""Evaluate a model, during training, at its end, or an existing one: its loss, and scores of its translations."""
 
 import logging
 import math
@@ -18,25 +14,246 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
 from ..data.batches import PairCollator, make_loader, plan_batches
 from ..data.sources import load_split
 from ..data.tokenizer import pair_lengths, texts
 from ..errors import Stopped, as_user_error
+from ..inference.alignments import Aligner, alignment_error_rate
 from ..inference.ensemble import load_together
 from ..inference.translate import Batch, Translations, Translator, best_texts
-from ..metrics import METRICS, rank, score
+from ..metrics import METRICS, can_tell, rank, score
 from ..recipe.schema import EvaluationSection, Recipe
-from .alignment_scores import alignment_scores
 from .compilation import not_compiled
 from .fused_loss import fused_cross_entropy
+from .inputs import Inputs, gold_links_of
 from .processes import explained_lack_of_memory, main_first, on_main
-from .run import TrainingRun
 from .sharding import is_sharded
 from .stopping import StopDecoding, StopRequest
 
 logger = logging.getLogger(__name__)
+
+# The most tokens in a batch whose loss is evaluated: a global batch of many GPUs does not fit on one.
+_LOSS_TOKENS = 4096
+
+# All processes call these functions together, with a model that is not wrapped (see Accelerator.unwrap_model). Once a
+# process is asked to stop, they raise Stopped.
+
+
+# -- a model in training -----------------------------------------------------------------------------------------------
+
+
+def validate(
+    recipe: Recipe,
+    model: PreTrainedModel,
+    inputs: Inputs,
+    accelerator: Accelerator,
+    stop: StopRequest,
+    with_translations: bool,
+) -> dict[str, Any]:
+    """The record of an evaluation during training: the loss, and scores if asked for."""
+    loss = validation_loss(recipe, model, inputs, accelerator, stop)
+    record: dict[str, Any] = {"split": "validation", "loss": loss}
+    if with_translations:
+        options = {"final": False, "num_beams": recipe.evaluation.validation_beams}
+        _, scores = translate_split(recipe, model, inputs, accelerator, stop, "validation", **options)
+        record |= {key: scores[key] for key in METRICS if key in scores}
+    return record
+
+
+def metric_can_tell(recipe: Recipe, inputs: Inputs, accelerator: Accelerator) -> bool:
+    """Whether the recipe's metric can choose the best weights; otherwise the loss does."""
+    metric, language = recipe.evaluation.metric, recipe.data.target_language
+    references = texts(inputs.pairs["validation"])[1]
+    return on_main(accelerator, lambda: can_tell(metric, references, language))
+
+
+def is_better(record: dict[str, Any], metric: str, best: dict[str, Any] | None) -> bool:
+    """Whether an evaluation beats the best so far. A value that is not finite never does."""
+    if not math.isfinite(record["loss"]) or not math.isfinite(record[metric]):
+        return False
+    return best is None or rank(record, metric) < rank(best, metric)
+
+
+def validation_loss(
+    recipe: Recipe, model: PreTrainedModel, inputs: Inputs, accelerator: Accelerator, stop: StopRequest
+) -> float:
+    """Cross-entropy per target token on the validation split, in nats, without label smoothing."""
+    tokens, pad = min(recipe.optimization.tokens_per_batch, _LOSS_TOKENS), inputs.tokenizers[0].pad_token_id
+    advice = f"{tokens} tokens at once, without gradients, do not fit beside what training keeps: use a smaller model"
+    with not_compiled(), explained_lack_of_memory(accelerator, "evaluating", advice):
+        return corpus_loss(model, inputs.validation_data, tokens, pad, accelerator, stop)
+
+
+@torch.no_grad()
+def corpus_loss(
+    model: PreTrainedModel,
+    dataset: Dataset,
+    tokens_per_batch: int,
+    pad_token_id: int,
+    accelerator: Accelerator,
+    stop: StopRequest,
+) -> float:
+    """Cross-entropy per target token of tokenized pairs, which the processes share."""
+    source_lengths, target_lengths = pair_lengths(dataset)
+    batches = plan_batches(source_lengths, target_lengths, tokens_per_batch, None)
+    mine = [batch.tolist() for batch in batches[accelerator.process_index :: accelerator.num_processes]]
+    rounds, total = -(-len(batches) // accelerator.num_processes), 0.0
+    own = len(mine)
+    mine += [batches[0].tolist()] * (rounds - own) if is_sharded(accelerator) else []  # their loss is not counted
+    loader = iter(make_loader(dataset, mine, PairCollator(pad_token_id)))
+    training = model.training
+    model.eval()
+    try:
+        for number in range(rounds):
+            leave_if_asked(stop, accelerator)
+            batch = next(loader, None)
+            if batch is not None:
+                batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+                with evaluating(model, accelerator):
+                    loss = model(**batch, num_items_in_batch=1, fused_loss=fused_cross_entropy).loss.item()
+                total += loss if number < own else 0.0
+    finally:
+        model.train(training)
+    return sum(gather_object([total])) / int(target_lengths.sum())
+
+
+def translate_split(
+    recipe: Recipe,
+    model: PreTrainedModel,
+    inputs: Inputs,
+    accelerator: Accelerator,
+    stop: StopRequest,
+    split: str,
+    **options,
+) -> tuple[list[str], dict[str, Any]]:
+    """Translations of a split, and their scores; `options` of `translate_and_score`."""
+    advice = advice_to_halve(recipe.evaluation)
+    explained = explained_lack_of_memory(accelerator, f"translating the {split} split", advice)
+    with not_compiled():
+        return translate_and_score(
+            recipe, model, inputs.tokenizers, inputs.pairs[split], accelerator, explained, stop=stop, **options
+        )
+
+
+def advice_to_halve(section: EvaluationSection) -> str:
+    """What to do if memory is too small to translate as many sentences at once."""
+    halves = (f"evaluation.{name}={max(1, most // 2)}" for name, most in section.batch_limits().items())
+    return f"set {' '.join(halves)}, and --resume"
+
+
+# -- final weights -----------------------------------------------------------------------------------------------------
+
+
+def final_splits(recipe: Recipe, pairs: dict[str, Dataset]) -> list[str]:
+    """What final weights are scored on: the test split and further test sets, or validation if there are none."""
+    return [split for split in ("test", *recipe.data.test_sets) if split in pairs] or ["validation"]
+
+
+def final_scores(
+    recipe: Recipe,
+    model: PreTrainedModel,
+    inputs: Inputs,
+    accelerator: Accelerator,
+    stop: StopRequest,
+    split: str,
+) -> tuple[list[str], dict[str, Any]]:
+    """Translations of a split or further test set with the recipe's beams, and the record of their scores."""
+    logger.info(f"translating the {len(inputs.pairs[split]):,} sentences of the {split} split with the final weights")
+    translations, scores = translate_split(recipe, model, inputs, accelerator, stop, split)
+    with not_compiled(), evaluating(model, accelerator):
+        scores |= alignment_scores(recipe, model, inputs.tokenizers, split, inputs.pairs[split])
+    named = {"split": "test", "name": split} if split in recipe.data.test_sets else {"split": split}
+    return translations, {**named, "final": True, "num_beams": recipe.evaluation.num_beams, **scores}
+
+
+# -- an existing model -------------------------------------------------------------------------------------------------
+
+
+def score_model(
+    recipe: Recipe, names: list[str], splits: list[str], accelerator: Accelerator, **generation
+) -> dict[str, dict[str, Any]]:
+    """
+    Score an existing model (a folder or a name on the Hub), or an ensemble of several, on splits of the recipe's data.
+    Nothing is written.
+
+    Args:
+        generation: arguments of `model.generate`; for the others, the model's own settings hold.
+
+    Returns:
+        For each split the number of sentences, the translations, and their scores as `metrics.score` names them.
+    """
+    model, *tokenizers = load_together(names)
+    model, results = model.to(accelerator.device), {}
+    for split in splits:
+        pairs = main_first(accelerator, lambda split=split: load_split(recipe.data, recipe.seed, split))
+        explained = as_user_error(f"{' + '.join(names)}, the {split} split: ", ValueError)
+        given = (recipe, model, tokenizers, pairs, accelerator, explained)
+        translations, scores = translate_and_score(*given, **generation)
+        with evaluating(model, accelerator):
+            scores |= alignment_scores(recipe, getattr(model, "members", [model])[0], tokenizers, split, pairs)
+        results[split] = {"translations": translations, **scores}
+    return results
+
+
+# -- translations and their scores -------------------------------------------------------------------------------------
+
+
+def translate_and_score(
+    recipe: Recipe,
+    model: nn.Module,
+    tokenizers: Sequence[PreTrainedTokenizerBase],
+    pairs: Dataset,
+    accelerator: Accelerator,
+    explained: AbstractContextManager[None],
+    final: bool = True,
+    **options,
+) -> tuple[list[str], dict[str, Any]]:
+    """
+    Translate the sources of pairs and score their translations, by a recipe's evaluation section.
+
+    Args:
+        explained: a context for the translating alone, which explains its errors.
+        final: include what `metrics.score` leaves out during training.
+        options: of `translate_on_processes`, which raises the same errors.
+
+    Returns:
+        The translations; and their number, `sentences`, with their scores as `metrics.score` names them.
+    """
+    sources, references = texts(pairs)
+    section = recipe.evaluation
+    options |= section.batch_limits() | {"accelerator": accelerator}
+    with explained:
+        translations = translate_on_processes(Translator(model, *tokenizers), sources, **options)
+    asked = {"chosen": section.metric, "also": section.also, "language": recipe.data.target_language}
+    score_them = partial(score, sources, translations, references, final, **asked)
+    scores = on_main(accelerator, score_them)
+    return translations, {"sentences": len(sources), **scores}
+
+
+def alignment_scores(
+    recipe: Recipe,
+    model: PreTrainedModel,
+    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase],
+    split: str,
+    pairs: Dataset,
+) -> dict[str, Any]:
+    """
+    The alignment error rate of a split's pairs and the heads used, for the record of its scores; {} if the recipe does
+    not ask for it or the split has no gold links.
+
+    Raises:
+        UserError: the generation config names heads that the model does not have.
+    """
+    gold = gold_links_of(recipe, split) if recipe.evaluation.alignments else None
+    if gold is None:
+        return {}
+    with as_user_error(kinds=ValueError):
+        aligner = Aligner(model, *tokenizers)
+    rate = alignment_error_rate(aligner.align(*texts(pairs)), gold)
+    signature = "attention:cross|step:predicting|links:argmax of rows and columns|gold:sure"
+    return {"aer": rate, "aer_signature": signature, "alignment_heads": aligner.heads}
 
 
 def leave_if_asked(stop: StopRequest | None, accelerator: Accelerator | None) -> None:
@@ -103,145 +320,3 @@ def translate_on_processes(
         return [translations for _, translations in found[: len(batches)]]
 
     return best_texts(translator.translate(sentences, map_batches=share, **options))
-
-
-def translate_and_score(
-    recipe: Recipe,
-    model: nn.Module,
-    tokenizers: Sequence[PreTrainedTokenizerBase],
-    pairs: Dataset,
-    accelerator: Accelerator,
-    explained: AbstractContextManager[None],
-    final: bool = True,
-    **options,
-) -> tuple[list[str], dict[str, Any]]:
-    """
-    Translate the sources of pairs and score their translations, as a recipe's evaluation section says.
-
-    Args:
-        explained: a context for the translating alone, which explains its errors.
-        final: include what `metrics.score` leaves out during training.
-        options: of `translate_on_processes`, which raises the same errors.
-
-    Returns:
-        The translations; and their number, `sentences`, with their scores as `metrics.score` names them.
-    """
-    sources, references = texts(pairs)
-    section = recipe.evaluation
-    options |= section.batch_limits() | {"accelerator": accelerator}
-    with explained:
-        translations = translate_on_processes(Translator(model, *tokenizers), sources, **options)
-    asked = {"chosen": section.metric, "also": section.also, "language": recipe.data.target_language}
-    score_them = partial(score, sources, translations, references, final, **asked)
-    scores = on_main(accelerator, score_them, "scoring the translations")
-    return translations, {"sentences": len(sources), **scores}
-
-
-def score_model(
-    recipe: Recipe, names: list[str], splits: list[str], accelerator: Accelerator, **generation
-) -> dict[str, dict[str, Any]]:
-    """
-    Score an existing model (a folder or a name on the Hub), or an ensemble of several, on splits of the recipe's data.
-    Nothing is written.
-
-    Args:
-        generation: arguments of `model.generate`; for the others, the model's own settings hold.
-
-    Returns:
-        For each split the number of sentences, the translations, and their scores as `metrics.score` names them.
-    """
-    model, *tokenizers = load_together(names)
-    model, results = model.to(accelerator.device), {}
-    for split in splits:
-        pairs = main_first(accelerator, lambda split=split: load_split(recipe.data, recipe.seed, split))
-        explained = as_user_error(f"{' + '.join(names)}, the {split} split: ", ValueError)
-        given = (recipe, model, tokenizers, pairs, accelerator, explained)
-        translations, scores = translate_and_score(*given, **generation)
-        with evaluating(model, accelerator):
-            scores |= alignment_scores(recipe, getattr(model, "members", [model])[0], tokenizers, split, pairs)
-        results[split] = {"translations": translations, **scores}
-    return results
-
-
-# The most tokens in a batch whose loss is evaluated: a global batch of many GPUs does not fit on one.
-_LOSS_TOKENS = 4096
-
-# All processes call these functions together. Once a run is asked to stop, they raise Stopped.
-
-
-def validation_loss(run: TrainingRun) -> float:
-    """Cross-entropy per target token on the validation split, in nats, without label smoothing."""
-    tokens = min(run.recipe.optimization.tokens_per_batch, _LOSS_TOKENS)
-    advice = f"{tokens} tokens at once, without gradients, do not fit beside what training keeps: use a smaller model"
-    with not_compiled(), explained_lack_of_memory(run.accelerator, "evaluating", advice):
-        return corpus_loss(run, tokens)
-
-
-@torch.no_grad()
-def corpus_loss(run: TrainingRun, tokens_per_batch: int) -> float:
-    """`validation_loss` in batches of so many tokens; the processes share the pairs."""
-    model, dataset, accelerator = run.unwrapped, run.validation_data, run.accelerator
-    source_lengths, target_lengths = pair_lengths(dataset)
-    batches = plan_batches(source_lengths, target_lengths, tokens_per_batch, None)
-    mine = [batch.tolist() for batch in batches[accelerator.process_index :: accelerator.num_processes]]
-    rounds, total = -(-len(batches) // accelerator.num_processes), 0.0
-    own = len(mine)
-    mine += [batches[0].tolist()] * (rounds - own) if is_sharded(accelerator) else []  # their loss is not counted
-    loader = iter(make_loader(dataset, mine, PairCollator(run.tokenizers[0].pad_token_id)))
-    training = model.training
-    model.eval()
-    try:
-        for number in range(rounds):
-            leave_if_asked(run.stop, accelerator)
-            batch = next(loader, None)
-            if batch is not None:
-                batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
-                with evaluating(model, accelerator):
-                    loss = model(**batch, num_items_in_batch=1, fused_loss=fused_cross_entropy).loss.item()
-                total += loss if number < own else 0.0
-    finally:
-        model.train(training)
-    return sum(gather_object([total])) / int(target_lengths.sum())
-
-
-def advice_to_halve(section: EvaluationSection) -> str:
-    """What to do if memory is too small to translate as many sentences at once."""
-    halves = (f"evaluation.{name}={max(1, most // 2)}" for name, most in section.batch_limits().items())
-    return f"set {' '.join(halves)}, and --resume"
-
-
-def translate_split(run: TrainingRun, split: str, **options) -> tuple[list[str], dict[str, Any]]:
-    """Translations of a split, and their scores; `options` of `translate_and_score`."""
-    accelerator, advice = run.accelerator, advice_to_halve(run.recipe.evaluation)
-    explained = explained_lack_of_memory(accelerator, f"translating the {split} split", advice)
-    given = (run.recipe, run.unwrapped, run.tokenizers, run.pairs[split], accelerator, explained)
-    with not_compiled():
-        return translate_and_score(*given, stop=run.stop, **options)
-
-
-def validate(run: TrainingRun, with_translations: bool) -> dict[str, Any]:
-    """The record of an evaluation during training: the loss, and scores if asked for."""
-    record: dict[str, Any] = {"split": "validation", "loss": validation_loss(run)}
-    if with_translations:
-        beams = run.recipe.evaluation.validation_beams
-        _, scores = translate_split(run, "validation", final=False, num_beams=beams)
-        record |= {key: scores[key] for key in METRICS if key in scores}
-        record |= {} if run.metric_can_tell else {"chosen_by": "loss"}
-    return record
-
-
-def is_better(record: dict[str, Any], metric: str, best: dict[str, Any] | None) -> bool:
-    """Whether an evaluation beats the best so far. A value that is not finite never does."""
-    if not math.isfinite(record["loss"]) or not math.isfinite(record[metric]):
-        return False
-    return best is None or rank(record, metric) < rank(best, metric)
-
-
-def final_scores(run: TrainingRun, split: str) -> tuple[list[str], dict[str, Any]]:
-    """Translations of a split or further test set with the recipe's beams, and the record of their scores."""
-    logger.info(f"translating the {len(run.pairs[split]):,} sentences of the {split} split with the final weights")
-    translations, scores = translate_split(run, split)
-    with not_compiled(), evaluating(run.unwrapped, run.accelerator):
-        scores |= alignment_scores(run.recipe, run.unwrapped, run.tokenizers, split, run.pairs[split])
-    named = {"split": "test", "name": split} if split in run.recipe.data.test_sets else {"split": split}
-    return translations, {**named, "final": True, "num_beams": run.recipe.evaluation.num_beams, **scores}

@@ -1,8 +1,4 @@
-"""
-Score the model that a run starts from, and say what fine-tuning has gained and lost.
-
-Finish a run: choose its final weights and score them.
-"""
+"""Finish a run: choose its final weights and score them; and score the model that a fine-tuning starts from."""
 
 import logging
 import math
@@ -11,45 +7,171 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from accelerate import Accelerator
+from datasets import Dataset
 from safetensors.torch import load_file
+from torch import nn
+from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 
-from ..apps.experiments.compare import bleu_significance
 from ..data.sources import source_of
 from ..data.tokenizer import texts
 from ..errors import Stopped, UserError
-from ..files import read_json
-from ..hub.allowed_files import code_files
 from ..inference.alignments import Aligner, choose_heads
-from ..loading import load_tokenizers, load_translator
-from ..metrics import describe_heads
+from ..metrics import bleu_significance, describe_heads
 from ..recipe.reading import ALIKE, differing_keys, load_recipe
 from ..recipe.schema import Recipe
-from .alignment_scores import gold_links_of
 from .checkpoints import stored_weights
 from .compilation import not_compiled
-from .evaluation import evaluating, final_scores, translate_split, validation_loss
-from .folder import RECIPE, WEIGHTS, RunFolder, finally_scored, read_metrics, read_translations
-from .processes import on_main
-from .run import TrainingRun
+from .evaluation import evaluating, final_scores, final_splits, translate_split, validation_loss
+from .folder import RECIPE, TRANSLATIONS, WEIGHTS, RunFolder, finally_scored, read_metrics, read_translations
+from .inputs import Inputs, gold_links_of
+from .log import RunLog
+from .processes import on_main, write_on_main
+from .progress import Progress
 from .sharding import load_whole_weights
+from .stopping import StopRequest
 
 logger = logging.getLogger(__name__)
 
-BEFORE = "before"  # the split of these records, and the folder of these translations
+BEFORE = "before"  # the split of the records before fine-tuning, and the folder of these translations
 _WORSE = 0.05  # the p-value below which a lower BLEU is not put down to chance
+_SAMPLES = 5
+# What every finished run leaves, besides its translations.
+_RESULTS = (WEIGHTS, CONFIG_NAME, GENERATION_CONFIG_NAME, "tokenizer_config.json", "modeling_scratch.py")
 
 
-def score_start(run: TrainingRun) -> None:
+def finish(
+    recipe: Recipe,
+    accelerator: Accelerator,
+    folder: RunFolder,
+    inputs: Inputs,
+    model: nn.Module,
+    progress: Progress,
+    log: RunLog,
+    stop: StopRequest,
+) -> dict[str, Any]:
+    """
+    Write the final weights to the folder's root: the average of the last checkpoints, or the best by the recipe's
+    metric; with their alignment heads if the recipe asks for alignments. Then score them on the test sets, or on
+    validation if there are none, and an average on validation too, and keep their translations in the folder.
+
+    Args:
+        model: as Accelerate has wrapped or sharded it.
+
+    Returns:
+        The scores by split, those before fine-tuning, some samples, the folder, and the progress.
+
+    Raises:
+        Stopped: the run was asked to stop. Its training is complete; --resume scores it.
+    """
+    unwrapped, splits = accelerator.unwrap_model(model), final_splits(recipe, inputs.pairs)
+    translations, scores, samples = {}, {}, []
+    try:
+        loss = _choose_weights(recipe, accelerator, folder, inputs, model, progress, stop)
+        if recipe.evaluation.alignments:
+            _choose_alignment_heads(recipe, accelerator, folder, inputs, unwrapped)
+        for split in splits if loss is None else dict.fromkeys(["validation", *splits]):
+            translations[split], record = final_scores(recipe, unwrapped, inputs, accelerator, stop, split)
+            if split == "validation" and loss is not None:
+                record["loss"] = loss
+            if split == splits[0]:
+                samples = record["samples"] = _samples(inputs.pairs[split], translations[split])
+            scores[split] = record
+            log.translations(split, translations[split])  # before the record, which is thus never without them
+            log.record(record)
+    except Stopped:
+        raise Stopped("stopped while the final model was scored; --resume scores it") from None
+    before = on_main(accelerator, lambda: scores_before(recipe, folder.path, inputs.pairs, translations))
+    log.curves()
+    accelerator.wait_for_everyone()
+    return {"scores": scores, "before": before, "samples": samples, "folder": str(folder.path), **asdict(progress)}
+
+
+def _choose_weights(
+    recipe: Recipe,
+    accelerator: Accelerator,
+    folder: RunFolder,
+    inputs: Inputs,
+    model: nn.Module,
+    progress: Progress,
+    stop: StopRequest,
+) -> float | None:
+    """
+    Write the final weights to the folder's root and load them into the model. Returns the validation loss of averaged
+    weights, which have not been evaluated yet; None for others.
+    """
+    unwrapped, averages = accelerator.unwrap_model(model), recipe.checkpoints.average_last > 1
+
+    def checked_loss() -> float:
+        if math.isfinite(loss := validation_loss(recipe, unwrapped, inputs, accelerator, stop)):
+            return loss
+        # Weights that a checkpoint or the average left at the root are useless too.
+        on_main(accelerator, lambda: (folder.path / WEIGHTS).unlink(missing_ok=True))
+        raise UserError(
+            "training has diverged: the loss on the validation split is not finite, so there is no final model; "
+            "lower optimization.learning_rate or lengthen optimization.warmup_steps, and begin anew"
+        )
+
+    if averages:
+        write_on_main(
+            accelerator, WEIGHTS, folder.path, lambda: folder.write_weights(folder.average(progress.averaging))
+        )
+    elif progress.best is None:  # there never were best weights, or they are lost
+        checked_loss()
+        weights = stored_weights(unwrapped, accelerator.get_state_dict(model))
+        write_on_main(accelerator, WEIGHTS, folder.path, lambda: folder.write_weights(weights))
+    load_whole_weights(accelerator, unwrapped, load_file(folder.path / WEIGHTS))
+    if not averages:
+        return None
+    logger.info(f"the final weights are the average of the last {len(progress.averaging)} checkpoints")
+    return checked_loss()
+
+
+def _choose_alignment_heads(
+    recipe: Recipe, accelerator: Accelerator, folder: RunFolder, inputs: Inputs, model: PreTrainedModel
+) -> None:
+    """Choose the heads that best align the validation split, and write them to the generation config."""
+    gold, config = gold_links_of(recipe, "validation"), model.generation_config
+    with not_compiled(), evaluating(model, accelerator):
+        weights = Aligner(model, *inputs.tokenizers).weights_by_head(*texts(inputs.pairs["validation"]))
+        config.alignment_heads, rate = choose_heads(weights, gold)
+    (described,) = describe_heads({"alignment_heads": config.alignment_heads})
+    logger.info(f"{described}; their alignment error rate on the validation split is {rate:.2f}")
+    write_on_main(accelerator, GENERATION_CONFIG_NAME, folder.path, lambda: config.save_pretrained(folder.path))
+
+
+def _samples(pairs: Dataset, translations: list[str]) -> list[dict[str, str]]:
+    """The translations of a split's first sentences, for its record."""
+    sources, references = texts(pairs.select(range(min(_SAMPLES, len(pairs)))))
+    return [
+        {"source": source, "reference": reference, "translation": translation}
+        for source, reference, translation in zip(sources, references, translations[:_SAMPLES], strict=True)
+    ]
+
+
+# -- fine-tuning -------------------------------------------------------------------------------------------------------
+
+
+def score_start(
+    recipe: Recipe,
+    accelerator: Accelerator,
+    inputs: Inputs,
+    model: PreTrainedModel,
+    log: RunLog,
+    stop: StopRequest,
+) -> None:
     """Score the model as it is before its first update, on the same test sets as at the end."""
-    for split in run.final_splits():
-        logger.info(f"translating the {len(run.pairs[split]):,} sentences of the {split} split before fine-tuning")
-        translations, scores = translate_split(run, split)
-        run.log.translations(f"{BEFORE}/{split}", translations)
-        run.record({"split": BEFORE, "name": split, "num_beams": run.recipe.evaluation.num_beams, **scores})
+    for split in final_splits(recipe, inputs.pairs):
+        logger.info(f"translating the {len(inputs.pairs[split]):,} sentences of the {split} split before fine-tuning")
+        translations, scores = translate_split(recipe, model, inputs, accelerator, stop, split)
+        log.translations(f"{BEFORE}/{split}", translations)
+        log.record({"split": BEFORE, "name": split, "num_beams": recipe.evaluation.num_beams, **scores})
 
 
-def changes(run: TrainingRun, translations: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
+def scores_before(
+    recipe: Recipe, folder: Path, pairs: dict[str, Dataset], translations: dict[str, list[str]]
+) -> dict[str, dict[str, Any]]:
     """
     The scores before fine-tuning, by test set. A significant drop in BLEU is logged as a warning.
 
@@ -58,18 +180,20 @@ def changes(run: TrainingRun, translations: dict[str, list[str]]) -> dict[str, d
     """
     before = {
         record["name"]: record
-        for record in read_metrics(run.folder.path)
+        for record in read_metrics(folder)
         if record["split"] == BEFORE
         and record["name"] in translations
-        and record["num_beams"] == run.recipe.evaluation.num_beams  # which may have changed when the run was resumed
+        and record["num_beams"] == recipe.evaluation.num_beams  # which may have changed when the run was resumed
     }
-    for split in before:
-        references = texts(run.pairs[split])[1]
+    for split, record in before.items():
         try:
-            earlier = read_translations(run.folder.path, f"{BEFORE}/{split}")
-            language = run.recipe.data.target_language
-            recorded = (before[split].get("bleu"), None)
-            difference, p_value, _ = bleu_significance(earlier, translations[split], references, language, recorded)
+            difference, p_value, _ = bleu_significance(
+                read_translations(folder, f"{BEFORE}/{split}"),
+                translations[split],
+                texts(pairs[split])[1],
+                recipe.data.target_language,
+                (record.get("bleu"), None),
+            )
         except UserError as error:
             logger.warning(f"{split}: not compared with the model before fine-tuning: {error}")
             continue
@@ -81,7 +205,7 @@ def changes(run: TrainingRun, translations: dict[str, list[str]]) -> dict[str, d
     return before
 
 
-_SAMPLES = 5
+# -- finished runs -----------------------------------------------------------------------------------------------------
 
 
 def is_finished(recipe: Recipe) -> bool:
@@ -95,121 +219,13 @@ def is_finished(recipe: Recipe) -> bool:
 
 def has_results(folder: Path, splits: Iterable[str] = ()) -> bool:
     """
-    Whether a run has scored its final weights, on these splits if any are named, and all that it left then is still
-    there: a model that can be loaded, with its search and its code, and the translations that were scored. If something
-    is missing, says what.
+    Whether a run has scored its final weights, on these splits if any are named, and the files of its model and the
+    translations that were scored are there. If some are missing, a warning names them.
     """
     scored = finally_scored(folder)
     if not scored or not scored.keys() >= set(splits):
         return False
-    try:
-        load_tokenizers(str(folder))
-        load_translator(str(folder))
-        read_json(folder / GENERATION_CONFIG_NAME)  # without it, the model loads, but searches in another way
-        code_files(folder, read_json(folder / CONFIG_NAME))
-        for name, record in scored.items():
-            if (found := len(read_translations(folder, name))) != (count := record.get("sentences", found)):
-                raise UserError(f"{found:,} translations of the {count:,} sentences of {name}")
-    except UserError as error:
-        logger.warning(f"the run in {folder} was finished, but not all that it left is there: {error}")
-        return False
-    return True
-
-
-def finish(run: TrainingRun) -> dict[str, Any]:
-    """
-    Write the final weights to the folder's root: the average of the last checkpoints, or the best by the recipe's
-    metric; with their alignment heads if the recipe asks for alignments. Then score them on the test sets, or on
-    validation if there are none, and an average on validation too, and keep their translations in the folder.
-
-    Returns:
-        The scores by split, those before fine-tuning, some samples, the folder, and the progress.
-
-    Raises:
-        Stopped: the run was asked to stop. Its training is complete; --resume scores it.
-    """
-    with run.stoppable():
-        try:
-            loss = _choose_weights(run)
-            if run.recipe.evaluation.alignments:
-                _choose_alignment_heads(run)
-            return _score(run, loss)
-        except Stopped:
-            raise Stopped("stopped while the final model was scored; --resume scores it") from None
-
-
-def _choose_alignment_heads(run: TrainingRun) -> None:
-    """Choose the heads that best align the validation split, and write them to the generation config."""
-    gold, config = gold_links_of(run.recipe, "validation"), run.unwrapped.generation_config
-    with not_compiled(), evaluating(run.unwrapped, run.accelerator):
-        weights = Aligner(run.unwrapped, *run.tokenizers).weights_by_head(*texts(run.pairs["validation"]))
-        config.alignment_heads, rate = choose_heads(weights, gold)
-    (described,) = describe_heads({"alignment_heads": config.alignment_heads})
-    logger.info(f"{described}; their alignment error rate on the validation split is {rate:.2f}")
-    run.log.write(GENERATION_CONFIG_NAME, lambda: config.save_pretrained(run.folder.path))
-
-
-def _score(run: TrainingRun, loss: float | None) -> dict[str, Any]:
-    splits = run.final_splits()
-    translations, scores, samples = {}, {}, []
-    for split in splits if loss is None else dict.fromkeys(["validation", *splits]):
-        translations[split], record = final_scores(run, split)
-        if split == "validation" and loss is not None:
-            record["loss"] = loss
-        if split == splits[0]:
-            samples = record["samples"] = _samples(run, split, translations[split])
-        scores[split] = record
-        run.log.translations(split, translations[split])  # before the record, which is thus never without them
-        run.record(record)
-    before = on_main(run.accelerator, lambda: changes(run, translations))
-    run.log.curves()
-    run.log.close()
-    run.accelerator.wait_for_everyone()
-    return {
-        "scores": scores,
-        "before": before,
-        "samples": samples,
-        "folder": str(run.folder.path),
-        **asdict(run.progress),
-    }
-
-
-def _samples(run: TrainingRun, split: str, translations: list[str]) -> list[dict[str, str]]:
-    """The translations of the split's first sentences, for its record."""
-    pairs = run.pairs[split]
-    sources, references = texts(pairs.select(range(min(_SAMPLES, len(pairs)))))
-    return [
-        {"source": source, "reference": reference, "translation": translation}
-        for source, reference, translation in zip(sources, references, translations[:_SAMPLES], strict=True)
-    ]
-
-
-def _choose_weights(run: TrainingRun) -> float | None:
-    """
-    Write the final weights to the folder's root and load them into the model. Returns the validation loss of averaged
-    weights, which nothing has evaluated before; None for others.
-    """
-    accelerator, last = run.accelerator, run.recipe.checkpoints.average_last
-    if last > 1:
-        average = run.progress.averaging
-        run.log.write(WEIGHTS, lambda: run.folder.write_weights(run.folder.snapshots.average(average)))
-    elif run.progress.best is None:  # there never were best weights, or they are lost
-        _check_loss(run)
-        weights = stored_weights(run.unwrapped, accelerator.get_state_dict(run.model))
-        run.log.write(WEIGHTS, lambda: run.folder.write_weights(weights))
-    load_whole_weights(accelerator, run.unwrapped, load_file(run.folder.path / WEIGHTS))
-    if last > 1:
-        logger.info(f"the final weights are the average of the last {len(average)} checkpoints")
-    return _check_loss(run) if last > 1 else None
-
-
-def _check_loss(run: TrainingRun) -> float:
-    """The validation loss. UserError if it is not finite: such weights are useless."""
-    if not math.isfinite(loss := validation_loss(run)):
-        # Weights that a checkpoint or the average left at the root are useless too.
-        on_main(run.accelerator, lambda: (run.folder.path / WEIGHTS).unlink(missing_ok=True))
-        raise UserError(
-            "training has diverged: the loss on the validation split is not finite, so there is no final model; "
-            "lower optimization.learning_rate or lengthen optimization.warmup_steps, and begin anew"
-        )
-    return loss
+    expected = [*_RESULTS, *(f"{TRANSLATIONS}/{name}.txt" for name in scored)]
+    if missing := [name for name in expected if not (folder / name).is_file()]:
+        logger.warning(f"the run in {folder} was finished, but lacks {', '.join(missing)}")
+    return not missing

@@ -1,14 +1,9 @@
-"""
-Check what can be checked before any data is read: files, workers, positions, memory.
-
-Prepare a run's data, tokenizers and model from its recipe.
-"""
+"""Prepare a run's data, tokenizers and model from its recipe, once all that needs no data is checked."""
 
 import logging
 import math
 import os
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +11,12 @@ import psutil
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
-from transformers import (
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.batches import BinCollator, EpochBatches, PairCollator
+from ..data.corpus import Links
 from ..data.local_files import check_files
-from ..data.sources import load_pairs
+from ..data.sources import load_pairs, source_of
 from ..data.streaming import GlobalBatches, PairStream, StreamBatches, open_stream
 from ..data.tokenizer import PairTokenizer, adopt_tokenizer, sample_sentences, texts, tokenize_pairs, train_tokenizer
 from ..errors import UserError, as_user_error
@@ -35,11 +27,10 @@ from ..model.modeling_scratch import ScratchForConditionalGeneration
 from ..model.translation_pipeline import TARGET_FOLDER
 from ..recipe.reading import adopts_two, check_fields, fields_of_new_model, planned_config
 from ..recipe.schema import SOURCE, TARGET, EvaluationSection, Recipe
-from .alignment_scores import check_alignments
-from .checkpoints import read_progress
 from .compilation import LENGTHS_OF, longest, uses_bins
 from .fast_layers import use_fast_layers
 from .processes import main_first, on_all, on_main
+from .progress import read_progress
 from .sharding import is_sharded
 
 logger = logging.getLogger(__name__)
@@ -47,6 +38,105 @@ logger = logging.getLogger(__name__)
 BYTES_A_PARAMETER = 16  # in float32: weight, gradient, and AdamW's two moments
 _WORKERS_A_CORE = 4
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+# The number of rows in a batch of bins is rounded up to a multiple of a 16th of it, so that batches have few shapes.
+_SHAPES = 16
+# What stays of the generation settings of a model that a run starts from: OPUS-MT models, for example, must not choose
+# the pad token.
+_KEPT = ("alignment_heads", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id")
+_KEPT += ("no_repeat_ngram_size", "repetition_penalty")
+
+Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+
+
+@dataclass
+class Inputs:
+    """The data, tokenizers and model of a run."""
+
+    pairs: dict[str, Dataset]  # text, by split; without the training pairs if these are streamed
+    tokenizers: Tokenizers
+    model: PreTrainedModel
+    batches: GlobalBatches
+    validation_data: Dataset  # tokenized
+
+
+def prepare_inputs(
+    recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None = None, readers: int | None = None
+) -> Inputs:
+    """
+    Load, tokenize and build what the recipe asks for, on all processes.
+
+    Args:
+        checkpoint: the checkpoint to resume from; its tokenizers and weights are used.
+        readers: the number of readers of a new run's stream; None: as many as these processes need.
+
+    Raises:
+        UserError: something is wrong with the data, the tokenizers or the model.
+    """
+    data, workers = recipe.data, recipe.data.num_workers
+    config = main_first(accelerator, lambda: config_to_train(recipe, checkpoint))
+    main_first(accelerator, lambda: check_before_reading(recipe, config, accelerator))
+    adopted = None if checkpoint else on_main(accelerator, lambda: adopted_tokenizers(recipe))
+    pairs = main_first(accelerator, lambda: load_pairs(data, recipe.seed))
+    stream = main_first(accelerator, lambda: open_stream(data, recipe.seed)) if data.streaming else None
+    if checkpoint is not None:
+        tokenizers = on_all(accelerator, lambda: load_tokenizers(str(checkpoint)))
+        model = on_all(accelerator, lambda: load_translator(str(checkpoint), dtype=torch.get_default_dtype()))
+    else:
+        train_pairs = pairs["train"] if stream is None else stream
+        tokenizers = adopted or on_main(accelerator, lambda: train_tokenizers(recipe, train_pairs))
+        model = on_all(accelerator, lambda: make_model(recipe, tokenizers, config))
+    _check_lengths(model.config, tokenizers[0], pairs)
+    model.generation_config = generation_settings(model, recipe.evaluation)
+    use_fast_layers(model)
+    before = read_progress(checkpoint) if checkpoint else None
+    tokenizer = PairTokenizer(
+        *tokenizers,
+        data.max_source_tokens,
+        data.max_target_tokens,
+        cleans_sources=before is None or before.clean_sources,  # a resumed run keeps the tokens that it began with
+    )
+
+    def tokenized(split: str) -> Dataset:
+        return main_first(accelerator, lambda: tokenize_pairs(pairs[split], tokenizer, split, workers))
+
+    collate = make_collator(recipe, accelerator, tokenizers[0].pad_token_id, model.config)
+    if stream is not None:
+        readers = before.position["readers"] if before else readers
+        batches = StreamBatches(stream, tokenizer, recipe, collate, accelerator, readers)
+    else:
+        weights = np.asarray(pairs["train"]["weight"][:]) if data.mix else None
+        batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights)
+        # For a warning by `scratch translate`.
+        model.generation_config.longest_training_source = int(batches.lengths[0].max())
+        _check_length_limit(recipe, int(batches.lengths[1].max()))
+    return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
+
+
+def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
+    """The architecture of the model to train, before data and tokenizers are known."""
+    if checkpoint is not None:
+        return load_config(str(checkpoint))
+    section = recipe.model
+    if not section.start_from:
+        return planned_config(recipe)
+    try:
+        config = load_config(section.start_from)
+    except ValueError as error:
+        raise UserError(f"model.start_from: {error}") from error
+    if config.model_type != ScratchConfig.model_type:
+        raise UserError(
+            f"model.start_from: {section.start_from} is a {config.model_type} model; a run starts from a "
+            f"{ScratchConfig.model_type} model"
+        )
+    check_fields(section.overrides, "model.overrides")
+    for name, value in section.overrides.items():
+        setattr(config, name, value)
+    fields = {name: getattr(config, name) for name in ScratchConfig.fields()}
+    check_fields(fields, f"model.start_from: {section.start_from}")
+    return config
+
+
+# -- checks before any data is read ------------------------------------------------------------------------------------
 
 
 def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Accelerator) -> None:
@@ -61,6 +151,22 @@ def check_before_reading(recipe: Recipe, config: ScratchConfig, accelerator: Acc
     _check_workers(recipe.data.num_workers)
     check_positions(recipe, config)
     _check_memory(config, accelerator)
+
+
+def check_alignments(recipe: Recipe) -> None:
+    """UserError if the recipe asks for alignments of data without gold links."""
+    if recipe.evaluation.alignments and gold_links_of(recipe, "validation") is None:
+        source = source_of("validation", recipe.data, recipe.seed)
+        raise UserError(
+            f"evaluation.alignments: {source.name if source else 'held-out validation pairs'}: no gold links say which "
+            "words translate each other, as in the embedded corpus; set evaluation.alignments=false"
+        )
+
+
+def gold_links_of(recipe: Recipe, split: str) -> list[Links] | None:
+    """The links of a split's pairs that the data know; None if they know none."""
+    source = source_of(split, recipe.data, recipe.seed)
+    return None if source is None else source.gold_links()
 
 
 def _check_workers(workers: int) -> None:
@@ -80,6 +186,22 @@ def check_positions(recipe: Recipe, config: ScratchConfig) -> None:
     for key, length in allowed.items():
         if config.position_embedding_type == "learned" and length > limit:
             raise UserError(f"learned positions end at max_position_embeddings ({limit}), but {key} allows {length}")
+
+
+def _check_memory(config: ScratchConfig, accelerator: Accelerator) -> None:
+    parameters, memory = count_parameters(config), memory_of(accelerator)
+    copies = 1.0
+    if accelerator.device.type == "cpu":  # processes share the memory
+        copies = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if is_sharded(accelerator):
+        copies /= accelerator.num_processes
+    needed = BYTES_A_PARAMETER * parameters * copies
+    if needed > memory:
+        raise UserError(
+            f"model: {parameters:,} parameters take {needed / 2**30:,.1f} GiB to train on {accelerator.device.type} "
+            f"(weights, gradients, moments), and {memory / 2**30:,.1f} GiB are available: take a smaller d_model or "
+            "vocabulary, or fewer layers, or shard the model (docs/scaling.md)"
+        )
 
 
 def count_parameters(config: ScratchConfig) -> int:
@@ -104,31 +226,7 @@ def memory_of(accelerator: Accelerator) -> int:
     return min(psutil.virtual_memory().total, int(limit) if limit.isdigit() else math.inf)
 
 
-def _check_memory(config: ScratchConfig, accelerator: Accelerator) -> None:
-    parameters, memory = count_parameters(config), memory_of(accelerator)
-    copies = 1.0
-    if accelerator.device.type == "cpu":  # processes share the memory
-        copies = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if is_sharded(accelerator):
-        copies /= accelerator.num_processes
-    needed = BYTES_A_PARAMETER * parameters * copies
-    if needed > memory:
-        raise UserError(
-            f"model: {parameters:,} parameters take {needed / 2**30:,.1f} GiB to train on {accelerator.device.type} "
-            f"(weights, gradients, moments), and {memory / 2**30:,.1f} GiB are available: take a smaller d_model or "
-            "vocabulary, or fewer layers, or shard the model (docs/scaling.md)"
-        )
-
-
-Tokenizers = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
-
-
-# What stays of the generation settings of a model that a run starts from: OPUS-MT models, for example, must not choose
-# the pad token.
-_KEPT = ("alignment_heads", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id")
-_KEPT += ("no_repeat_ngram_size", "repetition_penalty")
-# The number of rows in a batch of bins is rounded up to a multiple of a 16th of it, so that batches have few shapes.
-_SHAPES = 16
+# -- tokenizers, model, batches ----------------------------------------------------------------------------------------
 
 
 def adopted_tokenizers(recipe: Recipe) -> Tokenizers | None:
@@ -202,91 +300,18 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers, config: ScratchConfig) ->
     return model
 
 
-def config_to_train(recipe: Recipe, checkpoint: Path | None) -> ScratchConfig:
-    """The architecture of the model to train, before data and tokenizers are known."""
-    if checkpoint is not None:
-        return load_config(str(checkpoint))
-    section = recipe.model
-    if not section.start_from:
-        return planned_config(recipe)
-    try:
-        config = load_config(section.start_from)
-    except ValueError as error:
-        raise UserError(f"model.start_from: {error}") from error
-    if config.model_type != ScratchConfig.model_type:
-        raise UserError(
-            f"model.start_from: {section.start_from} is a {config.model_type} model; a run starts from a "
-            f"{ScratchConfig.model_type} model"
-        )
-    check_fields(section.overrides, "model.overrides")
-    for name, value in section.overrides.items():
-        setattr(config, name, value)
-    fields = {name: getattr(config, name) for name in ScratchConfig.fields()}
-    check_fields(fields, f"model.start_from: {section.start_from}")
-    return config
-
-
-@dataclass
-class Inputs:
-    """The data, tokenizers and model of a run."""
-
-    pairs: dict[str, Dataset]  # text, by split; without the training pairs if these are streamed
-    tokenizers: Tokenizers
-    model: PreTrainedModel
-    batches: GlobalBatches
-    validation_data: Dataset  # tokenized
-
-
-def prepare_inputs(
-    recipe: Recipe, accelerator: Accelerator, checkpoint: Path | None = None, readers: int | None = None
-) -> Inputs:
+def generation_settings(model: PreTrainedModel, section: EvaluationSection) -> GenerationConfig:
     """
-    Load, tokenize and build what the recipe asks for, on all processes.
-
-    Args:
-        checkpoint: the checkpoint to resume from; its tokenizers and weights are used.
-        readers: the number of readers of a new run's stream; None: as many as these processes need.
-
-    Raises:
-        UserError: something is wrong with the data, the tokenizers or the model.
+    How the model is to decode. A hypothesis's log-probability is divided by length^length_penalty; the paper's 0.6
+    belongs to ((5 + length) / 6)^0.6 (Wu et al. 2016), which is nearly the same for sentences.
     """
-    config = main_first(accelerator, lambda: config_to_train(recipe, checkpoint))
-    main_first(accelerator, lambda: check_before_reading(recipe, config, accelerator))
-    adopted = None if checkpoint else on_main(accelerator, lambda: adopted_tokenizers(recipe))
-    pairs = main_first(accelerator, lambda: load_pairs(recipe.data, recipe.seed), "reading the data")
-    train = pairs.get("train")
-    if recipe.data.streaming:
-        train = main_first(accelerator, lambda: open_stream(recipe.data, recipe.seed), "opening the stream")
-    if checkpoint is not None:
-        tokenizers = on_all(accelerator, lambda: load_tokenizers(str(checkpoint)))
-        model = on_all(accelerator, lambda: load_translator(str(checkpoint), dtype=torch.get_default_dtype()))
-    else:
-        train_them = partial(train_tokenizers, recipe, train)
-        tokenizers = adopted or on_main(accelerator, train_them, "training the tokenizer")
-        model = on_all(accelerator, lambda: make_model(recipe, tokenizers, config))
-    _check_lengths(model.config, tokenizers[0], pairs)
-    model.generation_config = generation_settings(model, recipe.evaluation)
-    use_fast_layers(model)
-    limits = (recipe.data.max_source_tokens, recipe.data.max_target_tokens)
-    before = read_progress(checkpoint) if checkpoint else None
-    # A resumed run goes on with the tokens that it began with.
-    tokenizer = PairTokenizer(*tokenizers, *limits, cleans_sources=before is None or before.clean_sources)
-
-    def tokenized(split: str) -> Dataset:
-        make = partial(tokenize_pairs, pairs[split], tokenizer, split, recipe.data.num_workers)
-        return main_first(accelerator, make, f"tokenizing the {split} pairs")
-
-    collate = make_collator(recipe, accelerator, tokenizers[0].pad_token_id, model.config)
-    if isinstance(train, PairStream):
-        readers = before.position["readers"] if before else readers
-        batches = StreamBatches(train, tokenizer, recipe, collate, accelerator, readers)
-    else:
-        weights = np.asarray(train["weight"][:]) if recipe.data.mix else None
-        batches = EpochBatches(tokenized("train"), recipe, collate, accelerator, weights)
-        # For a warning by `scratch translate`.
-        model.generation_config.longest_training_source = int(batches.lengths[0].max())
-        _check_length_limit(recipe, int(batches.lengths[1].max()))
-    return Inputs(pairs, tokenizers, model, batches, tokenized("validation"))
+    names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+    fields = {name: getattr(model.config, name) for name in names}
+    kept = {name: getattr(model.generation_config, name, None) for name in _KEPT}
+    fields |= {name: value for name, value in kept.items() if value is not None}
+    if section.num_beams > 1:
+        fields |= {"num_beams": section.num_beams, "length_penalty": section.length_penalty, "early_stopping": False}
+    return GenerationConfig(max_new_tokens=section.max_new_tokens, do_sample=False, **fields)
 
 
 def make_collator(
@@ -301,14 +326,6 @@ def make_collator(
     return PairCollator(pad_token_id, **shapes)
 
 
-def _check_length_limit(recipe: Recipe, longest: int) -> None:
-    if (limit := recipe.evaluation.max_new_tokens) < longest:
-        logger.warning(
-            f"translations end after evaluation.max_new_tokens ({limit}), but the longest training target has "
-            f"{longest} tokens: longer translations will be cut"
-        )
-
-
 def _check_lengths(config: ScratchConfig, source_tokenizer: PreTrainedTokenizerBase, pairs: dict[str, Dataset]) -> None:
     """UserError, before hours of training rather than after, if a sentence exceeds learned positions."""
     limit = longest(config)
@@ -319,15 +336,9 @@ def _check_lengths(config: ScratchConfig, source_tokenizer: PreTrainedTokenizerB
             tokenize(source_tokenizer, texts(pairs[split])[0], limit, first=1)
 
 
-def generation_settings(model: PreTrainedModel, section: EvaluationSection) -> GenerationConfig:
-    """
-    How the model is to decode. A hypothesis's log-probability is divided by length^length_penalty; the paper's 0.6
-    belongs to ((5 + length) / 6)^0.6 (Wu et al. 2016), which is nearly the same for sentences.
-    """
-    names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-    fields = {name: getattr(model.config, name) for name in names}
-    kept = {name: getattr(model.generation_config, name, None) for name in _KEPT}
-    fields |= {name: value for name, value in kept.items() if value is not None}
-    if section.num_beams > 1:
-        fields |= {"num_beams": section.num_beams, "length_penalty": section.length_penalty, "early_stopping": False}
-    return GenerationConfig(max_new_tokens=section.max_new_tokens, do_sample=False, **fields)
+def _check_length_limit(recipe: Recipe, longest: int) -> None:
+    if (limit := recipe.evaluation.max_new_tokens) < longest:
+        logger.warning(
+            f"translations end after evaluation.max_new_tokens ({limit}), but the longest training target has "
+            f"{longest} tokens: longer translations will be cut"
+        )

@@ -22,7 +22,7 @@ def is_sharded(accelerator: Accelerator | None) -> bool:
     return accelerator is not None and accelerator.distributed_type == DistributedType.FSDP
 
 
-def prepare(
+def wrap_model_and_optimizer(
     accelerator: Accelerator, model: PreTrainedModel, optimizer: torch.optim.Optimizer
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
     """

@@ -15,7 +15,7 @@ from .fused_loss import TrainingLoss
 from .graphs import UpdateGraphs
 from .optimization import make_optimizer
 from .processes import explained_lack_of_memory
-from .sharding import gathered, prepare
+from .sharding import gathered, wrap_model_and_optimizer
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class StepResult:
 
 class TrainingStep:
     """
-    Makes updates. Wraps or shards the model and puts it on its device, as the launcher's settings say.
+    Makes updates. Wraps or shards the model and puts it on its device, as the launcher's settings require.
 
     Args:
         graphs: record the kernels of an update on a GPU, and replay them (see `graphs.py`). Everything that changes
             from update to update is then on the device: the batch, its number of target tokens, the learning rate.
 
     Raises:
-        UserError: the model cannot be sharded with these settings (see `sharding.prepare`).
+        UserError: the model cannot be sharded with these settings (see `sharding.wrap_model_and_optimizer`).
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TrainingStep:
         self.rate = torch.zeros((), device=device) if graphs else None
         self.target_tokens = torch.ones((), device=device) if graphs else None
         optimizer = make_optimizer(model, optimization, accelerator.mixed_precision, self.rate)
-        self.model, self.optimizer = prepare(accelerator, model, optimizer)
+        self.model, self.optimizer = wrap_model_and_optimizer(accelerator, model, optimizer)
         self.fused_loss = TrainingLoss(optimization.label_smoothing)
         self.graphs = UpdateGraphs(self._make_passes, self._make_step, device) if graphs else None
 

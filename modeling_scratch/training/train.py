@@ -1,107 +1,208 @@
-"""The training loop: make an update, then do what is due, until all updates are made."""
+"""Train a model: make an update, do what is due after it, until all updates are made; then score the model."""
 
 import logging
-import math
 import time
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
 
+from accelerate import Accelerator
 from accelerate.utils import gather_object
-from tqdm.auto import tqdm
+from transformers import PreTrainedModel
 
-from ..data.batches import BatchShare
 from ..errors import ProcessError, Stopped, UserError
-from ..hub.push import try_push
 from ..metrics import tells_nothing, title_of
+from ..recipe.schema import EvaluationSection, Recipe
 from .checkpoints import save_checkpoint
 from .compilation import make_graphs
-from .due import Due, due_after, out_of_patience
-from .evaluation import is_better, validate
-from .finish import score_start
-from .log import describe_data, loss_and_speed, training_record
+from .evaluation import is_better, metric_can_tell, validate
+from .finish import finish, score_start
+from .inputs import Inputs
+from .log import RunLog, loss_and_speed
 from .optimization import learning_rate_at
-from .processes import describe, explained_loss_of_a_process, on_main
-from .run import TrainingRun
-from .step import StepResult
+from .processes import describe_setup, on_main
+from .progress import Progress
+from .start import begin_or_resume, total_updates
+from .step import TrainingStep
+from .stopping import StopRequest
 
 logger = logging.getLogger(__name__)
 
-_SECONDS_BETWEEN_CURVES = 60
 
-
-def train(run: TrainingRun) -> None:
+def train(
+    recipe: Recipe,
+    accelerator: Accelerator,
+    resume: bool | str = False,
+    overwrite: bool = False,
+    stop: StopRequest | None = None,
+    push: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
     """
-    Make the run's remaining updates, unless patience runs out first.
+    Train and score the model of a recipe. All processes of a run call this together.
+
+    Args:
+        resume: continue the run in the recipe's folder, which makes the updates that it would have made without the
+            interruption. True: from its newest checkpoint; a name: from that one; "auto": from the newest, or begin a
+            run if there is none.
+        overwrite: delete the run that is in the folder.
+        stop: a request to stop, which signals make too.
+        push: called with a message whenever an evaluation finds better weights, to send the folder's model to the Hub.
+
+    Returns:
+        What `finish` returns.
 
     Raises:
         Stopped: the run was asked to stop, and has written a checkpoint.
-        UserError: loss or gradient was not finite too many times in a row; a checkpoint cannot be written; memory ran
-            out; another process is gone.
+        UserError: something is wrong with folder, data or model, and nothing has been written; or the loss was not
+            finite too many times in a row, a checkpoint cannot be written, memory ran out, another process is gone.
     """
-    progress, accelerator = run.progress, run.accelerator
-    if run.recipe.trackers:  # the Accelerator may have those of another run, as in `scratch improve`
-        run.log.open_trackers(progress.tracked_as)
-    run.record({"split": "run", **describe_data(run.pairs, run.batches), **describe(accelerator, run.unwrapped)})
-    run.model.train()
-    lost = explained_loss_of_a_process(accelerator, lambda: f"in or after update {progress.step}")
-    with run.stoppable(), lost:
-        try:
-            if run.recipe.model.start_from and progress.step == 0:
-                score_start(run)
-            if progress.compiled and progress.step < run.total_updates:
-                make_graphs(run.unwrapped, run.training_step)
-            if progress.unsettled:  # stopped between an update and what was due after it
-                _do_what_is_due(run, _due(run))
-            # Not before: the time left is estimated from here on, and compiling would inflate it.
-            with run.log.progress_bar(progress.step, run.total_updates) as bar:
-                _make_updates(run, bar)
-        except Stopped:
-            _stop_here(run)
+    stop = StopRequest() if stop is None else stop
+    folder, inputs, update, progress = begin_or_resume(recipe, accelerator, resume, overwrite)
+    model, total = accelerator.unwrap_model(update.model), total_updates(recipe.optimization, inputs.batches)
+    log = RunLog(accelerator, folder.path, progress, inputs.batches, total)
+    save = partial(save_checkpoint, folder, recipe, accelerator, inputs, update.model, update.optimizer, progress)
+    with stop, closing(log):
+        if recipe.trackers:  # the Accelerator may have those of another run, as in `scratch improve`
+            log.open_trackers()
+        log.record({"split": "run", **_describe_data(inputs), **describe_setup(accelerator, model)})
+        update.model.train()
+        with _checkpoint_if_stopped(save, progress, total, stop, accelerator):
+            if recipe.model.start_from and progress.step == 0:
+                score_start(recipe, accelerator, inputs, model, log, stop)
+            if progress.compiled and progress.step < total:
+                make_graphs(model, update)
+            make_updates(recipe, accelerator, inputs, update, model, progress, total, log, save, stop, push)
+        return finish(recipe, accelerator, folder, inputs, update.model, progress, log, stop)
 
 
-def _make_updates(run: TrainingRun, bar: tqdm) -> None:
-    progress, batches, first = run.progress, run.batches.iterate(), run.progress.step
-    while progress.step < run.total_updates and not out_of_patience(run.recipe, progress.without_better):
-        started = time.perf_counter()
-        result = _update(run, next(batches), started)
-        bar.update()
-        bar.set_postfix_str(loss_and_speed(result.loss, progress))
-        due = _due(run, late=result.answers["late"])
-        if due.log:
-            _log_training(run)
-        _do_what_is_due(run, due, asked_to_stop=result.answers["stop"])
-    if progress.step < run.total_updates:
-        if progress.loss_tokens and progress.step > first:  # not logged yet
-            _log_training(run)
-        said = f"{progress.without_better} evaluations in a row were no better (evaluation.patience)"
-        logger.info(f"training ends after update {progress.step}: {said}")
-
-
-def _update(run: TrainingRun, batch: BatchShare, started: float) -> StepResult:
+def make_updates(
+    recipe: Recipe,
+    accelerator: Accelerator,
+    inputs: Inputs,
+    update: TrainingStep,
+    model: PreTrainedModel,
+    progress: Progress,
+    total: int,
+    log: RunLog,
+    save: Callable[..., None],
+    stop: StopRequest,
+    push: Callable[[str], None] | None,
+) -> None:
     """
-    Make one update and record its outcome. The exchange of losses also tells all processes whether any was asked to
-    stop, and whether the main process's clock asks for a checkpoint.
+    The training loop: the updates that remain of `total`, unless patience ends them, and what is due after each.
+
+    Args:
+        update: makes one update of `model`, which it has wrapped.
+        save: `save_checkpoint` for this run.
+
+    Raises:
+        Stopped: a process was asked to stop.
     """
-    progress = run.progress
-    progress.step += 1
-    rate = learning_rate_at(progress.step, run.recipe.optimization, run.total_updates)
-    result = run.training_step(batch, rate, {"stop": lambda: bool(run.stop), "late": run.clock_asks})
-    progress.position = run.batches.position()
-    progress.seconds += time.perf_counter() - started
-    progress.target_tokens += batch.target_tokens
-    if result.finite:
-        progress.loss_sum += result.loss * batch.target_tokens
-        progress.cross_entropy_sum += result.cross_entropy * batch.target_tokens
-        progress.loss_tokens += batch.target_tokens
-        progress.nonfinite_in_a_row = 0
-    else:
-        _skip(run, result.loss)
-    return result
+    batches, following, first = inputs.batches, inputs.batches.iterate(), progress.step
+    by_loss = not metric_can_tell(recipe, inputs, accelerator)
+    saved_at, late = time.monotonic(), False  # late: the time between two checkpoints has passed
+    # What the processes ask one another as they exchange the losses of an update.
+    questions = {"stop": lambda: bool(stop), "late": lambda: _is_late(recipe, saved_at, accelerator)}
+    with log.progress_bar() as bar:
+        while True:
+            end, impatient = progress.step >= total, out_of_patience(recipe.evaluation, progress)
+
+            # What is due after an update. If the run was stopped in between, it is still due when it resumes.
+            if progress.unsettled:
+                if end or is_due(recipe.evaluation.every, progress):
+                    translate = end or (progress.evaluations + 1) % recipe.evaluation.translate_every == 0
+                    record = validate(recipe, model, inputs, accelerator, stop, translate)
+                    judge(record, recipe.evaluation.metric, by_loss, progress)
+                    log.validation(record)
+                    impatient = out_of_patience(recipe.evaluation, progress)
+                progress.unsettled = False
+                # After a skipped update no checkpoint is due: the last one should predate the problem.
+                is_averaged = end or impatient
+                is_averaged |= is_due(recipe.checkpoints.every, progress, late) and not progress.nonfinite_in_a_row
+                if is_averaged or progress.best_step == progress.step:
+                    save(is_averaged)
+                    saved_at = time.monotonic()
+                if push is not None and progress.best_step == progress.step:
+                    log.curves()
+                    on_main(accelerator, lambda: push(f"Upload model of step {progress.step}"))
+            if end or impatient:
+                break
+
+            started = time.perf_counter()
+            batch = next(following)
+            rate = learning_rate_at(progress.step + 1, recipe.optimization, total)
+            result = update(batch, rate, questions)
+            progress.count_update(result, batch.target_tokens, time.perf_counter() - started, batches.position())
+            late = result.answers["late"]
+            bar.update()
+            bar.set_postfix_str(loss_and_speed(result.loss, progress))
+            if not result.finite:
+                _note_skipped(progress, result.loss, recipe.optimization.max_nonfinite_updates)
+            if progress.step == total or progress.step % recipe.logging_steps == 0:
+                log.training(rate)
+            if result.answers["stop"]:
+                raise Stopped
+        if not end:
+            if progress.loss_tokens and progress.step > first:  # not logged yet
+                log.training(rate)
+            logger.info(
+                f"training ends after update {progress.step}: {progress.without_better} evaluations in a row were no "
+                "better (evaluation.patience)"
+            )
 
 
-def _skip(run: TrainingRun, loss: float) -> None:
-    """Count a skipped update. UserError if there are too many in a row."""
-    progress, limit = run.progress, run.recipe.optimization.max_nonfinite_updates
-    progress.nonfinite, progress.nonfinite_in_a_row = progress.nonfinite + 1, progress.nonfinite_in_a_row + 1
+def is_due(every: int | str, progress: Progress, late: bool = False) -> bool:
+    """
+    Whether an interval of the recipe ends with the last update.
+
+    Args:
+        every: a number of updates, "epoch", or a time.
+        late: whether that time has passed.
+    """
+    if every == "epoch":
+        return progress.position.get("update") == 0  # of the next batch
+    return progress.step % every == 0 if isinstance(every, int) else late
+
+
+def out_of_patience(evaluation: EvaluationSection, progress: Progress) -> bool:
+    """Whether the run has evaluated too many times without finding better weights."""
+    return evaluation.patience is not None and progress.without_better >= evaluation.patience
+
+
+def judge(record: dict[str, Any], metric: str, by_loss: bool, progress: Progress) -> None:
+    """
+    Count an evaluation, and note whether its weights are the best so far.
+
+    Args:
+        by_loss: the metric cannot tell good translations from bad ones, so the loss chooses, and the record notes that.
+    """
+    progress.evaluations += 1
+    if metric not in record:
+        return
+    if by_loss:
+        record["chosen_by"] = "loss"
+    best = None if progress.best is None else record | {"loss": progress.best_loss, metric: progress.best}
+    if not is_better(record, metric, best):
+        progress.without_better += 1
+        return
+    instead = "the loss chooses the best weights; evaluation.metric=chrf may tell more"
+    if best is None and by_loss:
+        logger.warning(f"{title_of(metric)} of the validation split's own references is as low as can be, so {instead}")
+    elif best is None and tells_nothing(metric, record[metric]):
+        logger.warning(f"{title_of(metric)} is {record[metric]:g} on the validation split: while it is, {instead}")
+    progress.best, progress.best_loss = record[metric], record["loss"]
+    progress.best_step, progress.without_better = progress.step, 0
+
+
+def _is_late(recipe: Recipe, saved_at: float, accelerator: Accelerator) -> bool:
+    """Whether the main process's clock asks for a checkpoint; False on other processes."""
+    seconds = recipe.checkpoints.seconds
+    return seconds is not None and accelerator.is_main_process and time.monotonic() - saved_at >= seconds
+
+
+def _note_skipped(progress: Progress, loss: float, limit: int) -> None:
+    """Log a skipped update. UserError if there are more than `limit` in a row."""
     what = f"update {progress.step}: the loss ({loss}) or its gradient is not finite"
     if progress.nonfinite_in_a_row > limit:
         raise UserError(
@@ -111,87 +212,25 @@ def _skip(run: TrainingRun, loss: float) -> None:
     logger.warning(f"{what}; skipped")
 
 
-def _due(run: TrainingRun, late: bool = False) -> Due:
-    progress = run.progress
-    skipped = progress.nonfinite_in_a_row > 0
-    return due_after(progress.step, progress.position, run.recipe, run.total_updates, skipped=skipped, late=late)
-
-
-def _do_what_is_due(run: TrainingRun, due: Due, asked_to_stop: bool = False) -> None:
-    """
-    After an update, do what is due: stop on request, evaluate, write a checkpoint. There are three kinds of checkpoint:
-
-    - due: the recipe asks for it, or patience has run out, so it takes part in averaging;
-    - of the best weights so far, if the recipe does not ask for one here: kept, and not averaged;
-    - on stopping, or when an evaluation runs out of memory: written before what is due is done, so it is marked
-      `unsettled`, and a run that resumes from it does the rest first.
-    """
-    progress = run.progress
-    # On request too: if the run resumes with a shorter length, it ends here.
-    progress.unsettled = due.evaluation or due.checkpoint or asked_to_stop
-    if asked_to_stop:
-        raise Stopped
-    if due.evaluation:
-        _evaluate(run, due.end)
-    progress.unsettled = False
-    is_averaged = due.checkpoint or out_of_patience(run.recipe, progress.without_better)
-    is_best = progress.best_step == progress.step
-    if is_averaged or is_best:
-        save_checkpoint(run, is_averaged)
-    hub = run.recipe.hub
-    if is_best and hub.repository is not None and hub.push == "best":  # last: it may take long
-        run.log.curves()
-        message = f"Upload model of step {progress.step}"
-        on_main(run.accelerator, lambda: try_push(run.recipe, message), "pushing the best model")
-
-
-def _stop_here(run: TrainingRun) -> NoReturn:
-    """Write a checkpoint, and raise Stopped with how to continue."""
-    progress = run.progress
-    save_checkpoint(run, is_averaged=False)
-    asked = next((reason for reason in gather_object([run.stop.reason]) if reason), "")
-    raise Stopped(
-        f"stopped by {asked} after update {progress.step} of {run.total_updates}; --resume continues from "
-        f"{run.folder.checkpoints.path(progress.step)}"
-    ) from None
-
-
-def _evaluate(run: TrainingRun, end: bool) -> None:
-    """Evaluate on the validation split, and note whether the weights are the best so far."""
+@contextmanager
+def _checkpoint_if_stopped(
+    save: Callable[..., None], progress: Progress, total: int, stop: StopRequest, accelerator: Accelerator
+) -> Iterator[None]:
+    """Write a checkpoint if the run is asked to stop, or if an evaluation runs out of memory."""
     try:
-        with_translations = (run.progress.evaluations + 1) % run.recipe.evaluation.translate_every == 0 or end
-        record = validate(run, with_translations)
-    except ProcessError:  # out of memory: the run can resume from here with smaller batches
-        if run.accelerator.num_processes == 1:
-            save_checkpoint(run, is_averaged=False)
+        yield
+    except ProcessError:
+        if progress.unsettled and accelerator.num_processes == 1:  # the run can resume here with smaller batches
+            save()
         raise
-    progress, metric = run.progress, run.recipe.evaluation.metric
-    progress.evaluations += 1
-    run.record(record)
-    found = ", ".join(f"{name} {record[name]:.2f}" for name in record if name not in ("split", "chosen_by"))
-    level = logging.INFO if math.isfinite(record["loss"]) else logging.WARNING
-    logger.log(level, f"step {progress.step}, epoch {run.batches.epochs():.1f}: validation {found}")
-    run.log.curves(older_than=_SECONDS_BETWEEN_CURVES)
-    if metric not in record:
-        return
-    best = None if progress.best is None else record | {"loss": progress.best_loss, metric: progress.best}
-    if not is_better(record, metric, best):
-        progress.without_better += 1
-        return
-    instead = "the loss chooses the best weights; evaluation.metric=chrf may tell more"
-    if best is None and "chosen_by" in record:
-        logger.warning(f"{title_of(metric)} of the validation split's own references is as low as can be, so {instead}")
-    elif best is None and tells_nothing(metric, record[metric]):
-        logger.warning(f"{title_of(metric)} is {record[metric]:g} on the validation split: while it is, {instead}")
-    progress.best, progress.best_loss = record[metric], record["loss"]
-    progress.best_step, progress.without_better = progress.step, 0
+    except Stopped:
+        save()
+        reason = next((reason for reason in gather_object([stop.reason]) if reason), "")
+        where = f"stopped by {reason} after update {progress.step} of {total}"
+        raise Stopped(f"{where}; --resume continues from there") from None
 
 
-def _log_training(run: TrainingRun) -> None:
-    """Log the mean loss since the last such record, the speed, and the time left."""
-    progress = run.progress
-    rate = learning_rate_at(progress.step, run.recipe.optimization, run.total_updates)
-    record = training_record(progress, rate)
-    run.record(record)
-    run.log.tell(record["loss"], progress, run.total_updates)
-    progress.loss_sum, progress.cross_entropy_sum, progress.loss_tokens = 0.0, 0.0, 0
+def _describe_data(inputs: Inputs) -> dict[str, Any]:
+    """The number and the commit of the training pairs, if known."""
+    count = {"train_pairs": len(inputs.pairs["train"])} if "train" in inputs.pairs else {}
+    return count | ({"data_revision": inputs.batches.revision} if inputs.batches.revision else {})

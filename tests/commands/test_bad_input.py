@@ -1,7 +1,6 @@
 """Bad folders, checkpoints and numbers end with one clear line and exit code 2; for bad commands see bad_input.txt."""
 
 import json
-import os
 import re
 import shutil
 from contextlib import nullcontext
@@ -88,57 +87,12 @@ def test_overwrite_deletes_the_old_run_only(trained, tmp_path):
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-0000003"]
 
 
-def test_overwrite_keeps_links_to_another_disk(trained, tmp_path, capsys):
-    """And other files there; a missing disk is an error before anything is deleted."""
-    run = Path(shutil.copytree(trained, tmp_path / "run"))
-    for name in ("checkpoints", "translations", "target_tokenizer"):
-        (run / name).mkdir(exist_ok=True)
-        shutil.move(run / name, tmp_path / "disk" / name)
-        (tmp_path / "disk" / name / "thesis.md").write_text("not of the run")
-        (run / name).symlink_to(tmp_path / "disk" / name)
-    quick_run(run, "optimization.max_steps=3", overwrite=True)
-    assert sorted(path.name for path in (tmp_path / "disk").rglob("*.md")) == ["thesis.md"] * 3
-    assert (run / "checkpoints").readlink() == tmp_path / "disk" / "checkpoints"
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-0000003", "thesis.md"]
-    assert (tmp_path / "disk" / "translations" / "test.txt").stat().st_mtime > (run / "recipe.yaml").stat().st_mtime
-    assert not (run / "target_tokenizer").exists()  # it would be taken for the new model's
-    before = {path: path.stat().st_mtime_ns for path in run.iterdir()}
-    shutil.move(tmp_path / "disk", tmp_path / "unmounted")
-    for options in ({"overwrite": True}, {"resume": True}):
-        line = fails(capsys, *SMALL_RUN, f"output_dir={run}", **options)
-        assert f"{run / 'checkpoints'} is a link, and there is no folder {tmp_path}" in line
-    shutil.move(tmp_path / "unmounted", tmp_path / "disk")
-    assert {path: path.stat().st_mtime_ns for path in run.iterdir()} == before
-
-
 def test_a_run_may_begin_with_links_to_another_disk(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
     quick_run(tmp_path / "run", "optimization.max_steps=1")
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["step-0000001"]
-
-
-def test_overwrite_deletes_all_or_nothing(trained, tmp_path, monkeypatch, capsys):
-    run = Path(shutil.copytree(trained, tmp_path / "run"))
-    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    denied = run / "checkpoints" / "step-0000020"
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != denied)  # root may delete anything
-    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", overwrite=True)
-    assert f"cannot be deleted, since {denied} is not writable; nothing was deleted" in line
-    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
-
-
-def test_a_damaged_checkpoint_is_named(trained, tmp_path, capsys):
-    run, name = tmp_path / "run", "optimizer.bin"
-    shutil.copytree(trained, run)
-    path = run / "checkpoints" / "step-0000020" / name
-    path.write_bytes(path.read_bytes()[:-5])
-    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", resume_from="step-0000020")
-    assert f"step-0000020/{name}" in line or ("step-0000020" in line and name in line)
-    (run / "checkpoints" / "step-0000010" / name).unlink()
-    line = fails(capsys, *SMALL_RUN, f"output_dir={run}", resume=True)
-    assert line.count(name) == 2
 
 
 def test_a_damaged_model_cannot_be_scored(trained, tmp_path, capsys):
@@ -208,7 +162,7 @@ def test_the_data_to_score_on_is_never_guessed(trained, tmp_path, capsys):
     assert "--config" in fails(capsys, evaluate=str(elsewhere))
     run_training(evaluate=str(trained / "checkpoints" / "step-0000020"))
     assert "500 sentences of test" in capsys.readouterr().out
-    assert "do not go with it" in fails(capsys, evaluate=str(trained), resume=True)
+    assert "do not go together" in fails(capsys, evaluate=str(trained), resume=True)
 
 
 def test_debug_prints_the_traceback(tmp_path, capsys):

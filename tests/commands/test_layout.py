@@ -28,10 +28,9 @@ ROOMS = [
 ]
 ROOT_ROOMS = ["metrics", "languages", "files", "errors"]
 # Imports that still point upward.
-UPWARD = {"training/finish.py": {"apps", "hub"}}
-UPWARD |= {f"training/{name}.py": {"hub"} for name in ("records", "run", "train")}
+UPWARD = {"training/records.py": {"hub"}}
 # Public names and modules that still exist twice, besides those of a command and what it calls.
-TWICE = {"check_folder", "compare", "prepare", "markdown.py"}
+TWICE = {"compare", "prepare", "markdown.py"}
 
 
 @cache

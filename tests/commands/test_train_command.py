@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from conftest import ROOT, SMALL_RUN, few_sentences, quick_run
-from forked import start, start_group
-from train_on_processes import meet_the_others, train_and_die
+from forked import start_group
+from train_on_processes import train_and_die
 
 from modeling_scratch.errors import UserError
 from modeling_scratch.hub import push as hub
@@ -31,7 +31,7 @@ SHORT = ["optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2"
 def pushes(monkeypatch):
     """The repositories that are pushed to."""
     pushed: list[str] = []
-    monkeypatch.setattr("modeling_scratch.training.run.check_destination", lambda recipe: None)
+    monkeypatch.setattr("modeling_scratch.hub.push.check_destination", lambda recipe: None)
     monkeypatch.setattr(
         hub,
         "push_run",
@@ -51,32 +51,32 @@ def test_a_push_that_fails_leaves_the_report(pushes, tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit) as end:
         quick_run(tmp_path / "run", *SHORT, "hub.repository=ada/model")
     assert end.value.code == 2
-    said = capsys.readouterr()
-    assert "The model is in" in said.out
-    assert "error: no connection" in said.err
+    output = capsys.readouterr()
+    assert "The model is in" in output.out
+    assert "error: no connection" in output.err
 
 
 def test_ctrl_c_in_the_push_says_that_the_model_is_whole_and_how_to_push_it(tmp_path, monkeypatch, capsys):
     def interrupted(folder, options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("modeling_scratch.training.run.check_destination", lambda recipe: None)
+    monkeypatch.setattr("modeling_scratch.hub.push.check_destination", lambda recipe: None)
     monkeypatch.setattr(hub, "push", interrupted)
     run = tmp_path / "run"
     with pytest.raises(SystemExit) as end:
         quick_run(run, *SHORT, "hub.repository=ada/model")
     assert end.value.code == 130
-    said = capsys.readouterr()
-    assert f"The model is whole in {run}; push it with: scratch upload {run} ada/model" in said.err
-    assert "The model is in" in said.out
+    output = capsys.readouterr()
+    assert f"The model is whole in {run}; push it with: scratch upload {run} ada/model" in output.err
+    assert "The model is in" in output.out
 
 
 def test_a_log_without_a_terminal_says_what_is_left_and_what_it_does(tmp_path, capsys):
     quick_run(tmp_path / "run", "optimization.max_steps=4", "evaluation.every=2")
-    said = capsys.readouterr().err
-    assert re.search(r"step 2 of 4: loss [\d.]+, [\d,]+ target tokens/s, about \d+ s left", said)
-    assert "translating the 40 sentences of the test split with the final weights" in said
-    assert "\r" not in said
+    output = capsys.readouterr().err
+    assert re.search(r"step 2 of 4: loss [\d.]+, [\d,]+ target tokens/s, about \d+ s left", output)
+    assert "translating the 40 sentences of the test split with the final weights" in output
+    assert "\r" not in output
 
 
 def test_the_time_left_does_not_count_compiling(tmp_path, monkeypatch, capsys):
@@ -132,9 +132,9 @@ def test_ctrl_c_while_python_imports_prints_no_page(seconds, tmp_path):
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
     for process in processes:
-        said = process.communicate(timeout=60)[1]
+        output = process.communicate(timeout=60)[1]
         assert process.returncode in (-signal.SIGINT, 130)
-        assert "Traceback" not in said
+        assert "Traceback" not in output
     assert not any(tmp_path.iterdir())
 
 
@@ -148,19 +148,9 @@ def test_nohup_is_respected(monkeypatch, tmp_path):
 # -- other processes ---------------------------------------------------------------------------------------------------
 
 
-def test_a_process_that_waits_for_others_says_so(tmp_path):
-    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    place |= {"MASTER_PORT": "0", "ACCELERATE_USE_CPU": "true"}
-    process = start(tmp_path / "stderr", meet_the_others, **place)
-    process.wait_for("has waited")
-    process.kill()
-    said = "process 0 has waited 0.5 s for all of 2 processes to meet at 127.0.0.1:0 (start those that are missing"
-    assert process.said.startswith(said)
-
-
 def test_a_process_that_is_lost_while_the_folder_is_made_ends_the_others_at_once(tmp_path):
     options = [*SMALL_RUN, *few_sentences(), *SHORT, f"output_dir={tmp_path / 'run'}"]
-    lost, other = start_group(tmp_path / "said", train_and_die, [["recipe.yaml", *options]] * 2)
+    lost, other = start_group(tmp_path / "output", train_and_die, [["recipe.yaml", *options]] * 2)
     assert lost.end() == -signal.SIGKILL
     assert other.end(20) == 2
     assert other.said.splitlines()[-1].startswith("error: process 1: another process has ended or cannot be reached")

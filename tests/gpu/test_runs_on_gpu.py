@@ -28,16 +28,15 @@ from modeling_scratch.apps.serve.engines import Directions, load_direction, load
 from modeling_scratch.apps.serve.service import Limits, Service
 from modeling_scratch.apps.translate.workers import worker_count
 from modeling_scratch.inference.translate import Translator, best_texts
-from modeling_scratch.training import compilation
-from modeling_scratch.training import run as training_run
-from modeling_scratch.training.checkpoints import SCALER, Progress, read_progress
-from modeling_scratch.training.folder import RunFolder
+from modeling_scratch.training import compilation, start
+from modeling_scratch.training.folder import SCALER, RunFolder
+from modeling_scratch.training.progress import Progress, read_progress
 
 PLAIN = ["model.overrides.dropout=0.0", "precision=float32", "compile=false"]
 
 
 def progress(run: Path) -> Progress:
-    return read_progress(RunFolder(run).checkpoints.newest()[0])
+    return read_progress(RunFolder(run).checkpoints.newest())
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +118,7 @@ def test_recorded_updates_are_those_that_were_not_recorded(overrides, compiled, 
     recorded = quick_run(tmp_path / "recorded", *options)
     assert len(replays) > 20
     replays.clear()
-    monkeypatch.setattr(training_run, "is_recorded", lambda accelerator: False)
+    monkeypatch.setattr(start, "is_recorded", lambda *_: False)
     plain = quick_run(tmp_path / "plain", *options)
     assert not replays
     assert train_losses(recorded) == pytest.approx(train_losses(plain), abs=1e-3)
@@ -130,7 +129,7 @@ def test_training_in_fp16_scales_gradients(tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
     run = quick_run(tmp_path / "run", "compile=false")
     assert progress(run).precision == "fp16"
-    assert (RunFolder(run).checkpoints.newest()[0] / SCALER).exists()
+    assert (RunFolder(run).checkpoints.newest() / SCALER).exists()
     assert train_losses(run)[-1] < train_losses(run)[0] - 0.5
     assert all(torch.isfinite(each).all() for each in load_file(run / "model.safetensors").values())
 

@@ -30,11 +30,11 @@ def test_a_run_that_patience_ends_says_so_and_logs_its_last_updates(tmp_path, ca
     run = quick_run(tmp_path / "run", *options)
     (record,) = read_metrics(run, "train")
     assert 2 < record["step"] < 20
-    said = f"training ends after update {record['step']}: 1 evaluations in a row were no better (evaluation.patience)"
-    assert said in capsys.readouterr().err
+    output = f"training ends after update {record['step']}: 1 evaluations in a row were no better (evaluation.patience)"
+    assert output in capsys.readouterr().err
     records = read_metrics(run, "train")
     quick_run(run, *options, resume=True)  # as after a kill in the final scoring
-    assert said in capsys.readouterr().err
+    assert output in capsys.readouterr().err
     assert read_metrics(run, "train") == records
 
 
@@ -117,16 +117,16 @@ def test_where_bleu_tells_nothing_the_loss_chooses(tmp_path, give_losses, monkey
     run = quick_run(tmp_path / "run", *options)
     assert [record["bleu"] for record in read_metrics(run, "validation")] == [0, 0, 9.2, 0]
     assert best(run) == ["step-0000004"]
-    said = capsys.readouterr().err
-    assert said.count("BLEU of the validation split's own references is as low as can be, so the loss chooses") == 1
-    assert "training ends after update 8: 2 evaluations in a row were no better" in said
+    output = capsys.readouterr().err
+    assert output.count("BLEU of the validation split's own references is as low as can be, so the loss chooses") == 1
+    assert "training ends after update 8: 2 evaluations in a row were no better" in output
     assert build_card(run, "ada/tiny", RunRecords(run)).text.count("the best on the validation split by Loss") == 1
     give_losses(3.2, 2.0, 2.5, 2.5)
     quick_run(run, *options, resume_from="step-0000004")
     assert best(run) == ["step-0000008"]
-    said = capsys.readouterr().err
-    assert "as low as can be" not in said
-    assert "training ends after update 12: 2 evaluations in a row were no better" in said
+    output = capsys.readouterr().err
+    assert "as low as can be" not in output
+    assert "training ends after update 12: 2 evaluations in a row were no better" in output
 
 
 def test_the_best_has_a_checkpoint(tmp_path, give_losses):

@@ -13,23 +13,19 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import datasets
 import pytest
 import torch
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from conftest import ROOT, SMALL_RUN, few_sentences, quick_run, read_metrics, run_command, run_training
+from conftest import ROOT, SMALL_RUN, equal_weights, quick_run, read_metrics, run_command
 from filelock import FileLock
 from forked import as_one_of_nodes, port_of_launchers, start_group
 from torch.distributed.run import get_args_parser as torchrun_parser
 from train_on_processes import train_as_on_a_node
 
-from modeling_scratch import ScratchForConditionalGeneration
 from modeling_scratch.training import checkpoints
-from modeling_scratch.training import run as training_run
-from modeling_scratch.training.checkpoints import Progress, _differences, _random_states, _restore_random_states
-from modeling_scratch.training.finish import has_results
-from modeling_scratch.training.folder import RunFolder
+from modeling_scratch.training.checkpoints import _differences, _random_states, _restore_random_states
+from modeling_scratch.training.progress import Progress
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from resume import LAUNCH
@@ -38,27 +34,19 @@ from resume import LAUNCH
 
 
 def refused(folder: Path, *options_of_each: list[str]) -> str:
-    """What the processes of a run say, each started with options of its own, when the run is refused."""
-    children = start_group(folder / "said", train_as_on_a_node, [[*SMALL_RUN, *options] for options in options_of_each])
+    """The output of the processes of a run that must be refused, each started with options of its own."""
+    children = start_group(
+        folder / "output", train_as_on_a_node, [[*SMALL_RUN, *options] for options in options_of_each]
+    )
     assert [child.end() for child in children] == [2] * len(children)
     return "".join(child.said for child in children)
 
 
-def test_a_folder_that_was_there_is_left_if_the_processes_disagree(tmp_path):
-    """It may be a mount point, or as here a link."""
-    (tmp_path / "volume").mkdir()
-    (tmp_path / "run").symlink_to("volume")
-    said = refused(tmp_path, *([f"output_dir={tmp_path / 'run'}", *own] for own in other_data(tmp_path)))
-    assert "error: the processes do not agree on training data" in said
-    assert (tmp_path / "run").is_symlink()
-    assert not [path for path in (tmp_path / "volume").iterdir() if path.name != ".lock"]
-
-
 def test_folders_that_the_processes_do_not_share_are_refused(tmp_path):
-    said = refused(tmp_path, *([f"output_dir={tmp_path / str(rank)}"] for rank in range(2)))
+    output = refused(tmp_path, *([f"output_dir={tmp_path / str(rank)}"] for rank in range(2)))
     line = rf"error: process 1 does not see what process 0 writes to {tmp_path}/0: set output_dir to a folder that all"
-    assert re.search(line, said), said
-    assert [path.name for path in tmp_path.iterdir()] == ["said"]
+    assert re.search(line, output), output
+    assert [path.name for path in tmp_path.iterdir()] == ["output"]
 
 
 def other_data(folder: Path) -> list[list[str]]:
@@ -73,16 +61,22 @@ def other_data(folder: Path) -> list[list[str]]:
     return options
 
 
-def test_other_data_is_refused(tmp_path):
-    said = refused(tmp_path, *([f"output_dir={tmp_path / 'run'}", *own] for own in other_data(tmp_path)))
-    assert re.search(r"error: the processes do not agree on training data, by SHA-256: \w+ on process 0", said), said
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize("exists", [False, True])
+def test_other_data_is_refused(exists, tmp_path):
+    """A folder that was there is left: it may be a mount point, or as here a link."""
+    if exists:
+        (tmp_path / "volume").mkdir()
+        (tmp_path / "run").symlink_to("volume")
+    messages = refused(tmp_path, *([f"output_dir={tmp_path / 'run'}", *own] for own in other_data(tmp_path)))
+    assert "error: the processes do not agree on training data" in messages
+    assert (tmp_path / "run").is_symlink() == (tmp_path / "run").exists() == exists
+    assert not [path for path in tmp_path.glob("volume/*") if path.name != ".lock"]
 
 
 def test_other_recipes_are_refused(tmp_path):
     rates = (f"optimization.learning_rate={rate}" for rate in ("1e-3", "2e-3"))
-    said = refused(tmp_path, *([f"output_dir={tmp_path / 'run'}", rate] for rate in rates))
-    assert "do not agree on optimization.learning_rate: 0.001 on process 0, 0.002 on process 1" in said
+    output = refused(tmp_path, *([f"output_dir={tmp_path / 'run'}", rate] for rate in rates))
+    assert "do not agree on optimization.learning_rate: 0.001 on process 0, 0.002 on process 1" in output
     assert not (tmp_path / "run").exists()
 
 
@@ -90,34 +84,34 @@ def test_other_recipes_are_refused(tmp_path):
 
 
 def launch_two_nodes(options_of_each: list[list[str]]) -> tuple[list[int], str]:
-    """Two launchers by the command of docs/scaling.md, with a process each: exit codes, and what they said."""
+    """Two launchers by the command of docs/scaling.md, with a process each: exit codes, and their output."""
     port, nodes = port_of_launchers(), []
     for rank, options in enumerate(options_of_each):
         command = [sys.executable, "-m", "accelerate.commands.launch", "--mixed_precision", "no"]
         command += ["--config_file", "configuration/accelerate/ddp-nodes.yaml", *as_one_of_nodes(rank, 2, port)]
         command += ["train.py", *SMALL_RUN, *options]
         nodes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True))
-    said = [node.communicate(timeout=120)[1] for node in nodes]
-    return [node.returncode for node in nodes], "".join(said)
+    output = [node.communicate(timeout=120)[1] for node in nodes]
+    return [node.returncode for node in nodes], "".join(output)
 
 
 @pytest.mark.slow
 def test_the_launchers_of_two_nodes_train_one_model(tmp_path):
-    codes, said = launch_two_nodes([[f"output_dir={tmp_path / 'run'}"]] * 2)
-    assert codes == [0, 0], said
+    codes, output = launch_two_nodes([[f"output_dir={tmp_path / 'run'}"]] * 2)
+    assert codes == [0, 0], output
     assert len(read_metrics(tmp_path / "run", "train")) == 20
     assert not list((tmp_path / "run").glob(".seen-by-all-*"))
 
 
 @pytest.mark.slow
 def test_the_launchers_of_two_nodes_that_share_nothing_are_refused(tmp_path):
-    codes, said = launch_two_nodes([[f"output_dir={tmp_path / str(rank)}"] for rank in range(2)])
+    codes, output = launch_two_nodes([[f"output_dir={tmp_path / str(rank)}"] for rank in range(2)])
     assert 0 not in codes
-    assert "error: process 1 does not see what process 0 writes to" in said, said
+    assert "error: process 1 does not see what process 0 writes to" in output, output
     assert not list(tmp_path.iterdir())
-    codes, said = launch_two_nodes([[f"output_dir={tmp_path / 'run'}", *own] for own in other_data(tmp_path)])
+    codes, output = launch_two_nodes([[f"output_dir={tmp_path / 'run'}", *own] for own in other_data(tmp_path)])
     assert 0 not in codes
-    assert "error: the processes do not agree on training data" in said, said
+    assert "error: the processes do not agree on training data" in output, output
     assert not (tmp_path / "run").exists()
 
 
@@ -139,7 +133,7 @@ runpy.run_path({script!r}, run_name="__main__")
 
 
 @pytest.mark.slow
-def test_a_launcher_that_restarts_its_workers_goes_on(tmp_path):
+def test_a_launcher_that_restarts_its_workers_resumes(tmp_path):
     """With the weights of a run that nothing has disturbed."""
     script = tmp_path / "dying.py"
     script.write_text(DYING.format(root=str(ROOT), script=str(ROOT / "train.py")))
@@ -147,7 +141,7 @@ def test_a_launcher_that_restarts_its_workers_goes_on(tmp_path):
     restarts = ["--max_restarts", "1", "--rdzv_backend", "c10d", "--main_process_ip", "127.0.0.1"]
     restarts += ["--main_process_port", str(port_of_launchers())]
     for name, program in (("whole", str(ROOT / "train.py")), ("run", str(script))):
-        options = [*SMALL_RUN, "--resume", "auto", f"output_dir={tmp_path / name}"]
+        options = [*SMALL_RUN, "--auto-resume", f"output_dir={tmp_path / name}"]
         result = run_command(*LAUNCH, *restarts, program, *options, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
         assert result.returncode == 0, result.stderr
     assert "resuming from" in result.stderr
@@ -155,15 +149,10 @@ def test_a_launcher_that_restarts_its_workers_goes_on(tmp_path):
     assert weights[0] == weights[1]
 
 
-# -- resuming ------------------------------------------------------------------------------------------------------
+# -- resuming automatically --------------------------------------------------------------------------------------------
 
 
 TWO_UPDATES, FOUR_UPDATES = ["optimization.max_steps=2"], ["optimization.max_steps=4"]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return quick_run(tmp_path_factory.mktemp("runs") / "whole", *FOUR_UPDATES)
 
 
 @pytest.fixture(scope="module")
@@ -176,36 +165,34 @@ def two_updates(after_two_updates, tmp_path):
     return shutil.copytree(after_two_updates, tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
 
 
-def test_resume_auto_begins_and_goes_on(whole, tmp_path, capsys):
-    """One command line for a first start, for a start after a kill, and for one too many."""
-    run, weights = tmp_path / "run", (whole / "model.safetensors").read_bytes()
+def test_one_command_line_begins_resumes_and_leaves_what_is_finished(tmp_path, capsys):
+    run, whole = tmp_path / "run", quick_run(tmp_path / "whole", *FOUR_UPDATES)
     with pytest.raises(SystemExit) as ended:
-        quick_run(run, *FOUR_UPDATES, "auto", resume=True, max_minutes=0)
+        quick_run(run, *FOUR_UPDATES, auto_resume=True, max_minutes=0)
     assert ended.value.code == 75
     assert len(read_metrics(run, "train")) == 1
-    quick_run(run, *FOUR_UPDATES, "auto", resume=True)
-    assert (run / "model.safetensors").read_bytes() == weights
-    records = read_metrics(run)
-    quick_run(run, *FOUR_UPDATES, "auto", resume=True)  # finished: it stays as it is
-    assert f"{run} is finished; --resume alone scores it again" in capsys.readouterr().out
-    assert (run / "model.safetensors").read_bytes() == weights
-    assert read_metrics(run) == records
-    quick_run(run, *FOUR_UPDATES, "auto", "evaluation.num_beams=1", resume=True)  # scores it again
-    assert len(read_metrics(run)) == len(records) + 1
-    assert (run / "model.safetensors").read_bytes() == weights
+    quick_run(run, *FOUR_UPDATES, auto_resume=True)
+    assert equal_weights(run, whole)
+    moved = shutil.copytree(run, tmp_path / "moved", ignore=shutil.ignore_patterns(".lock"))
+    before = {path: path.stat().st_mtime_ns for path in moved.rglob("*")}
+    capsys.readouterr()
+    quick_run(moved, *FOUR_UPDATES, "evaluation.batch_size=3", auto_resume=True)
+    assert "is finished" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in moved.rglob("*")} == before
+    quick_run(moved, *FOUR_UPDATES, "evaluation.num_beams=1", auto_resume=True)  # other scores
+    assert [record["num_beams"] for record in read_metrics(moved, "test")] == [1]
+    assert equal_weights(moved, whole)
 
 
-def test_resume_auto_begins_again_where_there_is_no_checkpoint(two_updates):
-    for path in [*two_updates.glob("checkpoints/step-*/*"), two_updates / "model.safetensors"]:
-        path.unlink()
-    for path in two_updates.glob("checkpoints/step-*"):
-        path.rmdir()
-    (two_updates / "metrics.jsonl").unlink()  # it would say that the run was finished
-    quick_run(two_updates, "optimization.max_steps=3", "auto", resume=True)
+def test_a_run_without_a_checkpoint_begins_again(two_updates):
+    shutil.rmtree(two_updates / "checkpoints")
+    (two_updates / "model.safetensors").unlink()
+    (two_updates / "metrics.jsonl").unlink()  # it would tell that the run was finished
+    quick_run(two_updates, "optimization.max_steps=3", auto_resume=True)
     assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]
 
 
-def test_resume_auto_waits_for_the_lock_before_it_decides(two_updates, tmp_path):
+def test_a_run_that_is_ending_is_waited_for(two_updates, tmp_path):
     """The run that a scheduler is ending may be writing its first checkpoint."""
     moved = shutil.move(two_updates / "checkpoints", tmp_path / "checkpoints")
     weights = (two_updates / "model.safetensors").read_bytes()
@@ -221,79 +208,35 @@ def test_resume_auto_waits_for_the_lock_before_it_decides(two_updates, tmp_path)
     held.acquire()
     thread = threading.Thread(target=end)
     thread.start()
-    quick_run(two_updates, "optimization.max_steps=3", "auto", resume=True)
+    quick_run(two_updates, "optimization.max_steps=3", auto_resume=True)
     thread.join()
-    assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]
-    assert len([each for each in read_metrics(two_updates) if each["split"] == "run"]) == 2  # it was resumed
+    assert len(read_metrics(two_updates, "run")) == 2  # it was resumed
 
 
-def test_resume_auto_leaves_a_finished_run_that_was_moved(two_updates, tmp_path, capsys):
-    moved = tmp_path / "moved"
-    shutil.copytree(two_updates, moved)
-    before = {path: path.stat().st_mtime_ns for path in moved.rglob("*")}
-    quick_run(moved, *TWO_UPDATES, "auto", "evaluation.batch_size=3", resume=True)
-    assert "is finished; --resume alone scores it again" in capsys.readouterr().out
-    assert {path: path.stat().st_mtime_ns for path in moved.rglob("*")} == before
-
-
-LOST = ("model.safetensors", "config.json", "tokenizer.json", "generation_config.json", "modeling_scratch.py")
-
-
-@pytest.mark.parametrize("lost", [*LOST, "translations/test.txt", "translations/test.txt, after a line"])
-def test_resume_auto_makes_again_what_a_finished_run_has_lost(lost, two_updates, capsys):
-    lost, *cut = lost.split(",")
+@pytest.mark.parametrize("lost", ["model.safetensors", "modeling_scratch.py", "translations/test.txt"])
+def test_what_a_finished_run_has_lost_is_made_again(lost, two_updates, capsys):
     before = (two_updates / lost).read_bytes()
     (two_updates / lost).unlink()
-    if cut:
-        (two_updates / lost).write_bytes(before[: before.index(b"\n") + 1])
-    quick_run(two_updates, *TWO_UPDATES, "auto", resume=True)
-    assert "was finished, but not all that it left is there" in capsys.readouterr().err
-    assert has_results(two_updates)
-    if lost != "config.json":  # which now names its dtype, as that of a resumed run does
-        assert (two_updates / lost).read_bytes() == before
+    quick_run(two_updates, *TWO_UPDATES, auto_resume=True)
+    assert f"lacks {lost}" in capsys.readouterr().err
+    assert (two_updates / lost).read_bytes() == before
 
 
-def test_resume_auto_says_when_a_finished_run_has_lost_everything(two_updates, capsys):
-    """Its scores are still worth something."""
+def test_a_finished_run_that_has_lost_everything_keeps_its_scores(two_updates, capsys):
     shutil.rmtree(two_updates / "checkpoints")
     (two_updates / "model.safetensors").unlink()
     records = read_metrics(two_updates)
     with pytest.raises(SystemExit) as ended:
-        quick_run(two_updates, *TWO_UPDATES, "auto", resume=True)
+        quick_run(two_updates, *TWO_UPDATES, auto_resume=True)
     assert ended.value.code == 2
-    assert "holds no checkpoint to resume from; start again with --overwrite" in capsys.readouterr().err
-    assert read_metrics(two_updates) == records
-
-
-def test_a_checkpoint_that_another_process_has_written_meanwhile_stays(two_updates, tmp_path, monkeypatch, capsys):
-    """While the data were prepared, without a lock, as there was no folder."""
-    run, prepare = tmp_path / "new", training_run.prepare_inputs
-
-    def meanwhile(*args):
-        shutil.copytree(two_updates, run, ignore=shutil.ignore_patterns(".lock"))
-        return prepare(*args)
-
-    monkeypatch.setattr(training_run, "prepare_inputs", meanwhile)
-    with pytest.raises(SystemExit):
-        quick_run(run, *TWO_UPDATES, "auto", resume=True)
-    assert "already holds a run: continue it with --resume" in capsys.readouterr().err
-    assert RunFolder(run).locked_can_go_on()
-
-
-def test_resume_auto_deletes_nothing_that_took_time(two_updates, capsys):
-    for weights in two_updates.glob("checkpoints/step-*/model.safetensors"):
-        weights.write_bytes(b"damaged")
-    assert RunFolder(str(two_updates)).locked_can_go_on()
-    with pytest.raises(SystemExit):
-        quick_run(two_updates, "optimization.max_steps=3", "auto", resume=True)
     assert "holds no checkpoint to resume from" in capsys.readouterr().err
-    assert (two_updates / "model.safetensors").stat().st_size > 1000
+    assert read_metrics(two_updates) == records
 
 
 def test_what_alters_no_update_may_change(two_updates, capsys):
     quick_run(two_updates, "optimization.max_steps=4", "logging_steps=2", "evaluation.num_beams=1", resume=True)
     names = "output_dir, optimization.max_steps, evaluation.num_beams, logging_steps"
-    assert f"the recipe differs from that of the run so far in {names}" in capsys.readouterr().err
+    assert names in capsys.readouterr().err
     assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 4]
     generation = json.loads((two_updates / "generation_config.json").read_text())
     assert generation.get("num_beams", 1) == 1
@@ -341,8 +284,8 @@ def test_what_differs_is_named():
 def test_a_checkpoint_of_the_cpu_goes_on_elsewhere(two_updates, monkeypatch, capsys):
     monkeypatch.setattr(checkpoints, "_differences", lambda before, now: ["on cuda instead of cpu"])
     quick_run(two_updates, "optimization.max_steps=3", resume=True)
-    said = "the run continues on cuda instead of cpu: its batches stay the same, its dropout does not"
-    assert said in capsys.readouterr().err
+    output = "the run continues on cuda instead of cpu: its batches stay the same, its dropout does not"
+    assert output in capsys.readouterr().err
     assert [record["step"] for record in read_metrics(two_updates, "train")] == [1, 2, 3]
 
 
@@ -385,7 +328,7 @@ def test_torchrun_understands_what_is_documented():
     arguments = torchrun_parser().parse_args(shlex.split(command))
     assert (arguments.nnodes, arguments.nproc_per_node, arguments.max_restarts) == ("2", "8", 3)
     assert (arguments.rdzv_backend, arguments.rdzv_endpoint) == ("c10d", "ADDRESS:29500")
-    assert (arguments.training_script, arguments.training_script_args) == ("train.py", ["--resume", "auto"])
+    assert (arguments.training_script, arguments.training_script_args) == ("train.py", ["--auto-resume"])
 
 
 # -- checkpoints by the clock --------------------------------------------------------------------------------------
@@ -402,78 +345,6 @@ def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
     weights = (run / "model.safetensors").read_bytes()
     quick_run(run, *options, resume_from=names[0])
     assert (run / "model.safetensors").read_bytes() == weights
-
-
-# -- before a machine is booked ------------------------------------------------------------------------------------
-
-
-def dry_run(capsys, processes: int, *options: str) -> dict[str, str]:
-    """What is said, by its first words."""
-    capsys.readouterr()
-    run_training(*SMALL_RUN, *options, dry_run=True, processes=processes)
-    recipe, _, said = capsys.readouterr().out.partition("\nmodel: ")
-    assert yaml.safe_load(recipe)["evaluation"]["batch_size"] == 128  # a default
-    return dict(line.split(": ", 1) for line in f"model: {said}".splitlines())
-
-
-def test_a_dry_run_says_what_each_process_would_do(tmp_path, monkeypatch, capsys):
-    """As seen in an epoch of one process that cuts each update into the pieces of all of them."""
-    cut, size = "optimization.gradient_accumulation_steps", "optimization.tokens_per_batch=2048"
-    options = [*few_sentences(), size, "optimization.max_steps=50", f"{cut}=2", f"output_dir={tmp_path / 'run'}"]
-    said = dry_run(capsys, 4, *options)
-    assert not any(tmp_path.iterdir())
-    sizes, forward = [], ScratchForConditionalGeneration.forward
-
-    def watched(self, *arguments, labels=None, **inputs):
-        if self.training:
-            sizes.append(labels.numel())
-        return forward(self, *arguments, labels=labels, **inputs)
-
-    monkeypatch.setattr(ScratchForConditionalGeneration, "forward", watched)
-    epoch = ["optimization.max_epochs=1", "optimization.max_steps=null", "evaluation.every=epoch"]
-    run = quick_run(tmp_path / "run", *epoch, size, f"{cut}=8")
-    updates, model = len(read_metrics(run, "train")), ScratchForConditionalGeneration.from_pretrained(run)
-    expected = f"in an update: 2; padded target tokens in one: at most {max(sizes)}"
-    assert said["each of 4 processes"].endswith(expected)
-    assert said["updates"].startswith(f"50, {updates} an epoch, of ")
-    assert said["model"].startswith(f"{model.num_parameters():,} parameters")
-
-
-def test_a_dry_run_leaves_nothing_but_data_in_the_cache(tmp_path, monkeypatch, capsys):
-    data, cache = few_sentences(), Path(datasets.config.HF_DATASETS_CACHE)
-    monkeypatch.chdir(tmp_path)
-
-    def left() -> set[Path]:
-        paths = {path for folder in (tmp_path, Path(os.environ["HF_HOME"])) for path in folder.rglob("*")}
-        return {path for path in paths if not path.is_relative_to(cache)}
-
-    before = left()
-    run_training(*SMALL_RUN, *data, f"output_dir={tmp_path / 'run'}", dry_run=True)
-    assert re.search(r"^time: about .* target tokens a second, from 5 updates", capsys.readouterr().out, re.MULTILINE)
-    assert left() == before
-    cached = set(cache.rglob("*"))
-    run_training(*SMALL_RUN, *data, f"output_dir={tmp_path / 'run'}", "optimization.max_steps=1")
-    assert set(cache.rglob("*")) == cached  # which the run has used
-
-
-def test_a_dry_run_says_when_processes_would_be_idle(tmp_path, capsys):
-    said = dry_run(capsys, 64, f"output_dir={tmp_path / 'run'}")
-    (idle,) = [line for line in said if line.startswith("of ")]
-    parts, empty = (int(number.replace(",", "")) for number in re.findall(r"[\d,]+", idle)[:2])
-    assert parts % 64 == 0
-    assert 0 < empty < parts
-    assert "fewer processes" in said[idle]
-
-
-def test_a_dry_run_of_a_stream(tmp_path, capsys):
-    stream = ["data.streaming=true", "optimization.max_steps=70"]
-    said = dry_run(capsys, 2, *stream, f"output_dir={tmp_path / 'run'}")
-    assert said["updates"].startswith("70, of at most 512 padded tokens each")
-    assert said["each of 2 processes"].endswith("at most 256")
-    with pytest.raises(SystemExit):
-        run_training(*SMALL_RUN, *stream, f"output_dir={tmp_path / 'run'}", dry_run=True, processes=9)
-    assert "leaves 56 tokens for each of 9 parts" in capsys.readouterr().err
-    assert not any(tmp_path.iterdir())
 
 
 # -- SLURM ---------------------------------------------------------------------------------------------------------
@@ -512,11 +383,11 @@ def test_the_slurm_script(tmp_path):
     }
     job |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     command = ["bash", "configuration/slurm.sh", *SMALL_RUN, f"output_dir={tmp_path / 'run'}"]
-    for said in ("step 20 of 20", "is finished"):
+    for words in ("step 20 of 20", "is finished"):
         result = subprocess.run(
             command, cwd=ROOT, env=os.environ | job, capture_output=True, text=True, timeout=120, check=False
         )
         assert result.returncode == 0, result.stderr
-        assert said in result.stderr + result.stdout
+        assert words in result.stderr + result.stdout
     record = read_metrics(tmp_path / "run", "run")[0]
     assert (record["processes"], record["mixed_precision"]) == (2, "bf16")

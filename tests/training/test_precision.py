@@ -15,7 +15,7 @@ LAUNCHER = "ACCELERATE_MIXED_PRECISION"
 
 @pytest.fixture
 def choose(monkeypatch, caplog):
-    """What is chosen on a machine that has bf16 or has not, without a launcher, and what is said of it."""
+    """What is chosen on a machine that has bf16 or has not, without a launcher, and the log."""
     monkeypatch.delenv(LAUNCHER)
     caplog.set_level(logging.INFO, logger="modeling_scratch")
 
@@ -29,9 +29,9 @@ def choose(monkeypatch, caplog):
 
 @pytest.mark.parametrize(("has_bf16", "expected", "name"), [(True, "bf16", "bf16 "), (False, "no", "float32;")])
 def test_by_default_it_is_what_the_machine_multiplies_in(choose, has_bf16, expected, name):
-    chosen, said = choose(has_bf16=has_bf16)
+    chosen, output = choose(has_bf16=has_bf16)
     assert chosen == expected
-    assert f"precision: {name}" in said
+    assert f"precision: {name}" in output
 
 
 @pytest.mark.parametrize(("chosen", "expected"), [("float32", "no"), ("bf16", "bf16")])
@@ -41,9 +41,9 @@ def test_the_recipe_decides(choose, chosen, expected):
 
 def test_a_launcher_decides(choose, monkeypatch):
     monkeypatch.setenv(LAUNCHER, "no")
-    chosen, said = choose("precision=bf16", has_bf16=True)
+    chosen, output = choose("precision=bf16", has_bf16=True)
     assert chosen is None  # Accelerate reads the launcher's
-    assert "precision: no, the launcher's, and not the recipe's bf16" in said
+    assert "precision: no, the launcher's, and not the recipe's bf16" in output
 
 
 def test_a_resumed_run_keeps_it_on_another_machine(tmp_path, monkeypatch):

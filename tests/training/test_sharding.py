@@ -45,7 +45,7 @@ KINDS = {
 
 
 def run_all(folder: Path, runs: list[tuple[str, dict]], **options) -> str:
-    """Runs, each with its kind, those of as many processes one after another on the same; what they said."""
+    """Runs, each with its kind, those of as many processes one after another on the same; their output."""
     groups: dict[tuple, list[dict]] = {}
     for number, (kind, run) in enumerate(runs):
         processes, hybrid = KINDS[kind].processes, KINDS[kind].hybrid
@@ -55,15 +55,15 @@ def run_all(folder: Path, runs: list[tuple[str, dict]], **options) -> str:
         several = groups.setdefault((processes, hybrid, alone), [])
         overrides = [*few_sentences(), *run["overrides"]]
         several.append({**run, "overrides": overrides, "sharded": KINDS[kind].sharded, **options})
-    said = ""
+    output = ""
     for (processes, hybrid, alone), several in groups.items():
         launcher = [*(HYBRID if hybrid else FSDP), "--num_processes", str(processes)]
         environment = launcher_environment(*launcher) if processes > 1 or alone is not None else {}
         if processes == 1 and alone is not None:
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "LOCAL_RANK": "0"}
             environment |= {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-        said += run_group(folder, processes, train_all, several, **environment)
-    return said
+        output += run_group(folder, processes, train_all, several, **environment)
+    return output
 
 
 # -- in float64, without dropout ---------------------------------------------------------------------------------------
@@ -180,9 +180,9 @@ def test_a_sharded_run_in_bf16_leaves_models(trained, tmp_path):
     overrides += ["evaluation.batch_size=15", "evaluation.every=5"]
     first = {"overrides": [*overrides, "optimization.max_steps=5"]}
     more = {"overrides": [*overrides, "optimization.max_steps=10"], "resume": True}
-    said = run_all(tmp_path, [("2 sharded", first), ("2 sharded", more)], precision="bf16")
-    assert f"resuming from {run / 'checkpoints' / 'step-0000005'}" in said
-    assert "its dropout does not" not in said
+    output = run_all(tmp_path, [("2 sharded", first), ("2 sharded", more)], precision="bf16")
+    assert f"resuming from {run / 'checkpoints' / 'step-0000005'}" in output
+    assert "its dropout does not" not in output
     losses = train_losses(run)
     assert len(losses) == 10
     assert losses[-1] < losses[0]

@@ -2,9 +2,11 @@
 
 import re
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sacrebleu
 import torch
 from conftest import few_sentences, mixed_in, quick_run, read_metrics, run_training, weights
 from datasets import Dataset
@@ -12,13 +14,15 @@ from sacrebleu.metrics import BLEU
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_scratch.data.corpus import make_corpus
+from modeling_scratch.hub.allowed_files import chosen_files
 from modeling_scratch.hub.card import build_card
 from modeling_scratch.inference.translate import Translator
 from modeling_scratch.loading import load_tokenizers
 from modeling_scratch.recipe.reading import load_recipe
-from modeling_scratch.training.finish import changes
-from modeling_scratch.training.folder import RunFolder, append_record, write_translations
+from modeling_scratch.training.finish import scores_before
+from modeling_scratch.training.folder import append_record, write_translations
 from modeling_scratch.training.log import RunLog
+from modeling_scratch.training.progress import Progress
 from modeling_scratch.training.records import run_of
 
 
@@ -60,7 +64,7 @@ def test_records(finished):
     assert losses[-1] < losses[0] - 0.5
 
 
-def test_a_warm_up_that_outlasts_the_run_is_said(tmp_path, capsys):
+def test_a_warm_up_that_outlasts_the_run_is_logged(tmp_path, capsys):
     quick_run(tmp_path / "run", "optimization.warmup_steps=30", "optimization.max_steps=2")
     assert "optimization.warmup_steps is 30, and there are 2 updates" in capsys.readouterr().err
 
@@ -104,9 +108,9 @@ def test_fine_tuning_scores_the_model_before_and_after(finished, tmp_path, capsy
     assert (run / "translations" / "before" / "test.txt").read_text() == (
         finished / "translations" / "test.txt"
     ).read_text()
-    said = capsys.readouterr().out.partition("On others:")[2].partition("before fine-tuning:")
-    assert f"BLEU {after['others']['bleu']:.2f}" in said[0]
-    assert f"BLEU {before['others']['bleu']:.2f}" in said[2]
+    output = capsys.readouterr().out.partition("On others:")[2].partition("before fine-tuning:")
+    assert f"BLEU {after['others']['bleu']:.2f}" in output[0]
+    assert f"BLEU {before['others']['bleu']:.2f}" in output[2]
 
 
 def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
@@ -117,22 +121,17 @@ def test_a_test_set_that_fine_tuning_has_made_worse(tmp_path, caplog):
         write_translations(tmp_path, f"before/{split}", translations)
         bleu = BLEU().corpus_score(translations, [right]).score
         append_record(tmp_path, {"step": 0, "split": "before", "name": split, "num_beams": 5, "bleu": bleu})
-    run = SimpleNamespace(folder=SimpleNamespace(path=tmp_path), pairs=dict.fromkeys(("test", "old", "same"), pairs))
-    run.recipe = SimpleNamespace(evaluation=SimpleNamespace(num_beams=5), data=SimpleNamespace(target_language="de"))
-    found = changes(run, {"test": right, "old": wrong, "same": wrong, "new": right})
+    recipe = SimpleNamespace(evaluation=SimpleNamespace(num_beams=5), data=SimpleNamespace(target_language="de"))
+    given = (recipe, tmp_path, dict.fromkeys(("test", "old", "same"), pairs))
+    found = scores_before(*given, {"test": right, "old": wrong, "same": wrong, "new": right})
     assert found.keys() == {"test", "old", "same"}
     (warning,) = [record.getMessage() for record in caplog.records]
     lost = BLEU().corpus_score(right, [right]).score - BLEU().corpus_score(wrong, [right]).score
     assert warning.startswith(f"old: BLEU has fallen by {lost:.2f} in fine-tuning (p = 0.00")
     caplog.clear()
     append_record(tmp_path, {"step": 0, "split": "before", "name": "old", "num_beams": 5, "bleu": 50.0})
-    changes(run, {"old": wrong})  # which was scored on other references
+    scores_before(*given, {"old": wrong})  # which was scored on other references
     assert "old: not compared with the model before fine-tuning: BLEU was 50.00 and is now 100.00" in caplog.text
-
-
-def test_existing_tokenizer(finished, tmp_path):
-    run = quick_run(tmp_path / "run", f"tokenizer.existing={finished}", "optimization.max_steps=2")
-    assert load_tokenizers(str(run))[0].get_vocab() == load_tokenizers(str(finished))[0].get_vocab()
 
 
 def test_each_test_set_has_its_own_name_in_trackers(tmp_path, monkeypatch):
@@ -141,13 +140,18 @@ def test_each_test_set_has_its_own_name_in_trackers(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(Accelerator, "log", lambda self, values, step: seen.append(values))
     (tmp_path / "run").mkdir()
-    log = RunLog(Accelerator(cpu=True), RunFolder(tmp_path / "run"))
+    batches = SimpleNamespace(epochs=lambda: 0.5)
+    log = RunLog(Accelerator(cpu=True), tmp_path / "run", Progress(step=1), batches, 2)
     for more in ({"split": "test"}, {"split": "test", "name": "old"}, {"split": "before", "name": "old"}):
-        log.record(1, {**more, "final": True, "bleu": 2.0})
-    assert seen == [{"test/bleu": 2.0}, {"test/old/bleu": 2.0}, {"before/old/bleu": 2.0}]
+        log.record({**more, "final": True, "bleu": 2.0})
+    assert [[name for name in values if name.endswith("bleu")] for values in seen] == [
+        ["test/bleu"],
+        ["test/old/bleu"],
+        ["before/old/bleu"],
+    ]
 
 
-def test_translations_that_will_be_cut_are_told(tmp_path, capsys):
+def test_translations_that_will_be_cut_are_logged(tmp_path, capsys):
     describe = partial(quick_run, tmp_path / "run", dry_run=True, processes=1)  # nothing is trained
     describe()
     assert "translations end after evaluation.max_new_tokens (8), but the longest training" in capsys.readouterr().err
@@ -155,13 +159,13 @@ def test_translations_that_will_be_cut_are_told(tmp_path, capsys):
     assert "max_new_tokens" not in capsys.readouterr().err
 
 
-def test_a_sentence_beyond_learned_positions_is_told_before_training(tmp_path, capsys):
+def test_a_sentence_beyond_learned_positions_fails_before_training(tmp_path, capsys):
     """Longer training pairs are dropped, but what is to be translated at the end is not."""
     positions = ["model.overrides.position_embedding_type=learned", "model.overrides.max_position_embeddings=12"]
     with pytest.raises(SystemExit):
         quick_run(tmp_path / "run", *positions, "data.max_source_tokens=12", "data.max_target_tokens=12")
-    said = r"error: the (test|validation) split: input \d+ has \d\d tokens, but the model takes 12 \(max_position_emb"
-    assert re.search(said, capsys.readouterr().err)
+    output = r"error: the (test|validation) split: input \d+ has \d\d tokens, but the model takes 12 \(max_position_emb"
+    assert re.search(output, capsys.readouterr().err)
     assert not (tmp_path / "run").exists()
 
 
@@ -179,7 +183,7 @@ def test_a_tracker_that_cannot_start(tmp_path, monkeypatch, capsys):
     assert "trackers: KeyError: 'api_key not configured'" in capsys.readouterr().err
 
 
-def test_trackers_go_on_with_a_run_by_its_name(tmp_path, monkeypatch):
+def test_trackers_continue_a_run_by_its_name(tmp_path, monkeypatch):
     """And write what they hold when it is stopped."""
     pytest.importorskip("tensorboard")
     from accelerate import Accelerator
@@ -216,47 +220,45 @@ def test_bf16(finished, tmp_path, monkeypatch):
     assert {tensor.dtype for tensor in weights(run).values()} == {torch.float32}
 
 
-def test_scoring_without_enough_memory(finished, monkeypatch, capsys):
-    def generate(*_, **__):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
-
-    monkeypatch.setattr(Translator, "translate_batch", generate)
-    with pytest.raises(SystemExit) as ended:
-        run_training(evaluate=str(finished))
-    assert ended.value.code == 2
-    assert "out of memory" in capsys.readouterr().err
-
-
 def test_scoring_writes_nothing(finished, capsys):
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     run_training(evaluate=str(finished))
     output = capsys.readouterr().out
     (record,) = read_metrics(finished, "test")
     for key, title in (("bleu", "BLEU"), ("chrf", "chrF")):
-        said = f"{title} {record[key]:.2f} ± {record[f'{key}_interval']:.2f}  ({record[f'{key}_signature']})"
-        assert said in output
+        expected = f"{title} {record[key]:.2f} ± {record[f'{key}_interval']:.2f}  ({record[f'{key}_signature']})"
+        assert expected in output
     assert "40 sentences of test" in output
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
-def test_a_test_set_can_be_taken_away(tmp_path):
-    """As on the command line, one of a recipe's."""
-    run = quick_run(tmp_path / "run", "optimization.max_steps=2", "data.test_sets={more: null}")
-    assert [record.get("name") for record in read_metrics(run, "test")] == [None]
-
-
 def test_further_test_sets_are_scored_by_name(tmp_path, capsys):
     _, validation, test = (option.partition("=")[2] for option in few_sentences())
-    sets = f"data.test_sets={{held-out: {validation}, again: {test}}}"
+    sets = f"data.test_sets={{held-out: {validation}, again: {test}, taken-away: null}}"
     run = quick_run(tmp_path / "run", "optimization.max_steps=2", "evaluation.every=2", "checkpoints.every=2", sets)
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     final = {record.get("name"): record for record in read_metrics(run, "test") if record["final"]}
     assert set(final) == {None, "held-out", "again"}
     assert {record["sentences"] for record in final.values()} == {40}
-    assert re.findall(r"^On (.*):$", said, re.MULTILINE) == ["test", "held-out", "again"]
+    assert re.findall(r"^On (.*):$", output, re.MULTILINE) == ["test", "held-out", "again"]
     run_training(evaluate=str(run))
     scores = re.findall(r"40 sentences of (\S+)\n  BLEU ([\d.]+)", capsys.readouterr().out)
     assert scores == [(name or "test", f"{record['bleu']:.2f}") for name, record in final.items()]
     card = str(build_card(run, "ada/model", run_of(run)))
     assert f"| held-out | {final['held-out']['bleu']:.2f} ± " in card
     assert test.removesuffix("/test") not in card
+
+
+def test_the_recorded_score_is_that_of_the_written_lines(tmp_path):
+    """On validation, for an average, on test, and on a further set."""
+    further = few_sentences()[1].partition("=")[2]
+    options = [f"data.test_sets={{further: {further}}}", "checkpoints.average_last=2", "optimization.max_steps=10"]
+    run = quick_run(tmp_path / "run", *options, "checkpoints.every=5", "evaluation.every=5")
+    final = {record.get("name") or record["split"]: record for record in read_metrics(run) if record.get("final")}
+    assert set(final) == {"validation", "test", "further"}
+    for name, record in final.items():
+        prefix = few_sentences()[2 if name == "test" else 1].partition("=")[2]
+        references = Path(f"{prefix}.de").read_text(encoding="utf-8").splitlines()
+        lines = (run / "translations" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+        assert sacrebleu.corpus_chrf(lines, [references]).score == record["chrf"]
+    assert not any("translations" in name for name in chosen_files(run))  # they stay when the model goes to the Hub

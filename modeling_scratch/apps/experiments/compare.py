@@ -1,7 +1,6 @@
 """Compare runs: their numbers side by side, their recipes, means over seeds, the significance of differences."""
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -10,20 +9,19 @@ from typing import Any
 from ...data.sources import load_split
 from ...data.tokenizer import texts
 from ...errors import UserError
-from ...metrics import MOST_RESAMPLED, NORMALIZED, RESAMPLES, bleu_options, normalized, scores_in, title_of
+from ...metrics import NORMALIZED, bleu_significance, scores_in, title_of
 from ...recipe.reading import WITHOUT_EFFECT, flat_recipe
 from ...training.folder import RECIPE, read_translations, scored_set
 from ...training.records import RunRecords
 
 SO_FAR = "validation so far"  # stands for the test sets of a run that is not finished
-_ROUNDING = 0.01  # BLEU points by which the same translations may score differently, as in another release
 
 
 @dataclass
 class Run:
     """
     Args:
-        minutes, target_tokens: of the updates up to the last log line; None: nothing has been logged yet.
+        minutes, target_tokens: of the updates up to the last log line; None: there is no log line yet.
         scores: a record of scores for each split or test set, by its name. Those of an unfinished run are of its best
             weights so far, with fewer beams and without intervals.
     """
@@ -115,8 +113,8 @@ def read_run(folder: Path, going_on: bool = False) -> RunRecords:
     try:
         return RunRecords(folder, going_on)
     except ValueError as error:
-        said = str(error)
-        raise UserError(said if str(folder) in said else f"{folder}: {said}") from None
+        message = str(error)
+        raise UserError(message if str(folder) in message else f"{folder}: {message}") from None
 
 
 def compare(records: dict[str, RunRecords]) -> Comparison:
@@ -240,42 +238,3 @@ def _scored_translations(run: Run, test_set: str) -> list[str]:
     if len(translations) != run.scores[test_set].get("sentences", len(translations)):
         raise UserError(f"{run.name} has other translations than those that it scored; score it again with --resume")
     return translations
-
-
-def bleu_significance(
-    first: list[str],
-    other: list[str],
-    references: list[str],
-    language: str,
-    recorded: Sequence[float | None] = (None, None),
-) -> tuple[float, float, str]:
-    """
-    The BLEU of `other` minus that of `first`, its p-value by sacreBLEU's paired bootstrap, and the test's signature.
-    The bootstrap's seed is 12345, or SACREBLEU_SEED.
-
-    Args:
-        recorded: the BLEU of both when they were scored; None: not known.
-
-    Raises:
-        UserError: there are too few or too many sentences, or the references are not those that were scored.
-    """
-    from sacrebleu.metrics import BLEU
-    from sacrebleu.significance import PairedTest
-
-    if len(first) != len(references):
-        raise UserError(f"there are {len(first):,} translations and now {len(references):,} references")
-    if not 1 < len(first) <= MOST_RESAMPLED:
-        raise UserError(f"resampling takes 2 to {MOST_RESAMPLED:,} sentences, and there are {len(first):,}")
-    (first, other, references), suffix = normalized(first, other, references)
-    systems = [("first", first), ("other", other)]
-    signatures, results = PairedTest(systems, {"BLEU": BLEU(**bleu_options(language))}, [references], "bs", RESAMPLES)()
-    before, after = results["BLEU"]
-    for score, known in zip((before.score, after.score), recorded, strict=True):
-        if known is not None and abs(score - known) > _ROUNDING:
-            raise UserError(
-                f"BLEU was {known:.2f} and is now {score:.2f}: the test set has changed since it was scored, or "
-                "scoring has"
-            )
-    # sacreBLEU gives identical translations the lowest p-value there is.
-    p_value = 1.0 if after.score == before.score else float(after.p_value)
-    return float(after.score - before.score), p_value, str(signatures["BLEU"]) + suffix

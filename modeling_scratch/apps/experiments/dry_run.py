@@ -15,25 +15,22 @@ from ...model.configuration_scratch import ScratchConfig
 from ...recipe.reading import recipe_text
 from ...recipe.schema import Recipe
 from ...training.compilation import is_compiled, is_recorded, make_graphs
-from ...training.due import total_updates
 from ...training.inputs import BYTES_A_PARAMETER, Inputs, prepare_inputs
-from ...training.log import spoken_duration
-from ...training.processes import choose_threads
+from ...training.log import format_duration
+from ...training.start import total_updates
 from ...training.step import TrainingStep
 
 _MIB = 2**20
 # Numbers per token and dimension that a layer keeps for its backward pass; docs/scaling.md has the measurements.
 _KEPT_BY_ENCODER, _KEPT_BY_DECODER = 16, 24
 _BYTES = {"no": 4, "bf16": 2, "fp16": 2}
-GPU_PEAKS = {"A100": 312e12, "H100": 989e12}  # dense operations a second in bf16
-_UTILISATION = 0.2  # of these peaks, a guess
 _WARM_UP, _TIMED = 2, 5  # updates
 
 
 def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None = None) -> Iterator[str]:
     """
-    Yield the recipe with all defaults, then lines that say what each process would do. Nothing is left behind but
-    data in the cache of datasets, which the run then uses.
+    Yield the recipe with all defaults, then lines that describe what each process would do. All that stays is data
+    in the cache of datasets, which the run then uses.
 
     Args:
         processes: the number to assume; None: the processes that were launched, with some updates timed.
@@ -53,7 +50,7 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
         yield f"updates: {steps:,}, of at most {tokens:,} padded tokens each; how many pairs a stream has is unknown"
         kept = tokens // pieces
     else:
-        steps, tokens, kept = yield from _describe_updates(inputs, recipe, pieces)
+        steps, kept = yield from _describe_updates(inputs, recipe, pieces)
     yield (
         f"each of {supposed} processes: micro-batches in an update: {optimization.gradient_accumulation_steps}; "
         f"padded target tokens in one: at most {kept:,}"
@@ -61,13 +58,10 @@ def describe_run(recipe: Recipe, accelerator: Accelerator, processes: int | None
     yield from _describe_memory(config, parameters, kept, accelerator.mixed_precision)
     if processes is None:
         yield _describe_time(inputs, recipe, accelerator, steps)
-    else:
-        yield from _describe_hours(config, steps * tokens, supposed)
 
 
 def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, updates: int) -> str:
     """An estimate from a few updates made here, on a model that is then discarded."""
-    choose_threads(accelerator)
     step = TrainingStep(accelerator, inputs.model, recipe.optimization, is_recorded(accelerator, inputs.model))
     step.model.train()
     if is_compiled(recipe, accelerator, updates):
@@ -87,15 +81,15 @@ def _describe_time(inputs: Inputs, recipe: Recipe, accelerator: Accelerator, upd
     one = statistics.median(took for took, _ in measured)
     rate = sum(tokens for _, tokens in measured) / sum(took for took, _ in measured)
     return (
-        f"time: about {spoken_duration(one * updates)} for the updates alone, {rate:,.0f} target tokens a second, from "
+        f"time: about {format_duration(one * updates)} for the updates alone, {rate:,.0f} target tokens a second, from "
         f"{len(measured)} updates that were timed here"
     )
 
 
 def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[str]:
-    """Returns the number of updates, their mean target tokens, and the padded tokens of the largest micro-batch."""
+    """Returns the number of updates, and the padded tokens of the largest micro-batch."""
     optimization, plan = recipe.optimization, inputs.batches.plan()
-    steps = total_updates(recipe, inputs.batches.batches_in(optimization.max_epochs or 0))
+    steps = total_updates(optimization, inputs.batches)
     pairs = np.mean([len(batch) for batch in plan.batches])
     tokens = int(np.mean([plan.target_tokens(update) for update in range(len(plan))]))
     yield (
@@ -110,7 +104,7 @@ def _describe_updates(inputs: Inputs, recipe: Recipe, pieces: int) -> Iterator[s
             f"of {len(shares):,} micro-batches {idle:,} ({idle / len(shares):.0%}) hold no pair and only cost time: "
             "raise optimization.tokens_per_batch, or use fewer processes"
         )
-    return steps, tokens, max(int(len(share) * lengths[share].max()) for share in shares if len(share))
+    return steps, max(int(len(share) * lengths[share].max()) for share in shares if len(share))
 
 
 def _describe_memory(config: ScratchConfig, parameters: int, tokens: int, precision: str) -> Iterator[str]:
@@ -120,22 +114,4 @@ def _describe_memory(config: ScratchConfig, parameters: int, tokens: int, precis
     yield (
         f"memory of each: {states / _MIB:,.0f} MiB of weights, gradients and moments (a part of them, if they are "
         f"sharded), about {kept / _MIB:,.0f} MiB for the backward pass in {name}"
-    )
-
-
-def multiplied_weights(config: ScratchConfig) -> int:
-    """Elements of the matrices that a source token and a target token are multiplied by, output projection included."""
-    width, of_feed_forward = config.d_model, 3 if config.gated_ffn else 2
-    weights = config.encoder_layers * (4 * width**2 + of_feed_forward * width * config.encoder_ffn_dim)
-    weights += config.decoder_layers * (8 * width**2 + of_feed_forward * width * config.decoder_ffn_dim)
-    return weights + width * config.target_vocab_size
-
-
-def _describe_hours(config: ScratchConfig, tokens: int, processes: int) -> Iterator[str]:
-    """Hours from an operation count: two operations per weight in the forward pass, twice as many in the backward."""
-    operations = 6 * multiplied_weights(config) * tokens
-    hours = {name: operations / (3600 * processes * peak * _UTILISATION) for name, peak in GPU_PEAKS.items()}
-    yield (
-        f"{tokens:,} target tokens, {operations:.1e} operations: at a guessed {_UTILISATION:.0%} of the peak in bf16 "
-        + ", ".join(f"{time:,.2g} hours on {processes} {name}" for name, time in hours.items())
     )

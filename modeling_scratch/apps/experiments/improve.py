@@ -1,8 +1,4 @@
 """
-Translate a whole corpus on all processes, each sentence once, in shards that survive an interruption.
-
-Plan how a finished run is improved: which models, by which recipes, from which files.
-
 Improve a finished run with its own data: models of both directions translate it, and a new one learns from it all.
 
 This is data diversification (Nguyen et al. 2020, https://arxiv.org/abs/1911.01986). Translating the training pairs by
@@ -17,7 +13,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,12 +33,11 @@ from ...model.configuration_scratch import ScratchConfig
 from ...recipe.reading import ALIKE, adopts_two, apply_overrides, checked_recipe, differing_keys, load_recipe
 from ...recipe.schema import EMBEDDED_CORPUS, DataSection, HubSection, MixedSource, Recipe, TokenizerSection
 from ...training.evaluation import advice_to_halve
-from ...training.finish import finish, has_results, is_finished
+from ...training.finish import has_results, is_finished
 from ...training.folder import RECIPE, WEIGHTS, RunFolder, holds_other_things
-from ...training.log import spoken_duration
+from ...training.log import format_duration
 from ...training.processes import explained_lack_of_memory, on_all, on_main
 from ...training.records import RunRecords
-from ...training.run import TrainingRun
 from ...training.stopping import StopDecoding, StopRequest
 from ...training.train import train
 from .compare import read_run
@@ -115,12 +110,12 @@ class ShardedTranslation:
         began = time.monotonic()
         rounds = -(-len(missing) // accelerator.num_processes)
         for done in range(rounds):  # together, so that none waits hours for another
-            now = mine[done : done + 1]  # nothing, on some processes, in the last round
+            now = mine[done : done + 1]  # empty on some processes in the last round
             on_all(accelerator, lambda now=now: list(map(work, now)))
             if stop.agreed(accelerator):
                 raise Stopped
             left = (time.monotonic() - began) / (done + 1) * (rounds - done - 1)
-            logger.info(f"{self.name}: {done + 1} of {rounds} parts, about {spoken_duration(left)} left")
+            logger.info(f"{self.name}: {done + 1} of {rounds} parts, about {format_duration(left)} left")
 
 
 def fitting_sentences(
@@ -279,7 +274,7 @@ class ImprovementPlan:
     # -- what there is already ---------------------------------------------------------------------------------------
 
     def has_model(self, direction: str, number: int) -> bool:
-        """Whether a model that translates is finished; `check_begun` says whether it is of this improvement."""
+        """Whether a model that translates is finished; `check_begun` checks whether it is of this improvement."""
         return has_results(self.folder(direction, number))
 
     def check_begun(self, pairs: dict[str, Pairs] | None = None) -> None:
@@ -301,7 +296,7 @@ class ImprovementPlan:
     def begin(self, pairs: dict[str, Pairs]) -> None:
         """Make the folder of models and translations, lock it, and write the run's pairs into it."""
         self.check_begun(pairs)
-        self._folder.make()
+        self._folder.lock()
         if not (mark := self.work / _BEGUN).exists():
             for split, sides in pairs.items():
                 self.write_pairs(split, list(zip(*sides, strict=True)))
@@ -348,9 +343,14 @@ def _records_to_improve(run: Path) -> RunRecords:
 _SAMPLE = 64  # sentences that are translated to estimate the time
 
 
-def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) -> dict[str, Any] | None:
+def improve(
+    plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest, push: Callable[[str], None] | None = None
+) -> dict[str, Any] | None:
     """
-    Do all that is left to do, on all processes. Returns what `finish` returns; None if there was nothing to do.
+    Do all that is left to do, on all processes. Returns what `train` returns; None if there was nothing to do.
+
+    Args:
+        push: as of `train`, for the improved model.
 
     Raises:
         Stopped: a process was asked to stop; the next call continues.
@@ -370,7 +370,7 @@ def improve(plan: ImprovementPlan, accelerator: Accelerator, stop: StopRequest) 
         with _stage(by_model.name), explained_lack_of_memory(accelerator, by_model.name, advice), stop:
             by_model.complete(recipe, accelerator, stop)
     on_main(accelerator, lambda: _merge(plan, pairs["train"], translations))
-    return _train(plan.final, accelerator, stop)
+    return _train(plan.final, accelerator, stop, push)
 
 
 def stages(plan: ImprovementPlan, accelerator: Accelerator) -> list[tuple[str, float | None]]:
@@ -416,14 +416,14 @@ def _pairs(plan: ImprovementPlan) -> dict[str, Pairs]:
     }
 
 
-def _train(recipe: Recipe, accelerator: Accelerator, stop: StopRequest) -> dict[str, Any]:
+def _train(
+    recipe: Recipe, accelerator: Accelerator, stop: StopRequest, push: Callable[[str], None] | None = None
+) -> dict[str, Any]:
     """Train a model, continuing if it was begun."""
     folder = Path(recipe.output_dir)
     logger.info(f"training {folder}")
     with _stage(f"training {folder}"):
-        run = TrainingRun.begin_or_resume(recipe, accelerator, stop)
-        train(run)
-        result = finish(run)
+        result = train(recipe, accelerator, "auto", stop=stop, push=push)
     accelerator.free_memory()
     return result
 
@@ -455,7 +455,7 @@ def _merge(plan: ImprovementPlan, pairs: Pairs, translations: dict[tuple[str, in
             if text and made and pair not in known:
                 into[pair] = None
     if not synthetic or (plan.options.target_text and not tagged):
-        raise UserError("the models have made no pair that the data does not have: there is nothing more to learn")
+        raise UserError("the models have made no pair that the data does not have, so there is no more to learn")
     plan.write_pairs("synthetic", list(synthetic))
     if plan.options.target_text:
         plan.write_pairs("back-translated", list(tagged))

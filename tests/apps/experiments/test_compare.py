@@ -15,8 +15,7 @@ from matplotlib.text import Text
 from typer.testing import CliRunner
 
 from modeling_scratch.__main__ import app
-from modeling_scratch.apps.experiments.compare import bleu_significance
-from modeling_scratch.metrics import score
+from modeling_scratch.metrics import bleu_significance, score
 from modeling_scratch.training.curves import comparison_figure
 from modeling_scratch.training.folder import write_translations
 
@@ -230,8 +229,8 @@ def test_without_significance_a_line_says_why(options, change, why, make):
         change(second)
     text = compare(first, second)
     assert "paired bootstrap" not in text
-    (said,) = [line for line in text.splitlines() if line.startswith("no significance of b against a on test: ")]
-    assert why in said
+    (line,) = [line for line in text.splitlines() if line.startswith("no significance of b against a on test: ")]
+    assert why in line
 
 
 def test_scores_computed_in_different_ways_are_told_apart(make):

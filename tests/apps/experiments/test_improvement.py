@@ -25,7 +25,6 @@ from modeling_scratch.commands import improve
 from modeling_scratch.errors import UserError
 from modeling_scratch.recipe.reading import load_recipe
 from modeling_scratch.training import curves
-from modeling_scratch.training import run as training_run
 from modeling_scratch.training.finish import is_finished
 
 SHORT = ["optimization.max_steps=6", "optimization.warmup_steps=2", "evaluation.every=6", "checkpoints.every=3"]
@@ -148,12 +147,12 @@ def test_a_run_with_trackers_and_alignments_is_improved(pairs, tmp_path):
 def test_two_commands_at_once(run, undisturbed, tmp_path, monkeypatch):
     plan = ImprovementPlan(ImprovementOptions(run, undisturbed, length=1.5, overrides=("checkpoints.keep_last=1",)))
     plan.begin(improvement._pairs(plan))
-    child = start(tmp_path / "said", lock_folder, str(undisturbed.with_name("better-work")), str(tmp_path / "locked"))
+    child = start(tmp_path / "output", lock_folder, str(undisturbed.with_name("better-work")), str(tmp_path / "locked"))
     assert child.end() == 2
     assert "is in use by another run" in child.said
 
 
-def test_interrupted_it_goes_on(run, undisturbed, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_improvement_resumes(run, undisturbed, tmp_path, monkeypatch, capsys):
     """Killed in a model's training, while a shard is written, between two of its stages and at the very end."""
     again = tmp_path / "better, perhaps"
     monkeypatch.setattr(corpus_translation, "SHARD", 15)
@@ -238,7 +237,7 @@ def test_a_dry_run_lists_the_stages_and_writes_nothing(run, undisturbed, tmp_pat
     assert capsys.readouterr().out.splitlines()[0] == f"train {undisturbed}  done"
 
 
-def said(*arguments) -> str:
+def error_line(*arguments) -> str:
     """The error line of the command."""
     for state in (AcceleratorState, PartialState, GradientState):
         state._shared_state.clear()
@@ -249,18 +248,18 @@ def said(*arguments) -> str:
 
 def test_what_was_begun_with_something_else(run, pairs, undisturbed, tmp_path):
     """Nothing made from other pairs, another run or other options is taken for what is asked for now."""
-    differs = said(run, "--output", undisturbed, "--length", 3)
+    differs = error_line(run, "--output", undisturbed, "--length", 3)
     assert "holds a run of another recipe (it differs in optimization.max_steps)" in differs
     finished = ["--output", undisturbed, "--length", 1.5, "--seeds", 3, "checkpoints.keep_last=1"]
-    assert "was begun with other seeds;" in said(run, *finished)
+    assert "was begun with other seeds;" in error_line(run, *finished)
     own = tmp_path / "run"
     shutil.copytree(run, own)
     shutil.copytree(undisturbed.with_name("better-work"), tmp_path / "run-improved-work")
     begun = ["--length", 1.5, "checkpoints.keep_last=1"]
-    assert "was begun with other seeds;" in said(own, "--seeds", 3, *begun)
-    assert "was begun with other length;" in said(own, "checkpoints.keep_last=1")
+    assert "was begun with other seeds;" in error_line(own, "--seeds", 3, *begun)
+    assert "was begun with other length;" in error_line(own, "checkpoints.keep_last=1")
     quick_run(own, *pairs, *SHORT, "data.validation_size=12", overwrite=True)
-    assert "was begun with other pairs, weights of the run;" in said(own, *begun)
+    assert "was begun with other pairs, weights of the run;" in error_line(own, *begun)
     assert not (tmp_path / "run-improved").exists()
 
 
@@ -285,7 +284,7 @@ def test_smaller_batches_after_a_lack_of_memory(run, undisturbed, tmp_path):
 
 def test_an_improved_model_is_pushed(run, undisturbed):
     keys = ["checkpoints.keep_last=1", "hub.repository=ada/better"]
-    with patch("modeling_scratch.hub.push.push_run") as push, patch.object(training_run, "check_destination"):
+    with patch("modeling_scratch.hub.push.push_run") as push, patch("modeling_scratch.hub.push.check_destination"):
         push.return_value.describe.return_value = "pushed"
         with patch.object(improvement, "is_finished", lambda recipe: True):
             improved(run, undisturbed, *keys)
@@ -294,29 +293,29 @@ def test_an_improved_model_is_pushed(run, undisturbed):
 
 @pytest.mark.parametrize("override", ["seed=1", "data.validation_size=5", "output_dir=x", "tokenizer.vocab_size=500"])
 def test_what_the_pairs_depend_on_stays(override, run):
-    assert f"{override}: the improved model has the run's own {override.partition('=')[0]}" in said(run, override)
+    assert f"{override}: the improved model has the run's own {override.partition('=')[0]}" in error_line(run, override)
 
 
 def test_what_cannot_be_improved(run, tmp_path):
-    assert "not a run's folder" in said(tmp_path)
-    assert "must be another folder" in said(run, "--output", run)
-    assert "none: no such file" in said(run, "--target-text", tmp_path / "none")
-    assert "unknown recipe key 'optimisation'; did you mean" in said(run, "optimisation.max_steps=3", "--dry-run")
-    misspelt = said(run, "model.overrides.droput=0.2", "--dry-run")
+    assert "not a run's folder" in error_line(tmp_path)
+    assert "must be another folder" in error_line(run, "--output", run)
+    assert "none: no such file" in error_line(run, "--target-text", tmp_path / "none")
+    assert "unknown recipe key 'optimisation'; did you mean" in error_line(run, "optimisation.max_steps=3", "--dry-run")
+    misspelt = error_line(run, "model.overrides.droput=0.2", "--dry-run")
     assert "unknown recipe key 'droput'; did you mean 'dropout'?" in misspelt
-    assert "model.config: this recipe sets the sizes" in said(run, "model.config=base", "--dry-run")
+    assert "model.config: this recipe sets the sizes" in error_line(run, "model.config=base", "--dry-run")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").touch()
-    assert "there is something else" in said(run, "--output", tmp_path / "other")
+    assert "there is something else" in error_line(run, "--output", tmp_path / "other")
     other = tmp_path / "run"
     shutil.copytree(run, other, ignore=shutil.ignore_patterns("checkpoints"))
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     recipe["model"] = {"start_from": "another"}
     (other / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    assert "it was fine-tuned from another" in said(other)
+    assert "it was fine-tuned from another" in error_line(other)
     lines = [json.dumps(each) + "\n" for each in read_metrics(run) if "final" not in each]
     (other / "metrics.jsonl").write_text("".join(lines))
-    assert "this run is not finished" in said(other)
+    assert "this run is not finished" in error_line(other)
 
 
 def test_processes_translate_each_sentence_once(run, tmp_path):

@@ -1,0 +1,70 @@
+"""The progress of a run: the plain numbers that a checkpoint holds beside tensors and random states."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..files import reading
+from .folder import STATE
+from .step import StepResult
+
+
+@dataclass
+class Progress:
+    """How far a run is, and what it must still know when it resumes."""
+
+    # What a resumed run is compared with.
+    fingerprint: str = ""  # of the training pairs
+    validation: str = ""  # the same of the validation pairs; empty in older checkpoints
+    clean_sources: bool = False  # as tokenized since `clean` exists; not in older checkpoints
+    processes: int = 1
+    device: str = ""  # "cpu", "cuda"
+    precision: str = ""  # of matrix products, as Accelerate names it
+    compiled: bool = False
+    threads: int = 0  # 0: unknown
+    tracked_as: str = ""  # the run's name in trackers that resume a run by name
+    # The updates made.
+    step: int = 0
+    position: dict[str, Any] = field(default_factory=dict)  # of the next global batch
+    target_tokens: int = 0
+    seconds: float = 0.0  # spent on updates, without evaluations and checkpoints
+    nonfinite: int = 0  # updates skipped
+    nonfinite_in_a_row: int = 0
+    loss_sum: float = 0.0  # these three: since the last log line
+    cross_entropy_sum: float = 0.0
+    loss_tokens: int = 0
+    # What is due after them.
+    unsettled: bool = False  # this update has been made, and what is due after it has not been done
+    evaluations: int = 0
+    best: float | None = None  # by the recipe's metric
+    best_loss: float | None = None  # the loss of the same weights; not in older checkpoints
+    best_step: int = 0
+    without_better: int = 0
+    averaging: list[str] = field(default_factory=list)  # the files of weights that will be averaged
+
+    def threads_on_cpu(self) -> int:
+        """The threads of a run on the CPU in one process; 0 for any other run, or if unknown."""
+        return self.threads if (self.processes, self.device) == (1, "cpu") else 0
+
+    def count_update(self, result: StepResult, target_tokens: int, seconds: float, position: dict[str, Any]) -> None:
+        """Count an update and its losses. What is due after it is then to be done."""
+        self.step, self.position, self.unsettled = self.step + 1, position, True
+        self.seconds += seconds
+        self.target_tokens += target_tokens
+        if result.finite:
+            self.loss_sum += result.loss * target_tokens
+            self.cross_entropy_sum += result.cross_entropy * target_tokens
+            self.loss_tokens += target_tokens
+            self.nonfinite_in_a_row = 0
+        else:
+            self.nonfinite += 1
+            self.nonfinite_in_a_row += 1
+
+
+def read_progress(checkpoint: Path) -> Progress:
+    """The progress in a checkpoint. UserError if it is damaged."""
+    with reading(checkpoint / STATE):
+        progress = Progress(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+    progress.averaging = list(progress.averaging)  # older checkpoints also have a checksum of each
+    return progress

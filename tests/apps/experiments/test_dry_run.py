@@ -1,0 +1,81 @@
+"""What a dry run describes, against the run that follows, and what it leaves behind."""
+
+import os
+import re
+from pathlib import Path
+
+import datasets
+import pytest
+import yaml
+from conftest import SMALL_RUN, few_sentences, quick_run, read_metrics, run_training
+
+from modeling_scratch import ScratchForConditionalGeneration
+
+
+def dry_run(capsys, processes: int, *options: str) -> dict[str, str]:
+    """The lines of a dry run, by their first words."""
+    capsys.readouterr()
+    run_training(*SMALL_RUN, *options, dry_run=True, processes=processes)
+    recipe, _, output = capsys.readouterr().out.partition("\nmodel: ")
+    assert yaml.safe_load(recipe)["evaluation"]["batch_size"] == 128  # a default
+    return dict(line.split(": ", 1) for line in f"model: {output}".splitlines())
+
+
+def test_a_dry_run_describes_what_each_process_would_do(tmp_path, monkeypatch, capsys):
+    """As seen in an epoch of one process that cuts each update into the pieces of all of them."""
+    cut, size = "optimization.gradient_accumulation_steps", "optimization.tokens_per_batch=2048"
+    options = [*few_sentences(), size, "optimization.max_steps=50", f"{cut}=2", f"output_dir={tmp_path / 'run'}"]
+    output = dry_run(capsys, 4, *options)
+    assert not any(tmp_path.iterdir())
+    sizes, forward = [], ScratchForConditionalGeneration.forward
+
+    def watched(self, *arguments, labels=None, **inputs):
+        if self.training:
+            sizes.append(labels.numel())
+        return forward(self, *arguments, labels=labels, **inputs)
+
+    monkeypatch.setattr(ScratchForConditionalGeneration, "forward", watched)
+    epoch = ["optimization.max_epochs=1", "optimization.max_steps=null", "evaluation.every=epoch"]
+    run = quick_run(tmp_path / "run", *epoch, size, f"{cut}=8")
+    updates, model = len(read_metrics(run, "train")), ScratchForConditionalGeneration.from_pretrained(run)
+    expected = f"in an update: 2; padded target tokens in one: at most {max(sizes)}"
+    assert output["each of 4 processes"].endswith(expected)
+    assert output["updates"].startswith(f"50, {updates} an epoch, of ")
+    assert output["model"].startswith(f"{model.num_parameters():,} parameters")
+
+
+def test_a_dry_run_leaves_nothing_but_data_in_the_cache(tmp_path, monkeypatch, capsys):
+    data, cache = few_sentences(), Path(datasets.config.HF_DATASETS_CACHE)
+    monkeypatch.chdir(tmp_path)
+
+    def left() -> set[Path]:
+        paths = {path for folder in (tmp_path, Path(os.environ["HF_HOME"])) for path in folder.rglob("*")}
+        return {path for path in paths if not path.is_relative_to(cache)}
+
+    before = left()
+    run_training(*SMALL_RUN, *data, f"output_dir={tmp_path / 'run'}", dry_run=True)
+    assert re.search(r"^time: about .* target tokens a second, from 5 updates", capsys.readouterr().out, re.MULTILINE)
+    assert left() == before
+    cached = set(cache.rglob("*"))
+    run_training(*SMALL_RUN, *data, f"output_dir={tmp_path / 'run'}", "optimization.max_steps=1")
+    assert set(cache.rglob("*")) == cached  # which the run has used
+
+
+def test_a_dry_run_warns_of_idle_processes(tmp_path, capsys):
+    output = dry_run(capsys, 64, f"output_dir={tmp_path / 'run'}")
+    (idle,) = [line for line in output if line.startswith("of ")]
+    parts, empty = (int(number.replace(",", "")) for number in re.findall(r"[\d,]+", idle)[:2])
+    assert parts % 64 == 0
+    assert 0 < empty < parts
+    assert "fewer processes" in output[idle]
+
+
+def test_a_dry_run_of_a_stream(tmp_path, capsys):
+    stream = ["data.streaming=true", "optimization.max_steps=70"]
+    output = dry_run(capsys, 2, *stream, f"output_dir={tmp_path / 'run'}")
+    assert output["updates"].startswith("70, of at most 512 padded tokens each")
+    assert output["each of 2 processes"].endswith("at most 256")
+    with pytest.raises(SystemExit):
+        run_training(*SMALL_RUN, *stream, f"output_dir={tmp_path / 'run'}", dry_run=True, processes=9)
+    assert "leaves 56 tokens" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,57 @@
+"""What is due after an update, how many updates there are, and which updates are the last."""
+
+import pytest
+
+from modeling_scratch.recipe.schema import EvaluationSection, OptimizationSection
+from modeling_scratch.training.progress import Progress
+from modeling_scratch.training.start import total_updates
+from modeling_scratch.training.train import is_due, out_of_patience
+
+MIDDLE, LAST_OF_EPOCH, STREAM = {"epoch": 0, "update": 7}, {"epoch": 1, "update": 0}, {"readers": 2}
+
+
+@pytest.mark.parametrize(
+    ("every", "step", "position", "late", "due"),
+    [
+        ("epoch", 7, MIDDLE, False, False),
+        ("epoch", 33, LAST_OF_EPOCH, False, True),
+        (10, 33, LAST_OF_EPOCH, False, False),
+        (10, 20, MIDDLE, False, True),
+        (10, 20, STREAM, False, True),
+        ("epoch", 20, STREAM, False, False),
+        ("15m", 20, MIDDLE, False, False),
+        ("15m", 21, MIDDLE, True, True),
+        (10, 21, MIDDLE, True, False),  # no time is set
+    ],
+)
+def test_what_is_due(every, step, position, late, due):
+    assert is_due(every, Progress(step=step, position=position), late) is due
+
+
+class Epochs:
+    def batches_in(self, epochs: int) -> int:
+        return 30 * epochs
+
+
+class Stream:
+    def batches_in(self, epochs: int) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("optimization", "batches", "updates"),
+    [
+        ({"max_steps": 100}, Epochs(), 100),
+        ({"max_steps": None, "max_epochs": 4}, Epochs(), 120),
+        ({"max_steps": 100, "max_epochs": 4}, Epochs(), 100),
+        ({"max_steps": 100, "max_epochs": 3}, Epochs(), 90),
+        ({"max_steps": 100}, Stream(), 100),
+    ],
+)
+def test_how_many_updates_there_are(optimization, batches, updates):
+    assert total_updates(OptimizationSection(**optimization), batches) == updates
+
+
+@pytest.mark.parametrize(("patience", "without_better", "out"), [(None, 99, False), (3, 2, False), (3, 3, True)])
+def test_patience(patience, without_better, out):
+    assert out_of_patience(EvaluationSection(patience=patience), Progress(without_better=without_better)) is out
