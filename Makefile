@@ -43,8 +43,8 @@ format: $(INSTALLED)
 
 # A site in build/site; a warning, such as a broken link, is an error.
 docs: $(INSTALLED)
-	$(BIN)/python docs/stage.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python docs/stage.py build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Takes an hour on two idle cores.
 benchmarks: $(INSTALLED)

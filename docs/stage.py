@@ -1,21 +1,22 @@
-"""Write the pages of the site to build/docs, from the Markdown that GitHub shows; `make docs` then builds the site.
+"""Write the pages of the site to a folder, from the Markdown that GitHub shows; `make docs` then builds the site.
 
 README.md, CONTRIBUTING.md and CHANGELOG.md become pages beside those of docs/. Each file of the repository that a page
 links to becomes a page with its source, so that the link works on GitHub, on the site and from a disk. Formulas become
 MathML, which browsers draw without a script.
 
-    python docs/stage.py
+    python docs/stage.py build/docs
 """
 
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 from latex2mathml.converter import convert
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCS, STAGE = ROOT / "docs", ROOT / "build" / "docs"
+DOCS = ROOT / "docs"
 ROOT_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".js": "javascript", ".sh": "bash"}
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", flags=re.MULTILINE | re.DOTALL)
@@ -23,17 +24,17 @@ LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s#]+)")
 SOURCE_PAGE = "---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n# {name}\n\n{body}\n"
 
 
-def main() -> None:
-    shutil.rmtree(STAGE, ignore_errors=True)
-    shutil.copytree(DOCS, STAGE, ignore=shutil.ignore_patterns("*.py"))
+def main(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     linked = set()
     for path in [ROOT / name for name in ROOT_PAGES] + sorted(DOCS.rglob("*.md")):
         page, links = staged(path)
-        (STAGE / page_of(path)).write_text(page, encoding="utf-8")
+        (folder / page_of(path)).write_text(page, encoding="utf-8")
         linked |= links
     while linked:
         path = linked.pop()
-        page = STAGE / page_of(path)
+        page = folder / page_of(path)
         if path.is_relative_to(DOCS) or path.name in ROOT_PAGES or page.exists() or not path.exists():
             continue  # what does not exist stays a broken link, which the build reports
         children = [each for each in sorted(path.iterdir()) if each.name[0] not in "._"] if path.is_dir() else []
@@ -76,4 +77,4 @@ def source_page(path: Path, children: list[Path]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))
