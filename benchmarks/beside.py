@@ -1,8 +1,8 @@
 """
 Measure how much of its speed a run keeps when it shares its cores with another: target tokens a second of the embedded
 recipe alone; of a run begun while another trains, and of that other run; and of two begun together. The cases take
-turns, for several rounds; the speed is that of the updates alone, without evaluation and scores. Of two runs begun
-together, one may end a little earlier.
+turns, for several rounds; each run is a process. The figure of the other run includes the time in which the second one
+imports its libraries and scores; of two runs begun together, one may end a little earlier.
 
     python benchmarks/beside.py [--rounds 3] [--updates 200] [KEY=VALUE ...]
 
