@@ -35,9 +35,6 @@ def table(first_column: str, text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-# -- the site ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_site_builds_without_broken_links_or_anchors(tmp_path):
     subprocess.run([sys.executable, ROOT / "docs" / "stage.py", tmp_path / "pages"], check=True)
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
@@ -53,9 +50,6 @@ def test_every_picture_is_shown_and_small():
     pictures = list((ROOT / "docs" / "images").iterdir())
     assert shown == {path.name for path in pictures}
     assert all(path.stat().st_size < 250_000 for path in pictures)
-
-
-# -- commands and keys -------------------------------------------------------------------------------------------------
 
 
 def shell_lines(page: Path) -> list[str]:
@@ -84,7 +78,9 @@ def parse(words: list[str], is_complete: bool = True) -> None:
 
 
 @each_page
-def test_commands_parse(page):
+def test_commands_and_python_parse(page):
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+        ast.parse(code)
     for line in shell_lines(page):
         words = shlex.split(line, comments=True)
         if "scratch" in words:
@@ -117,15 +113,6 @@ def test_recipe_keys_exist(page):
                 assert field[0] in ScratchConfig.fields(), key
 
 
-@each_page
-def test_python_parses(page):
-    for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
-        ast.parse(code)
-
-
-# -- names -------------------------------------------------------------------------------------------------------------
-
-
 @cache
 def sources() -> str:
     folders = ("modeling_scratch", "tests", "benchmarks", "configuration", "docs")
@@ -134,13 +121,9 @@ def sources() -> str:
 
 
 @each_page
-def test_named_modules_exist(page):
+def test_named_modules_exist_and_linked_names_are_defined_there(page):
     for name in re.findall(r"`((?:[\w-]+/)*\w+\.py)`", page.read_text(encoding="utf-8")):
         assert f"/{name}\n" in sources(), name
-
-
-@each_page
-def test_linked_names_are_defined_where_the_link_points(page):
     links = r"\[`(\w+)(?:\.(?!py`)\w+)?`\]\(((?:\.\./)*modeling_scratch/[\w/]+\.py)\)"
     for name, target in re.findall(links, page.read_text(encoding="utf-8")):
         tree = ast.parse((page.parent / target).read_text(encoding="utf-8"))
@@ -155,9 +138,6 @@ def test_names_of_the_model_exist():
     assert {name for name in named - libraries if not re.search(rf"\b{name}\b", sources())} == set()
 
 
-# -- docs/model.md -----------------------------------------------------------------------------------------------------
-
-
 def test_the_table_of_the_config_is_the_class():
     fields = ScratchConfig.fields()
     rows = [(name.strip("`"), default.strip("`"), meaning) for name, default, meaning in table("field", MODEL)]
@@ -167,7 +147,8 @@ def test_the_table_of_the_config_is_the_class():
             assert not isinstance(choice, str) or f"`{choice}`" in meaning, name
 
 
-def test_the_table_of_variants_is_their_files():
+def test_every_model_file_is_named_and_the_table_of_variants_is_their_files():
+    assert [path for path in (ROOT / "configuration" / "models").iterdir() if f"`{path.stem}`" not in MODEL] == []
     rows = table("file", MODEL.split("## Model files and variants")[1])
     assert len(rows) == 6
     for name, *cells in rows:
@@ -184,10 +165,6 @@ def test_the_table_of_variants_is_their_files():
         ], name
 
 
-def test_every_model_file_is_named():
-    assert [path for path in (ROOT / "configuration" / "models").iterdir() if f"`{path.stem}`" not in MODEL] == []
-
-
 def test_the_auto_classes_are_the_registered_ones():
     rows = table("class", MODEL)
     assert len(rows) == 3
@@ -199,9 +176,6 @@ def test_the_auto_classes_are_the_registered_ones():
 def test_the_weight_that_the_page_names_exists(make_model):
     (name,) = re.findall(r"`(model\.[\w.]+\.weight)`", MODEL)
     assert name in make_model().state_dict()
-
-
-# -- docs/hub.md -------------------------------------------------------------------------------------------------------
 
 
 def test_the_options_of_a_push_are_listed():
