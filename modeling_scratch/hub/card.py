@@ -25,7 +25,6 @@ from huggingface_hub.utils import yaml_dump
 from ..errors import TOKEN, UserError
 from ..languages import language_code
 from ..metrics import METRICS, RESAMPLES, describe_heads, describe_score, scores_in, tells_nothing, title_of
-from ..recipe.reading import BoundedLoader
 from ..training.folder import CURVES, scored_set
 from ..training.records import RunRecords
 from .allowed_files import CARD
@@ -73,7 +72,7 @@ def split_front_matter(text: str, what: str = "the card") -> tuple[dict[str, Any
         return {}, text
     first = text[: found.start(2)].count("\n") + 1
     try:
-        metadata = yaml.load(found[2], Loader=BoundedLoader)
+        metadata = yaml.safe_load(found[2])
     except Exception as error:  # PyYAML's own, or of a value, such as the date 2026-13-01
         mark = getattr(error, "problem_mark", None)
         line = f"{first + mark.line}" if mark else f"{first} and after"

@@ -44,7 +44,7 @@ from huggingface_hub.utils import (
 )
 
 from ..errors import RedactingFilter, UserError, redact
-from ..recipe.schema import SECONDS_TO_ANSWER
+from ..recipe import SECONDS_TO_ANSWER
 
 logger = logging.getLogger(__name__)
 

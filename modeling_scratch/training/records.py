@@ -118,11 +118,11 @@ class RunRecords:
 
     def training_data(self) -> str:
         """A description of all the training data, in Markdown."""
-        texts = [self.provenance().text]
+        texts = [_described(self.provenance())]
         for entry, found in zip(self.recipe.data.mix, self.mixed(), strict=True):
             said = [] if entry.weight == 1 else [f"weight {entry.weight:g}"]
             said += [] if entry.tag is None else [f"tagged {escape(without_tokens(entry.tag))}"]
-            texts.append(found.text + (f" ({', '.join(said)})" if said else ""))
+            texts.append(_described(found) + (f" ({', '.join(said)})" if said else ""))
         return " and ".join(texts)
 
     def shown_recipe(self) -> str:
@@ -146,6 +146,14 @@ class RunRecords:
     def shown_name(self, name: str) -> str:
         """A repository's name, or the last part of a local path."""
         return name if self._is_on_hub(name) else file_name(name)
+
+
+def _described(found: Provenance) -> str:
+    """The origin of training pairs, in Markdown."""
+    if found.hub_name is not None:
+        link = f"[{found.hub_name}](https://huggingface.co/datasets/{found.hub_name})"
+        return link + (f" ({escape(found.subset)})" if found.subset else "")
+    return f"local files ({escape(found.dataset_name)})" if found.dataset_type == "local" else found.dataset_name
 
 
 def _samples_in(records: list[dict[str, Any]]) -> list[dict[str, str]]:
