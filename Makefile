@@ -8,7 +8,7 @@ INSTALLED = $(VENV)/.installed
 WORKERS = $$($(BIN)/python -c 'import os; print(min(os.cpu_count(), 16))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: train test test-all test-portable test-gpu lint format benchmarks clean
+.PHONY: train test test-all test-portable test-gpu lint format docs benchmarks clean
 
 train: $(INSTALLED)
 	$(BIN)/python train.py $(ARGS)
@@ -41,6 +41,11 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# A site in build/site; a warning, such as a broken link, is an error.
+docs: $(INSTALLED)
+	$(BIN)/python docs/stage.py build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Takes an hour on two idle cores.
 benchmarks: $(INSTALLED)

@@ -1,13 +1,12 @@
 """
-How much of its speed a run keeps beside another on the same cores: target tokens a second of the embedded recipe
-alone; of a run begun while another trains, and of that other one; and of two begun together. In turn, several rounds;
-each run is a process. The other run's figure includes the time in which the second one imports its libraries and
-scores; of two begun together, one may end a little earlier.
+Measure how much of its speed a run keeps when it shares its cores with another: target tokens a second of the embedded
+recipe alone; of a run begun while another trains, and of that other run; and of two begun together. The cases take
+turns, for several rounds; each run is a process. The figure of the other run includes the time in which the second one
+imports its libraries and scores; of two runs begun together, one may end a little earlier.
 
     python benchmarks/beside.py [--rounds 3] [--updates 200] [KEY=VALUE ...]
-    OMP_NUM_THREADS=2 python benchmarks/beside.py              # with as many threads as cores, whatever else runs
 
-Run it on an idle machine, without OMP_NUM_THREADS unless that is to be measured.
+Run it on an idle machine. OMP_NUM_THREADS sets the threads of each run.
 """
 
 import argparse

@@ -1,14 +1,14 @@
 """
-Generation speed: sentences and target tokens a second of `generate()`, greedy and with beam 5, in batches of 1, 16 and
-64, of this project and its peers in turn, several rounds. This project's model and MarianMT's hold the same weights,
-and must give the same tokens; one sentence in a hundred may differ, where rounding decides. The table says how many are
-the same.
+Measure the speed of generation: sentences and target tokens a second of `generate()`, with greedy search and with a
+beam of 5, in batches of 1, 16 and 64, of this project and its peers. They take turns, for several rounds. This
+project's model and MarianMT's hold the same weights and must give the same tokens; one sentence in a hundred may
+differ, where rounding decides. The table shows how many agree.
 
     python benchmarks/generation.py                            # tiny, small and base; float32; a CPU
     python benchmarks/generation.py --shapes base --batches 64 --peers MarianMT
     python benchmarks/generation.py --folder FOLDER --sources FILE     # a trained post-norm model, real sentences
 
-With random weights, translations rarely end before the limit on new tokens. A trained model's end at different
+With random weights, translations rarely end before the limit on new tokens. Those of a trained model have different
 lengths; its sentences are in the order of the file, in batches of the given size.
 """
 

@@ -1,6 +1,6 @@
 """
-Memory and speed of training updates: peak resident size above the model and its optimizer, and target tokens a second,
-for micro-batches of several sizes, each in a process of its own. Prints a table, and a line fitted to the peaks.
+Measure memory and speed of training updates: peak resident size above the model and its optimizer, and target tokens a
+second, for micro-batches of several sizes, each in its own process. Prints a table, and a line fitted to the peaks.
 
     python benchmarks/memory.py                       # the paper's base model, sentences of 32 tokens, float32, CPU
 """

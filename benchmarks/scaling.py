@@ -1,13 +1,13 @@
 """
-How the cost of training grows: seconds a target token and peak memory of an update, of this project and MarianMT in
-turn, as the sentence length, the vocabulary, the batch or the depth grows; and what it costs to prepare the batches as
-the corpus grows.
+Measure how the cost of training grows: seconds for each target token and peak memory of an update, of this project and
+MarianMT in turn, as the sentence length, the vocabulary, the batch or the depth grows; and the cost of preparing the
+batches as the corpus grows.
 
     python benchmarks/scaling.py --plot docs/images/scaling.png
 
 Unless stated otherwise, the shape is tiny, with batches of 4,096 target tokens in sentences of 16 tokens. Every point
-is measured in a process of its own: the median of five updates, with the fastest and the slowest. At the end: how much
-of the memory grows with batch x vocabulary, in copies of the logits; a model that stores them has several.
+is measured in its own process: the median of five updates, with the fastest and the slowest. At the end: how much of
+the memory grows with batch x vocabulary, in copies of the logits; a model that stores them has several.
 """
 
 import argparse

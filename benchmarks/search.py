@@ -1,6 +1,6 @@
 """
-Generation in this checkout against another checkout of this project, with the same weights, in turn: what a change to
-the model or the search costs or gains.
+Compare generation in this checkout with another checkout of this project, with the same weights, in turn: the cost or
+gain of a change to the model or the search.
 
     git worktree add ../before HEAD~1
     python benchmarks/search.py ../before

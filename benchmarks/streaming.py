@@ -1,6 +1,6 @@
 """
-Memory and speed of reading a stream: peak resident size and target tokens a second for streams of different sizes, each
-in a process of its own, in turn, several rounds. Pairs are generated as they are read. Prints a table.
+Measure memory and speed of reading a stream: peak resident size and target tokens a second for streams of different
+sizes, each in its own process, in turn, for several rounds. Pairs are generated as they are read. Prints a table.
 
     python benchmarks/streaming.py                             # 30,000 and 3,000,000 pairs
 """

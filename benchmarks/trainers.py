@@ -1,12 +1,13 @@
 """
-Training speed of whole trainers, by their own commands: this project's train.py in float32 and in bf16, Marian in C++,
-JoeyNMT and Eole. Each of the others is installed into an environment of its own; all read the same tokens (this
-project's, written out as words), and train the shape of the recipe multi30k-en-de with its limit on tokens per batch.
+Measure the training speed of whole trainers, by their own commands: this project's train.py in float32 and in bf16,
+Marian in C++, JoeyNMT and Eole. Each of the others is installed into its own environment. All read the same tokens
+(this project's, written out as words), and train the shape of the recipe multi30k-en-de with its limit on tokens per
+batch.
 
     python benchmarks/trainers.py TRAINING_FILES --work FOLDER    # a prefix, as data.train_files takes it
 
-A trainer's speed is that of the epochs after the first: the time of a run of several epochs less that of a run of one,
-so that start-up and first compilations do not count. The trainers take turns, several rounds.
+The speed is that of the epochs after the first: the time of a run of several epochs minus that of a run of one, so that
+start-up and first compilations do not count. The trainers take turns, for several rounds.
 """
 
 import argparse

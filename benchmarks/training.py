@@ -1,15 +1,15 @@
 """
-Training speed and memory: target tokens a second, peak memory above the idle process, and the share of this machine's
-matrix-product peak, of this project and its peers in the same shape, in turn, several rounds.
+Measure training speed and memory: target tokens a second, peak memory above the idle process, and the share of this
+machine's matrix-product peak, of this project and its peers in the same shape. They take turns, for several rounds.
 
     python benchmarks/training.py                              # tiny, small and base; float32; a CPU
     python benchmarks/training.py --shapes base --bf16         # under autocast, as Accelerate runs mixed precision
     python benchmarks/training.py --shapes base big --bf16 --device cuda --compiled --tokens-per-batch 25000
 
-All train on the same batches, of pairs of similar length. MarianMT and BART are timed a second time on batches as
-Transformers' documentation and Seq2SeqTrainer make them: a fixed number of pairs in random order. This project is
-timed a second time in bf16. Every update is forward, backward, clipping and fused AdamW. Before anything is timed, this
-project's model and MarianMT's with the same weights must have the same loss and the same gradient of every parameter.
+All train on the same batches, of pairs of similar length. MarianMT and BART are also timed on batches as Transformers'
+documentation and Seq2SeqTrainer make them: a fixed number of pairs in random order. This project is also timed in bf16.
+Every update is forward pass, backward pass, clipping and fused AdamW. Before anything is timed, this project's model
+and MarianMT's with the same weights must have the same loss and the same gradient of every parameter.
 """
 
 import argparse

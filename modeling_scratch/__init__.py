@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ScratchConfig",

@@ -1,65 +1,160 @@
-"""The pages in docs/ say what is true of the code: tables, names, options, links and pictures."""
+"""README.md and docs/ are true of the code: commands, keys, names, tables, links and pictures."""
 
 import ast
 import inspect
 import re
+import shlex
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import transformers
+import typer
 from conftest import ROOT
 
-import modeling_scratch
 from modeling_scratch import ScratchConfig
+from modeling_scratch.__main__ import app
 from modeling_scratch.commands import upload
-from modeling_scratch.commands.figures import app
 from modeling_scratch.recipe.reading import read_yaml
-from modeling_scratch.recipe.schema import HubSection
+from modeling_scratch.recipe.schema import Recipe
 
-PAGE = ROOT / "docs" / "model.md"
-TEXT = PAGE.read_text(encoding="utf-8")
-HUB_TEXT = (ROOT / "docs" / "hub.md").read_text(encoding="utf-8")
-TEXTS = pytest.mark.parametrize("text", [TEXT, HUB_TEXT], ids=["model", "hub"])
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+MODEL, HUB = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("model.md", "hub.md"))
 
 
-def table(first_column: str, text: str = TEXT) -> list[list[str]]:
+def table(first_column: str, text: str) -> list[list[str]]:
     """The rows of the one table whose header begins with `first_column`."""
-    rows = text.split(f"\n| {first_column} |")
-    assert len(rows) == 2
-    lines = rows[1].split("\n")[2:]  # the header's rest and the ruler
+    before_and_after = text.split(f"\n| {first_column} |")
+    assert len(before_and_after) == 2
+    lines = before_and_after[1].split("\n")[2:]  # without the rest of the header and the ruler
     lines = lines[: next(index for index, line in enumerate(lines) if not line.startswith("|"))]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-def choices(annotation) -> list[str]:
-    """The words among what a Literal allows."""
-    return [choice for choice in get_args(annotation) if isinstance(choice, str)]
+def test_the_site_builds_without_broken_links_or_anchors(tmp_path):
+    subprocess.run([sys.executable, ROOT / "docs" / "stage.py", tmp_path / "pages"], check=True)
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    config = config.replace("build/docs", str(tmp_path / "pages")).replace("build/site", str(tmp_path / "site"))
+    (tmp_path / "mkdocs.yml").write_text(config, encoding="utf-8")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", tmp_path / "mkdocs.yml"]
+    build = subprocess.run(command, capture_output=True, text=True)
+    assert build.returncode == 0, build.stderr
 
 
-def test_the_config_s_table_is_the_class():
+def test_every_picture_is_shown_and_small():
+    shown = {path for page in PAGES for path in re.findall(r"images/([\w-]+\.png)\)", page.read_text(encoding="utf-8"))}
+    pictures = list((ROOT / "docs" / "images").iterdir())
+    assert shown == {path.name for path in pictures}
+    assert all(path.stat().st_size < 250_000 for path in pictures)
+
+
+def shell_lines(page: Path) -> list[str]:
+    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return [line for block in blocks for line in block.replace("\\\n", " ").split("\n")]
+
+
+def mentions(page: Path) -> list[str]:
+    """What a page has in the code's font within a line or a paragraph."""
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", prose)]
+
+
+def parse(words: list[str], is_complete: bool = True) -> None:
+    """Parse the words after `scratch`, as the command does before it runs. Raises an error if they are wrong."""
+    command = typer.main.get_command(app)
+    while hasattr(command, "resolve_command"):
+        if not words and not is_complete:
+            return
+        _, command, words = command.resolve_command(typer.Context(command), words)
+    try:
+        command.make_context("scratch", list(words))
+    except Exception as error:
+        if is_complete or type(error).__name__ != "MissingParameter":
+            raise
+
+
+@each_page
+def test_commands_and_python_parse(page):
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+        ast.parse(code)
+    for line in shell_lines(page):
+        words = shlex.split(line, comments=True)
+        if "scratch" in words:
+            words = words[words.index("scratch") + 1 :]
+            end = next((index for index, word in enumerate(words) if word in ("|", "<", ">")), len(words))
+            parse(words[:end])
+    for code in mentions(page):
+        if re.match(r"scratch [a-z]", code):
+            parse(shlex.split(code)[1:], is_complete=False)
+
+
+@each_page
+def test_scripts_exist_and_have_the_options(page):
+    for code in shell_lines(page) + mentions(page):
+        for script, options in re.findall(r"python ((?:benchmarks|tests|docs)/\w+\.py)([^|;`]*)", code):
+            source = (ROOT / script).read_text(encoding="utf-8")
+            for option in re.findall(r"--[a-z][a-z-]+", options):
+                assert option in source or option[2:].replace("-", "_") in source, (script, option)
+
+
+@each_page
+def test_recipe_keys_exist(page):
+    for code in shell_lines(page) + mentions(page):
+        for key in re.findall(
+            r"(?<![\w./-])((?:model|data|tokenizer|optimization|evaluation|checkpoints|hub)\.\w[\w.]*)=", code
+        ):
+            section, name, *field = key.split(".")
+            assert name in Recipe.model_fields[section].annotation.model_fields, key
+            if name == "overrides" and field:
+                assert field[0] in ScratchConfig.fields(), key
+
+
+@cache
+def sources() -> str:
+    folders = ("modeling_scratch", "tests", "benchmarks", "configuration", "docs")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".yaml")]
+    return "\n".join(f"{path}\n{path.read_text(encoding='utf-8')}" for path in paths)
+
+
+@each_page
+def test_named_modules_exist_and_linked_names_are_defined_there(page):
+    for name in re.findall(r"`((?:[\w-]+/)*\w+\.py)`", page.read_text(encoding="utf-8")):
+        assert f"/{name}\n" in sources(), name
+    links = r"\[`(\w+)(?:\.(?!py`)\w+)?`\]\(((?:\.\./)*modeling_scratch/[\w/]+\.py)\)"
+    for name, target in re.findall(links, page.read_text(encoding="utf-8")):
+        tree = ast.parse((page.parent / target).read_text(encoding="utf-8"))
+        defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+        assert name in defined, (name, target)
+
+
+def test_names_of_the_model_exist():
+    """Config fields, modules and arguments in the code's font: in lower case with an underscore."""
+    libraries = {"output_hidden_states", "rope_theta", "return_dict_in_generate"}
+    named = {code for code in mentions(ROOT / "docs" / "model.md") if re.fullmatch(r"[a-z]\w*_\w+", code)}
+    assert {name for name in named - libraries if not re.search(rf"\b{name}\b", sources())} == set()
+
+
+def test_the_table_of_the_config_is_the_class():
     fields = ScratchConfig.fields()
-    rows = [(name.strip("`"), default.strip("`"), meaning) for name, default, meaning in table("field")]
+    rows = [(name.strip("`"), default.strip("`"), meaning) for name, default, meaning in table("field", MODEL)]
     assert [(name, default) for name, default, _ in rows] == [(name, repr(fields[name].default)) for name in fields]
     for name, _, meaning in rows:
-        for choice in choices(fields[name].annotation):
-            assert f"`{choice}`" in meaning, name
+        for choice in get_args(fields[name].annotation):
+            assert not isinstance(choice, str) or f"`{choice}`" in meaning, name
 
 
-def test_the_variants_are_their_files():
-    rows = table("file")
-    assert {row[0].strip("`") for row in rows} == {
-        "annotated",
-        "addnorm",
-        "pre-ln",
-        "multi30k",
-        "torch-post",
-        "torch-pre",
-    }
-    for name, *said in rows:
+def test_every_model_file_is_named_and_the_table_of_variants_is_their_files():
+    assert [path for path in (ROOT / "configuration" / "models").iterdir() if f"`{path.stem}`" not in MODEL] == []
+    rows = table("file", MODEL.split("## Model files and variants")[1])
+    assert len(rows) == 6
+    for name, *cells in rows:
         config = ScratchConfig(**read_yaml(ROOT / "configuration" / "models" / f"{name.strip('`')}.yaml"))
         yes = {True: "yes", False: "no"}
-        is_so = [
+        assert cells == [
             config.norm_position,
             yes[config.final_norm],
             yes[config.attention_dropout > 0],
@@ -67,128 +162,29 @@ def test_the_variants_are_their_files():
             yes[config.scale_embedding],
             "one" if config.share_encoder_decoder_embeddings else "two",
             f"{'bias' if config.lm_head_bias else 'no bias'}, {'' if config.tie_word_embeddings else 'not '}tied",
-        ]
-        assert said == is_so, name
-
-
-def test_every_model_file_is_named():
-    for path in (ROOT / "configuration" / "models").glob("*.yaml"):
-        assert f"`{path.stem}`" in TEXT, path.name
+        ], name
 
 
 def test_the_auto_classes_are_the_registered_ones():
-    rows = table("class")
+    rows = table("class", MODEL)
     assert len(rows) == 3
     for name, auto_class, _ in rows:
         mapping = getattr(transformers, auto_class.strip("`"))._model_mapping
         assert mapping[ScratchConfig].__name__ == re.search(r"`(\w+)`", name)[1]
 
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-
-
-def headings(page: Path) -> set[str]:
-    """The anchors of a page, as GitHub makes them."""
-    lines = page.read_text(encoding="utf-8").split("\n")
-    titles = [line.lstrip("# ") for line in lines if line.startswith("#")]
-    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
-
-
-@each_page
-def test_links_exist(page):
-    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))]
-    assert targets
-    for target in targets:
-        file, _, anchor = target.partition("#")
-        if not file.startswith("https://"):
-            linked = page.parent / file if file else page
-            assert linked.exists(), target
-            assert not anchor or anchor in headings(linked), target
-
-
-@each_page
-def test_named_modules_exist(page):
-    """Files in the code's font, in a row of the map under the room that the row is about."""
-    for room, row in re.findall(r"^\| `(\w+)/` \| (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
-        folder = ROOT / "modeling_scratch" / room
-        names = re.findall(r"`(\w+\.py)`", row) if folder.is_dir() and room != "model" else []
-        assert [name for name in names if not (folder / name).is_file()] == []
-
-
-def test_pictures_exist():
-    pages = [page.read_text(encoding="utf-8") for page in PAGE.parent.glob("*.md")]
-    targets = re.findall(r"\]\(([^)]+)\)", "".join(pages))
-    pictures = {target for target in targets if target.startswith("images/")}
-    assert pictures == {f"images/{path.name}" for path in (PAGE.parent / "images").iterdir()}
-    assert all((PAGE.parent / picture).stat().st_size < 250_000 for picture in pictures)
-
-
-@pytest.mark.parametrize(("page", "least"), [("model", 16), ("tour", 20)])
-def test_linked_names_are_defined_where_the_link_points(page, least):
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    linked = re.findall(r"\[`(\w+)(?:\.(?!py`)\w+)?`\]\((\.\./modeling_scratch/[\w/]+\.py)\)", text)
-    assert len(linked) >= least
-    for name, target in linked:
-        tree = ast.parse((PAGE.parent / target).read_text(encoding="utf-8"))
-        assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}, name
-
-
-def test_other_names_in_the_code_s_font_exist(make_model):
-    """Modules, config fields and arguments of forward, where they look like one: lower case with an underscore."""
-    known = {part for name, _ in make_model(gated_ffn=True).named_modules() for part in name.split(".")}
-    known |= set(ScratchConfig.fields()) | set(ScratchConfig.attribute_map)
-    known |= {name for name, _ in inspect.getmembers(modeling_scratch.ScratchForConditionalGeneration)}
-    for path in Path(modeling_scratch.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                known |= {node.name, *(argument.arg for argument in node.args.args)}
-            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):  # fields of data classes
-                known.add(node.target.id)
-    prose = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
-    spoken = set(re.findall(r"`([a-z]\w*_\w+)`", prose))
-    # Of Transformers: what from_pretrained and generate take, what a type of rotary positions needs.
-    theirs = {"attn_implementation", "rope_type", "rope_theta", "output_hidden_states"}
-    theirs |= {"layer_norm", "rms_norm", "inverse_sqrt", "output_attentions"}
-    theirs |= {"custom_generate", "return_dict_in_generate"}
-    assert spoken - known - theirs == set()
-
-
-@pytest.mark.parametrize("command", re.findall(r"scratch figures (\w+)", TEXT))
-def test_the_commands_exist(command):
-    assert command in {registered.callback.__name__ for registered in app.registered_commands}
-
-
-@TEXTS
-def test_the_code_on_the_page_parses(text):
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert blocks
-    for code in blocks:
-        ast.parse(code)
-
-
-def test_the_checkpoint_s_name_on_the_page_exists(make_model):
-    (name,) = re.findall(r"`(model\.[\w.]+\.weight)`", TEXT)
+def test_the_weight_that_the_page_names_exists(make_model):
+    (name,) = re.findall(r"`(model\.[\w.]+\.weight)`", MODEL)
     assert name in make_model().state_dict()
 
 
-# -- docs/hub.md -------------------------------------------------------------------------------------------------------
-
-
-def test_the_options_of_a_push_are_the_command_s():
-    options = {option.split()[0].strip("`") for option, _ in table("option", HUB_TEXT)}
+def test_the_options_of_a_push_are_listed():
+    options = {option.split()[0].strip("`") for option, _ in table("option", HUB)}
     parameters = set(inspect.signature(upload.main).parameters) - {"folder", "repo_id"}
     assert options == {f"--{name.replace('_', '-')}" for name in parameters}
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", HUB_TEXT)) == options
 
 
-def test_the_code_that_travels_is_listed(make_model, tmp_path):
+def test_the_files_that_travel_are_listed(make_model, tmp_path):
     make_model().save_pretrained(tmp_path)
-    listed = {name for files, _ in table("file", HUB_TEXT) for name in re.findall(r"`(\w+\.py)`", files)}
+    listed = {name for files, _ in table("file", HUB) for name in re.findall(r"`(\w+\.py)`", files)}
     assert listed == {path.name for path in tmp_path.glob("*.py")}
-
-
-def test_the_recipe_s_keys_exist():
-    keys = re.findall(r"hub\.(\w+)=", HUB_TEXT)
-    assert keys
-    assert set(keys) <= set(HubSection.model_fields)
