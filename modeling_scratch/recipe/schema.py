@@ -14,7 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from ..metrics import METRICS
 
-SECONDS_TO_ANSWER = 60.0  # how long a push waits for an answer from the Hub
+SECONDS_TO_ANSWER = 60.0  # how long a push waits for each response of the Hub
+SECONDS_TO_PUSH = 3600.0  # how long the whole upload may take
 
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -341,7 +342,8 @@ class HubSection(Section):
     revision: str | None = Field(None, description="a branch, created if needed; null: main")
     license: str | None = Field(None, description="for the card; null: apache-2.0, or unknown with model.start_from")
     overwrite: bool = Field(False, description="replace a model that was not pushed from this run's folder")
-    timeout: float = Field(SECONDS_TO_ANSWER, gt=0, description="seconds to wait for the Hub's answer")
+    timeout: float = Field(SECONDS_TO_ANSWER, gt=0, description="seconds to wait for each response of the Hub")
+    deadline: float = Field(SECONDS_TO_PUSH, gt=0, description="seconds that the whole upload may take")
 
     @field_validator("repository")
     @classmethod
