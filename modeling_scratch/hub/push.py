@@ -255,6 +255,7 @@ class Destination:
 
     exists: bool = False  # the repository
     has_branch: bool = False
+    is_copy: bool = False  # whether the branch has no commit of its own yet, but is at the head of main
     head: str | None = None  # the newest commit of the branch, or of main if there is no such branch yet
     tree: dict[str, str] = field(default_factory=dict)  # the identifier of each file of `head`
     card: str | None = None  # the card of `head`
@@ -267,7 +268,7 @@ class Destination:
         Args:
             contents: the identifiers of each file to push.
         """
-        if not self.has_branch or options.create_pr or options.overwrite:
+        if not self.has_branch or self.is_copy or options.create_pr or options.overwrite:
             return []
         touched = {name for name in self.tree if name in contents or belongs(name, options)} - EDITABLE
         return sorted(name for name in touched if self.tree[name] not in record.sent | contents.get(name, set()))
@@ -312,8 +313,10 @@ def _look(options: PushOptions, record: Record) -> Destination:
         raise UserError(f"{options.place} exists and is public; make it private in its settings{other_way}")
     references = api.list_repo_refs(options.repo_id, **kind)
     branches, tags = ({each.name: each.target_commit for each in of} for of in (references.branches, references.tags))
-    found = Destination(True, options.branch in branches, branches.get(options.branch, branches.get("main")))
-    found.tag = tags.get(options.tag)
+    main, has_branch = branches.get("main"), options.branch in branches
+    head = branches.get(options.branch, main)
+    is_copy = options.branch != "main" and head == main
+    found = Destination(True, has_branch, is_copy, head, tag=tags.get(options.tag))
 
     def tree(commit: str) -> dict[str, str]:
         entries = api.list_repo_tree(options.repo_id, recursive=True, revision=commit, **kind)
