@@ -28,7 +28,7 @@ ROOMS += ["metrics", "languages", "files", "errors"]
 # What still imports upward.
 UPWARD = {"apps/convert/checking.py": {"commands"}, "apps/web/export.py": {"commands"}, "loading.py": {"recipe"}}
 UPWARD |= {"data/sources.py": {"hub", "inference"}, "metrics.py": {"model"}, "training/finish.py": {"apps", "hub"}}
-UPWARD |= {f"training/{name}.py": {"hub"} for name in ("records", "run", "train")}
+UPWARD |= {f"training/{name}.py": {"hub"} for name in ("run", "train")}
 each_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from loopback_push import change_weights
+from loopback_client import change_weights
 from safetensors.torch import load_file, save_file
 
 from modeling_scratch.commands import upload
