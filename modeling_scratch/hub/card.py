@@ -372,7 +372,7 @@ def _results(run: RunRecords) -> str:
     else:
         beams = {"num_beams": evaluation.validation_beams, "length_penalty": evaluation.length_penalty}
         state = (
-            f"The training goes on; these are the best weights so far, of update {run.scored[0]['step']:,}. Decoding "
+            f"The training is not finished; these are the best weights so far, of update {run.scored[0]['step']:,}. Decoding "
             f"{describe_search(beams)}."
         )
     scale = _scale(run, keys)
@@ -380,17 +380,17 @@ def _results(run: RunRecords) -> str:
 
 
 def _scale(run: RunRecords, keys: list[str]) -> str:
-    """What the scores measure."""
+    """Explains the scores."""
     if keys == ["loss"]:
         return "Loss is the cross-entropy of a target token, in nats."
-    said = ["Scores are of the whole test set, detokenized."]
+    notes = ["Scores are of the whole test set, detokenized."]
     for key in keys:
         if key in METRICS:
             direction = "higher" if METRICS[key].higher_is_better else "lower"
-            said.append(f"{METRICS[key].title}: {METRICS[key].description}; {direction} is better.")
+            notes.append(f"{METRICS[key].title}: {METRICS[key].description}; {direction} is better.")
     if any(f"{key}_interval" in record for record in run.scored for key in keys):
-        said.append(f"± is half the 95 % interval over {RESAMPLES:,} bootstrap resamples of the sentences.")
-    return " ".join(said)
+        notes.append(f"± is half the 95 % interval over {RESAMPLES:,} bootstrap resamples of the sentences.")
+    return " ".join(notes)
 
 
 def _signatures(run: RunRecords, keys: list[str]) -> str:
@@ -414,7 +414,7 @@ def _evaluations(run: RunRecords) -> str:
         for record in run.evaluations
     ]
     return f"""<details>
-<summary>Evaluations on the validation split while it was trained</summary>
+<summary>Evaluations on the validation split during training</summary>
 
 {table(["Update", *columns.values()], rows)}
 
@@ -516,7 +516,7 @@ def _limits(run: RunRecords, facts: ModelFacts) -> str:
         "of the same origin; expect worse ones for other topics, styles, times or spellings."
     )
     if run.recipe.model.start_from:
-        domain += " It also inherits what the model it was fine-tuned from had learnt, and that model's limits."
+        domain += " It also inherits what the model it was fine-tuned from had learned, and its limits."
     length = (
         f"It was trained on single sentences of at most {data.max_source_tokens:,} source and "
         f"{data.max_target_tokens:,} target tokens, without context: it does not know what a pronoun refers to in "
